@@ -1,0 +1,30 @@
+"""Variational autoencoders trained with gradients that have no sampling noise."""
+
+from silentgrad.cumulants import CumulantFunction, Cumulants, cumulants
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
+from silentgrad.moments import JointMoments, Moments, central_moments
+from silentgrad.ppca import ppca_bound
+from silentgrad.special import dawson, dawson_integral, expected_log_square
+
+__version__ = "0.1.0"
+__all__ = [
+    "CumulantFunction",
+    "Cumulants",
+    "DomainError",
+    "IntractableError",
+    "JointMoments",
+    "LinearDecoder",
+    "LinearGaussian",
+    "LinearPrecisionGaussian",
+    "Moments",
+    "ShapeError",
+    "SilentgradError",
+    "UnregisteredLatentError",
+    "central_moments",
+    "cumulants",
+    "dawson",
+    "dawson_integral",
+    "expected_log_square",
+    "ppca_bound",
+]

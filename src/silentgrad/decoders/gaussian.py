@@ -1,0 +1,82 @@
+r"""A linear decoder with fixed variance, exact for every latent with a mean and a variance.
+
+With :math:`u = Wz + b` and per-output variances :math:`\sigma_p^2`,
+
+.. math::
+    E[\log p(x|z)] = -\tfrac12 \sum_p \left( \frac{(x_p - E u_p)^2 + \mathrm{Var}\, u_p}{\sigma_p^2}
+    + \log 2 \pi \sigma_p^2 \right).
+
+Summed over outputs the variance is :math:`\mathrm{tr}(\Sigma\, W^T \mathrm{diag}(\sigma^{-2}) W)`: for independent
+latents, column norms of W. The squared residual stays a square: expanded, it cancels in single precision.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.decoders.linear import LinearDecoder
+from silentgrad.errors import DomainError, ShapeError
+from silentgrad.moments import JointMoments, Moments
+from silentgrad.ppca import PrincipalComponents
+
+
+class LinearGaussian(LinearDecoder):
+    """p(x|z) = N(W z + b, variance), with a fixed variance.
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example.
+        variance: One positive number, or one per output in the shape of an example.
+
+    Example:
+        >>> decoder = LinearGaussian(2, (28, 28), variance=0.01)
+        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> decoder.expected_log_prob(torch.zeros(5, 28, 28), q).shape
+        torch.Size([5])
+    """
+
+    variance: Tensor
+
+    def __init__(self, latent_dim: int, event_shape: int | Sequence[int], variance: float | Tensor = 0.01) -> None:
+        super().__init__(latent_dim, event_shape)
+        self.register_buffer("variance", self._validated(variance))
+
+    def set_variance(self, variance: float | Tensor) -> None:
+        """Changes the variance, as a schedule does during training."""
+        self.variance.copy_(self._validated(variance))
+
+    def forward(self, z: Tensor) -> td.Independent:
+        mean = self.mean(self._flatten_latent(z)).unflatten(-1, self.event_shape)
+        return td.Independent(td.Normal(mean, self.variance.sqrt()), len(self.event_shape))
+
+    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        variance = self.variance.flatten()
+        residual = x - self.mean(mean)
+        squares = (residual.square() / variance).sum(-1) + self._projected_variance(moments, mean)
+        log_volume = (2 * math.pi * variance).log().sum() * (len(self.mean.bias) / len(variance))
+        return -0.5 * (squares + log_volume)
+
+    def _projected_variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
+        """The sum over outputs of Var(u) / variance."""
+        weight, precision = self.mean.weight, self.variance.reciprocal().reshape(-1, 1)
+        if isinstance(moments, Moments):
+            return moments.s2.reshape(mean.shape) @ (weight.square() * precision).sum(0)
+        size = moments.covariance.shape[-1]
+        blocks = weight.T.unflatten(0, (-1, size))
+        gram = blocks * precision.T @ blocks.transpose(-1, -2)
+        return (moments.covariance.reshape(*mean.shape[:-1], -1, size, size) * gram).sum((-1, -2, -3))
+
+    def _start_variance(self, components: PrincipalComponents) -> float:
+        return float(self.variance.mean())
+
+    def _validated(self, variance: float | Tensor) -> Tensor:
+        value = torch.as_tensor(variance, dtype=self.mean.weight.dtype, device=self.mean.weight.device)
+        if value.dim() > 0 and value.shape != self.event_shape:
+            shapes = f"{tuple(value.shape)}, expected one number or {tuple(self.event_shape)}"
+            raise ShapeError(f"variance has shape {shapes}")
+        if not (value > 0).all() or not value.isfinite().all():
+            raise DomainError(f"variance has to be positive and finite, got {value.min():g} at the least")
+        return value.clone()

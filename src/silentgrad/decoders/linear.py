@@ -1,0 +1,97 @@
+"""What all linear decoders share: shapes, checks and how they start."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.errors import DomainError, ShapeError
+from silentgrad.moments import JointMoments, Moments, central_moments
+from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
+
+
+class LinearDecoder(nn.Module):
+    """p(x|z) whose mean is u = W z + b, one per output. `decoder(z)` is the distribution of x."""
+
+    def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
+        super().__init__()
+        self.latent_dim = latent_dim
+        self.event_shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
+        if latent_dim < 1 or min(self.event_shape, default=0) < 1:
+            raise ShapeError(f"latent_dim and event_shape have to be positive, got {latent_dim} and {event_shape}")
+        self.mean = nn.Linear(latent_dim, self.event_shape.numel())
+
+    def forward(self, z: Tensor) -> td.Independent:
+        """p(x|z) for latents of shape `(*batch, latent_dim)`."""
+        raise NotImplementedError
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        """E_q[log p(x|z)] in closed form, one number per example.
+
+        Args:
+            x: Examples `(*batch, *event_shape)`.
+            q: Their latents, `latent_dim` numbers each, of any registered family.
+
+        Raises:
+            IntractableError: There is no closed form for this latent.
+            ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
+        """
+        moments = central_moments(q)
+        mean = self._flatten_latent(moments.mean)
+        flat = self._flatten_event(x, mean)
+        result = self._closed_form(flat, mean, moments, q)
+        self._require_number(result, x, mean)
+        return result
+
+    def init_from_data(self, data: Tensor, method: str = "ppca") -> None:
+        """Starts the mean from data `(examples, *event_shape)`.
+
+        Args:
+            data: Examples as the model sees them.
+            method: "mean" sets the bias to the mean example; "ppca" also the weights to those of probabilistic PCA.
+        """
+        if method not in ("mean", "ppca"):
+            raise DomainError(f'method has to be "mean" or "ppca", got {method!r}')
+        if data.shape[1:] != self.event_shape:
+            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
+        components = principal_components(data)
+        with torch.no_grad():
+            self.mean.bias.copy_(components.mean)
+            if method == "ppca":
+                variance = self._start_variance(components)
+                self.mean.weight.copy_(ppca_weights(components, self.latent_dim, variance))
+
+    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        raise NotImplementedError
+
+    def _start_variance(self, components: PrincipalComponents) -> float:
+        raise NotImplementedError
+
+    def _flatten_latent(self, z: Tensor) -> Tensor:
+        """Merges trailing dimensions until they hold `latent_dim` numbers: `(*batch, groups, categories)` will do."""
+        held = 1
+        for position in range(z.dim() - 1, -1, -1):
+            held *= z.shape[position]
+            if held == self.latent_dim:
+                return z.flatten(position)
+        raise ShapeError(f"the decoder takes {self.latent_dim} latents, got a latent of shape {tuple(z.shape)}")
+
+    def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:
+        expected = mean.shape[:-1] + self.event_shape
+        if x.shape != expected:
+            raise ShapeError(
+                f"x has shape {tuple(x.shape)}; with latents of shape {tuple(mean.shape)} and "
+                f"event_shape {tuple(self.event_shape)} it has to be {tuple(expected)}"
+            )
+        if not x.is_floating_point():
+            raise DomainError(f"x has to be floating point, got {x.dtype}: dequantise or scale it first")
+        return x.flatten(mean.dim() - 1)
+
+    def _require_number(self, result: Tensor, x: Tensor, mean: Tensor) -> None:
+        # Looking at one number per example, not at every input, keeps the check off the hot path.
+        if torch.compiler.is_compiling() or not result.isnan().any():
+            return
+        inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
+        guilty = [name for name, value in inputs.items() if not value.isfinite().all()]
+        raise DomainError(f"expected_log_prob is NaN; not finite: {', '.join(guilty) or 'an intermediate (overflow)'}")

@@ -1,0 +1,128 @@
+r"""A linear decoder whose precision is learned: both mean and precision of every output are functions of z.
+
+With :math:`u = Wz + b` and :math:`g, v = Az + c`, the links are
+
+==========  ================  ==============================  ===================================================
+``linear``  variance 1 / v^2  the paper's                     exact but for the log term, see `log_terms`
+``exp``     variance e^-g     exact for every latent family   needs a cumulant generating function, see `tilting`
+==========  ================  ==============================  ===================================================
+
+For the linear link write D = x - E u, e = E v. Expanding the product of the residual and v in their joint cumulants,
+
+.. math::
+    E[(x-u)^2 v^2] = (D^2 + V_u)(e^2 + V_v) - 4 D e C + 2 C^2 + \kappa_{uuvv} - 2 D \kappa_{uvv} + 2 e \kappa_{uuv}.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.decoders import log_terms
+from silentgrad.decoders.linear import LinearDecoder
+from silentgrad.decoders.projection import Projection, project
+from silentgrad.decoders.tilting import bounded_exp, tilt
+from silentgrad.errors import DomainError, IntractableError
+from silentgrad.moments import JointMoments, Moments
+from silentgrad.ppca import PrincipalComponents
+
+Link = Literal["linear", "exp"]
+LogTerm = Literal["auto", "exact", "edgeworth", "taylor"]
+START_PRECISION = 9.0  # v = 3: from v = 0 the gradient of log v^2 explodes
+
+
+class LinearPrecisionGaussian(LinearDecoder):
+    """p(x|z) = N(W z + b, 1 / (A z + c)^2) or, with the exponential link, N(W z + b, exp(-A z - c)).
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example.
+        link: "linear" (the paper's) or "exp" (exact for every latent with a cumulant generating function).
+        log_term: How the linear link evaluates E[log v^2]: "exact" (Gaussian latents), "edgeworth", "taylor" (the
+            paper's), or "auto": exact where it exists, Edgeworth elsewhere. The exponential link is always exact.
+
+    Example:
+        >>> decoder = LinearPrecisionGaussian(2, (28, 28), link="exp")
+        >>> q = td.Bernoulli(torch.full((5, 2), 0.5))
+        >>> decoder.expected_log_prob(torch.zeros(5, 28, 28), q).shape
+        torch.Size([5])
+    """
+
+    def __init__(
+        self, latent_dim: int, event_shape: int | Sequence[int], link: Link = "linear", log_term: LogTerm = "auto"
+    ) -> None:
+        super().__init__(latent_dim, event_shape)
+        for name, value, options in (("link", link, get_args(Link)), ("log_term", log_term, get_args(LogTerm))):
+            if value not in options:
+                raise DomainError(f"{name} has to be one of {', '.join(options)}; got {value!r}")
+        self.link: Link = link
+        self.log_term: LogTerm = log_term
+        self.precision = nn.Linear(latent_dim, self.event_shape.numel())
+        nn.init.zeros_(self.precision.weight)
+        self._start_precision(START_PRECISION)
+
+    def forward(self, z: Tensor) -> td.Independent:
+        z = self._flatten_latent(z)
+        mean, precision = self.mean(z), self.precision(z)
+        if self.link == "linear":
+            scale = precision.abs().clamp(min=torch.finfo(z.dtype).tiny).reciprocal()
+        else:
+            scale = torch.exp(-precision / 2)
+        normal = td.Normal(mean.unflatten(-1, self.event_shape), scale.unflatten(-1, self.event_shape))
+        return td.Independent(normal, len(self.event_shape))
+
+    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        if self.link == "linear":
+            squares, log_precision = self._linear_link(x, mean, moments)
+        else:
+            squares, log_precision = self._exp_link(x, mean, moments, q)
+        return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
+
+    def _linear_link(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments) -> tuple[Tensor, Tensor]:
+        """E[(x - u)^2 v^2] and E[log v^2], per output."""
+        if isinstance(moments, JointMoments) and not moments.gaussian:
+            raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
+        p = project(moments, mean, self.mean, self.precision)
+        d, e = x - p.mean_u, p.mean_v
+        # addcmul(z, x, y) = z + x y, in one pass
+        squares = torch.addcmul(p.var_u, d, d) * torch.addcmul(p.var_v, e, e)
+        squares = torch.addcmul(squares, p.cov, torch.addcmul(p.cov, d, e, value=-2), value=2)
+        if p.k_uuvv is not None:
+            squares = squares + p.k_uuvv
+        if p.k_uuv is not None and p.k_uvv is not None:
+            squares = squares + 2 * (e * p.k_uuv - d * p.k_uvv)
+        return squares, self._expected_log(e, p, moments.gaussian)
+
+    def _expected_log(self, e: Tensor, p: Projection, gaussian: bool) -> Tensor:
+        if self.log_term == "exact" and not gaussian:
+            raise IntractableError(
+                "log_term='exact' exists for Gaussian latents only: use 'auto' or 'edgeworth', or link='exp', "
+                "which is exact for every family"
+            )
+        if gaussian and self.log_term != "taylor":
+            return log_terms.exact(e, p.var_v)  # Edgeworth's corrections are zero
+        zero = torch.zeros_like(e)
+        k3, k4 = (zero if k is None else k for k in (p.k_vvv, p.k_vvvv))
+        form = log_terms.taylor if self.log_term == "taylor" else log_terms.edgeworth
+        return form(e, p.var_v, k3, k4)
+
+    def _exp_link(
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
+    ) -> tuple[Tensor, Tensor]:
+        """E[(x - u)^2 e^g] and E[g], per output."""
+        tilted = tilt(q, moments, mean, self.mean, self.precision)
+        squares = bounded_exp(tilted.log_mass) * ((x - tilted.mean).square() + tilted.variance)
+        return squares, tilted.exponent
+
+    def _start_precision(self, precision: float) -> None:
+        nn.init.constant_(self.precision.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision))
+
+    def _start_variance(self, components: PrincipalComponents) -> float:
+        """What the components left out leave unexplained, on average; it also becomes the constant precision."""
+        variance = max(float(components.variances[self.latent_dim :].mean().nan_to_num()), 1 / 12 / 256**2)
+        nn.init.zeros_(self.precision.weight)
+        self._start_precision(1 / variance)
+        return variance

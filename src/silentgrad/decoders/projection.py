@@ -1,0 +1,98 @@
+r"""Joint cumulants of the two linear maps u = W z + b and v = A z + c, per output.
+
+For independent latents a joint cumulant is one matrix product, :math:`\kappa(u^i, v^j) = (W^i A^j) \kappa_{i+j}(z)`
+with elementwise powers: cumulants of sums add. For Gaussian latents with a covariance only the second order is
+needed, :math:`\mathrm{Cov}(u, v) = W \Sigma A^T`, of which the decoders want the diagonal.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from silentgrad.decoders.chunks import map_outputs
+from silentgrad.moments import JointMoments, Moments
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Joint cumulants of (u, v), the third and fourth order where they do not vanish; `(*batch, outputs)` each."""
+
+    mean_u: Tensor
+    mean_v: Tensor
+    var_u: Tensor
+    var_v: Tensor
+    cov: Tensor
+    k_uvv: Tensor | None = None
+    k_uuv: Tensor | None = None
+    k_vvv: Tensor | None = None
+    k_uuvv: Tensor | None = None
+    k_vvvv: Tensor | None = None
+
+
+def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear) -> Projection:
+    """Cumulants of u(z) and v(z) for latents with these moments; `mean` is their mean as `(*batch, latents)`."""
+    if isinstance(moments, JointMoments):
+        var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
+        return Projection(u(mean), v(mean), var_u, var_v, cov)
+    s2, s3, k4 = (x.reshape(mean.shape) for x in (moments.s2, moments.s3, moments.k4))
+    *low, ww, aa, wa = _TwoOrders.apply(mean, s2, u.weight, v.weight, u.bias, v.bias)
+    if moments.gaussian:
+        return Projection(*low)
+    fourth = {"k_uuvv": linear(k4, wa.square()), "k_vvvv": linear(k4, aa.square())}
+    if moments.symmetric:
+        return Projection(*low, **fourth)
+    third = {"k_uvv": linear(s3, wa * v.weight), "k_uuv": linear(s3, ww * v.weight), "k_vvv": linear(s3, aa * v.weight)}
+    return Projection(*low, **third, **fourth)
+
+
+class _TwoOrders(torch.autograd.Function):
+    """E u, E v, Var u, Var v, Cov(u, v) of independent latents, and the squares and product of the weights.
+
+    The derivative is by hand for one reason: at usual batch sizes the weights are the largest arrays, and this way the
+    backward pass goes over them half as often.
+    """
+
+    @staticmethod
+    def forward(mean: Tensor, s2: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        ww, aa, wa = w * w, a * a, w * a
+        means = linear(mean, w).add_(b), linear(mean, a).add_(c)
+        return *means, linear(s2, ww), linear(s2, aa), linear(s2, wa), ww, aa, wa
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        mean, s2, w, a, _, _ = inputs
+        ctx.save_for_backward(mean, s2, w, a, *output[5:])
+        ctx.set_materialize_grads(False)  # the weights' squares and product are seldom used, nor their zeros wanted
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
+        mean, s2, w, a, ww, aa, wa = ctx.saved_tensors
+        rows_mean, rows_s2 = (x.reshape(-1, w.shape[1]) for x in (mean, s2))
+        none = rows_mean.new_zeros(()).expand(len(rows_mean), len(w))
+        g_u, g_v, g_uu, g_vv, g_uv = (none if g is None else g.reshape(-1, len(w)) for g in grads[:5])
+        by_ww, by_aa, by_wa = (
+            g.T @ rows_s2 if direct is None else torch.addmm(direct, g.T, rows_s2)
+            for g, direct in zip((g_uu, g_vv, g_uv), grads[5:], strict=True)
+        )
+        g_w = (g_u.T @ rows_mean).addcmul_(w, by_ww, value=2).addcmul_(a, by_wa)
+        g_a = (g_v.T @ rows_mean).addcmul_(a, by_aa, value=2).addcmul_(w, by_wa)
+        g_mean, g_s2 = g_u @ w + g_v @ a, g_uu @ ww + g_vv @ aa + g_uv @ wa
+        return g_mean.view_as(mean), g_s2.view_as(s2), g_w, g_a, g_u.sum(0), g_v.sum(0)
+
+
+def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
+    """Var u, Var v and Cov(u, v) of latents that depend on each other within blocks."""
+    size = covariance.shape[-1]
+
+    def diagonals(w: Tensor, a: Tensor, covariance: Tensor) -> tuple[Tensor, ...]:
+        w, a = w.unflatten(-1, (-1, size)), a.unflatten(-1, (-1, size))
+        w_cov = torch.einsum("ogi,bgij->obgj", w, covariance)
+        a_cov = torch.einsum("ogi,bgij->obgj", a, covariance)
+        w, a = w.unsqueeze(1), a.unsqueeze(1)
+        products = (w_cov * w, a_cov * a, w_cov * a)
+        return tuple(p.sum((-1, -2)).reshape(-1, *shape[:-1]) for p in products)
+
+    return map_outputs(diagonals, (w, a), (covariance.reshape(-1, shape[-1] // size, size, size),), shape[:-1])

@@ -1,0 +1,90 @@
+r"""E[(x - u)^2 e^g] for u = W z + b, g = A z + c: the exponential precision link, exact for every latent family.
+
+Weighting q by :math:`e^{a \cdot z}` and normalising gives another distribution, the tilted one, in which
+
+.. math::
+    E[(x - u)^2 e^g] = e^{c + \log E[e^{a \cdot z}]} \left( (x - \tilde E u)^2 + \widetilde{\mathrm{Var}}\, u \right).
+
+Independent latents stay independent, with mean :math:`k_i'(a_i)` and variance :math:`k_i''(a_i)` (see
+:mod:`silentgrad.cumulants`); Gaussian ones keep their covariance and move by :math:`\Sigma a`; a one-hot category keeps
+its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.cumulants import cumulants
+from silentgrad.decoders.chunks import map_outputs
+from silentgrad.decoders.projection import project
+from silentgrad.moments import JointMoments, Moments
+
+
+class Tilted(NamedTuple):
+    """E g and log E[e^g], then the mean and variance of u under q tilted by e^g; `(*batch, outputs)` each."""
+
+    exponent: Tensor
+    log_mass: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, g: nn.Linear) -> Tilted:
+    """The moments of u(z) under q tilted by e^g(z); `mean` is the latents' mean as `(*batch, latents)`."""
+    if moments.gaussian:
+        p = project(moments, mean, u, g)
+        return Tilted(p.mean_v, p.mean_v + p.var_v / 2, p.mean_u + p.cov, p.var_u)
+    while isinstance(q, td.Independent):
+        q = q.base_dist
+    form = _categories(q) if isinstance(q, td.OneHotCategorical) else _independent(q)
+    batch, latents = mean.shape[:-1], moments.mean.shape[mean.dim() - 1 :]
+
+    def per_output(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        shape = (len(w), *(1 for _ in batch), *latents)
+        terms = form.terms(w.reshape(shape), a.reshape(shape), *parameters)
+        return tuple(term.reshape(len(w), *batch, -1).sum(-1) for term in terms)
+
+    log_mass, shift, variance = map_outputs(per_output, (u.weight, g.weight), form.parameters, batch)
+    return Tilted(g(mean), g.bias + log_mass, u.bias + shift, variance)
+
+
+class _Form(NamedTuple):
+    """A function of w, a and the latent's parameters whose three results, summed over latents, are those of Tilted."""
+
+    terms: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    parameters: tuple[Tensor, ...]
+
+
+def _independent(q: td.Distribution) -> _Form:
+    """One term per latent, from its cumulant generating function."""
+    k = cumulants(q)
+
+    def terms(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        value, mean, variance = k.formula(a, *parameters)
+        return value, w * mean, w.square() * variance
+
+    return _Form(terms, k.parameters)
+
+
+def _categories(q: td.OneHotCategorical) -> _Form:
+    """One term per group of categories."""
+
+    def terms(w: Tensor, a: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        top = a.amax(-1, keepdim=True)
+        mass = probs * torch.exp(a - top)
+        total = mass.sum(-1, keepdim=True)
+        mean = (w * mass / total).sum(-1, keepdim=True)
+        variance = ((w - mean).square() * mass / total).sum(-1)
+        return (total.log() + top).squeeze(-1), mean.squeeze(-1), variance
+
+    return _Form(terms, (q.probs,))
+
+
+def bounded_exp(h: Tensor) -> Tensor:
+    """e^h, continued by its tangent beyond h = 0.45 log(largest number) so that a square times it stays finite."""
+    limit = 0.45 * math.log(torch.finfo(h.dtype).max)
+    return torch.exp(h.clamp(max=limit)) * (1 + (h - limit).clamp(min=0))

@@ -1,0 +1,217 @@
+r"""Moments of latents, the only thing a closed form needs to know about q(z|x).
+
+For independent latents :math:`q(z|x) = \prod_i q_i(z_i)` these are the mean and the central moments
+:math:`s_n = E[(z_i - E z_i)^n]` up to the fourth, one number per latent. :func:`central_moments` is a registry over
+`torch.distributions` classes; a family joins it with one formula::
+
+    @silentgrad.central_moments.register(MyDistribution)
+    def _(q: MyDistribution) -> silentgrad.Moments:
+        return silentgrad.Moments(mean, s2, s3, s4)
+
+Latents that depend on each other within blocks (a full-covariance Gaussian, a one-hot category) have
+:class:`JointMoments` instead.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.errors import DomainError, UnregisteredLatentError
+
+APERY = 1.2020569031595942  # zeta(3), the third cumulant of the standard Gumbel is twice this
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and central moments of independent latents, each of the latents' shape.
+
+    `symmetric` promises that s3 is zero, `gaussian` that every cumulant beyond the second is: the decoders then skip
+    the matrix products that would multiply zeros. Leaving both at False is always correct.
+    """
+
+    mean: Tensor
+    s2: Tensor
+    s3: Tensor
+    s4: Tensor
+    symmetric: bool = False
+    gaussian: bool = False
+
+    @property
+    def k4(self) -> Tensor:
+        """Fourth cumulant, s4 - 3 s2^2."""
+        return self.s4 - 3 * self.s2.square()
+
+
+@dataclass(frozen=True)
+class JointMoments:
+    """Mean `(..., size)` and covariance `(..., size, size)` of blocks of latents that depend on each other."""
+
+    mean: Tensor
+    covariance: Tensor
+    gaussian: bool = False
+
+
+@singledispatch
+def central_moments(q: td.Distribution) -> Moments | JointMoments:
+    """Mean and central moments of a latent, in closed form.
+
+    Args:
+        q: A latent of a registered family. `Independent` is looked through.
+
+    Raises:
+        UnregisteredLatentError: The family has no formula yet; the message shows how to add one.
+
+    Example:
+        >>> central_moments(td.Bernoulli(torch.tensor([0.25]))).s3
+        tensor([0.0938])
+    """
+    raise UnregisteredLatentError(unregistered(q, "central_moments", "(q) -> Moments(mean, s2, s3, s4)"))
+
+
+def unregistered(q: object, registry: str, signature: str) -> str:
+    """The message for a family that a registry does not hold."""
+    name = type(q).__name__
+    if not isinstance(q, td.Distribution):
+        return f"expected a torch.distributions.Distribution as the latent, got {name}"
+    return (
+        f"no closed form is registered for {name}. Add it with\n"
+        f"    @silentgrad.{registry}.register({name})\n"
+        f"    def _{signature}: ..."
+    )
+
+
+def symmetric(mean: Tensor, s2: Tensor, s4: Tensor) -> Moments:
+    """Moments of a family whose third central moment is zero."""
+    return Moments(mean, s2, torch.zeros_like(s2), s4, symmetric=True)
+
+
+def from_cumulants(mean: Tensor, k2: Tensor, k3: Tensor, k4: Tensor) -> Moments:
+    """Moments of a family that is simplest in cumulants."""
+    return Moments(mean, k2, k3, k4 + 3 * k2.square())
+
+
+@central_moments.register(td.Independent)
+def _(q: td.Independent) -> Moments | JointMoments:
+    return central_moments(q.base_dist)
+
+
+@central_moments.register(td.Normal)
+def _(q: td.Normal) -> Moments:
+    s2 = q.scale.square()
+    return Moments(q.loc, s2, torch.zeros_like(s2), 3 * s2.square(), symmetric=True, gaussian=True)
+
+
+@central_moments.register(td.Bernoulli)
+def _(q: td.Bernoulli) -> Moments:
+    s2 = q.probs * (1 - q.probs)
+    return Moments(q.probs, s2, s2 * (1 - 2 * q.probs), s2 * (1 - 3 * s2))
+
+
+@central_moments.register(td.Laplace)
+def _(q: td.Laplace) -> Moments:
+    s2 = 2 * q.scale.square()
+    return symmetric(q.loc, s2, 6 * s2.square())
+
+
+@central_moments.register(td.Uniform)
+def _(q: td.Uniform) -> Moments:
+    s2 = (q.high - q.low).square() / 12
+    return symmetric((q.low + q.high) / 2, s2, 9 / 5 * s2.square())
+
+
+@central_moments.register(td.Poisson)
+def _(q: td.Poisson) -> Moments:
+    return from_cumulants(q.rate, q.rate, q.rate, q.rate)
+
+
+@central_moments.register(td.Gamma)
+def _(q: td.Gamma) -> Moments:
+    a, scale = q.concentration, 1 / q.rate
+    return from_cumulants(a * scale, a * scale**2, 2 * a * scale**3, 6 * a * scale**4)
+
+
+@central_moments.register(td.Exponential)
+def _(q: td.Exponential) -> Moments:
+    scale = 1 / q.rate
+    return from_cumulants(scale, scale**2, 2 * scale**3, 6 * scale**4)
+
+
+@central_moments.register(td.Binomial)
+def _(q: td.Binomial) -> Moments:
+    n, p = q.total_count, q.probs
+    one = p * (1 - p)  # the variance of a single trial; cumulants add over trials
+    return from_cumulants(n * p, n * one, n * one * (1 - 2 * p), n * one * (1 - 6 * one))
+
+
+@central_moments.register(td.Geometric)
+def _(q: td.Geometric) -> Moments:
+    return _negative_binomial(torch.ones_like(q.probs), 1 - q.probs)
+
+
+@central_moments.register(td.NegativeBinomial)
+def _(q: td.NegativeBinomial) -> Moments:
+    return _negative_binomial(q.total_count, q.probs)
+
+
+def _negative_binomial(r: Tensor, p: Tensor) -> Moments:
+    odds, inverse = r * p / (1 - p), 1 / (1 - p)
+    k3 = odds * inverse**2 * (1 + p)
+    return from_cumulants(odds, odds * inverse, k3, odds * inverse**3 * (1 + 4 * p + p**2))
+
+
+@central_moments.register(td.Beta)
+def _(q: td.Beta) -> Moments:
+    a, b = q.concentration1, q.concentration0
+    n = a + b
+    s2 = a * b / (n**2 * (n + 1))
+    s3 = 2 * s2 * (b - a) / (n * (n + 2))
+    excess = 6 * ((a - b) ** 2 * (n + 1) - a * b * (n + 2)) / (a * b * (n + 2) * (n + 3))
+    return Moments(a / n, s2, s3, s2.square() * (3 + excess))
+
+
+@central_moments.register(td.Gumbel)
+def _(q: td.Gumbel) -> Moments:
+    b = q.scale
+    return from_cumulants(q.mean, (math.pi * b) ** 2 / 6, 2 * APERY * b**3, (math.pi * b) ** 4 / 15)
+
+
+@central_moments.register(td.HalfNormal)
+def _(q: td.HalfNormal) -> Moments:
+    k3 = math.sqrt(2 / math.pi) * (4 / math.pi - 1) * q.scale**3
+    return from_cumulants(q.mean, q.variance, k3, 8 * (math.pi - 3) / math.pi**2 * q.scale**4)
+
+
+@central_moments.register(td.LogNormal)
+def _(q: td.LogNormal) -> Moments:
+    mean, w, w1 = q.mean, q.scale.square().exp(), q.scale.square().expm1()  # w1 = w - 1, exact for small scales
+    s2 = mean**2 * w1
+    return Moments(mean, s2, mean**3 * w1**2 * (w + 2), s2.square() * (w**4 + 2 * w**3 + 3 * w**2 - 3))
+
+
+@central_moments.register(td.StudentT)
+def _(q: td.StudentT) -> Moments:
+    require(q.df > 4, "the fourth moment of StudentT exists only for df > 4")
+    s2 = q.scale.square() * q.df / (q.df - 2)
+    return symmetric(q.loc, s2, s2.square() * (3 + 6 / (q.df - 4)))
+
+
+@central_moments.register(td.MultivariateNormal)
+@central_moments.register(td.LowRankMultivariateNormal)
+def _(q: td.MultivariateNormal | td.LowRankMultivariateNormal) -> JointMoments:
+    return JointMoments(q.loc, q.covariance_matrix, gaussian=True)
+
+
+@central_moments.register(td.OneHotCategorical)
+def _(q: td.OneHotCategorical) -> JointMoments:
+    p = q.probs
+    return JointMoments(p, torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2))
+
+
+def require(condition: Tensor, message: str) -> None:
+    """Raises DomainError unless the condition holds everywhere; a compiled graph carries no such check."""
+    if not torch.compiler.is_compiling() and not condition.all():
+        raise DomainError(message)

@@ -1,0 +1,107 @@
+"""Expectations by brute force: enumeration and quadrature, differentiable in the latent's parameters.
+
+Nothing here knows a closed form. A rule turns a latent into nodes `(nodes, *batch, latents)` and weights of the same
+shape for every single latent; the tensor grid over all latents integrates any function of them.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+Rule = Callable[[td.Distribution], tuple[Tensor, Tensor]]
+Function = Callable[[Tensor], Tensor]
+Expectation = Callable[[Function], Tensor]
+
+
+def on_grid(rule: Rule) -> Callable[[td.Distribution], Expectation]:
+    """Independent latents: the tensor product of a rule for each."""
+
+    def expectation(q: td.Distribution) -> Expectation:
+        nodes, weights = rule(q)
+        picks = torch.tensor(list(itertools.product(range(len(nodes)), repeat=nodes.shape[-1])))
+        latent = torch.arange(nodes.shape[-1])
+        z, w = nodes.movedim(0, 1)[:, picks, latent], weights.movedim(0, 1)[:, picks, latent].prod(-1)
+        z, w = z.movedim(0, 1), w.movedim(0, 1)
+        return lambda f: (w * f(z)).sum(0)
+
+    return expectation
+
+
+def legendre(panels: Tensor, order: int = 16) -> tuple[Tensor, Tensor]:
+    """Composite Gauss-Legendre on the panels between the given edges `(edges, ...)`."""
+    x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(order))
+    middle, half = (panels[1:] + panels[:-1]) / 2, (panels[1:] - panels[:-1]) / 2
+    shape = (1, order) + (1,) * (panels.dim() - 1)
+    nodes = middle.unsqueeze(1) + half.unsqueeze(1) * x.reshape(shape)
+    return nodes.flatten(0, 1), (half.unsqueeze(1) * w.reshape(shape)).flatten(0, 1)
+
+
+def by_density(edges: Callable[[td.Distribution], Tensor]) -> Rule:
+    """Fixed nodes weighted by the density, which carries the gradient."""
+
+    def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
+        nodes, weights = legendre(edges(q).detach())
+        return nodes, weights * q.log_prob(nodes).exp()
+
+    return rule
+
+
+def counts(largest: int) -> Rule:
+    """The support {0, ..., largest}, weighted by the probabilities."""
+
+    def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
+        nodes = torch.arange(largest + 1.0, dtype=torch.float64).reshape(-1, 1, 1).expand(-1, *q.batch_shape)
+        return nodes, q.log_prob(nodes).exp()
+
+    return rule
+
+
+def bits(q: td.Bernoulli) -> tuple[Tensor, Tensor]:
+    """Both values of a bit, weighted without a logarithm so that probabilities 0 and 1 work."""
+    return torch.stack([torch.zeros_like(q.probs), torch.ones_like(q.probs)]), torch.stack([1 - q.probs, q.probs])
+
+
+def hermite(order: int) -> tuple[Tensor, Tensor]:
+    """Gauss-Hermite nodes and weights of the standard normal distribution."""
+    x, w = np.polynomial.hermite_e.hermegauss(order)
+    return torch.from_numpy(x), torch.from_numpy(w / w.sum())
+
+
+def standard_normal(transform: Callable[[td.Distribution, Tensor], Tensor], order: int = 48) -> Rule:
+    """A latent that is a function of a standard normal variable."""
+
+    def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
+        x, w = (a.reshape(-1, 1, 1).expand(-1, *q.batch_shape) for a in hermite(order))
+        return transform(q, x), w
+
+    return rule
+
+
+def uniform(q: td.Uniform) -> tuple[Tensor, Tensor]:
+    """Nodes that move with the ends."""
+    x, w = legendre(torch.tensor([0.0, 1.0], dtype=torch.float64).reshape(2, 1, 1), order=32)
+    return q.low + (q.high - q.low) * x, w.expand(-1, *q.batch_shape)
+
+
+def correlated_normal(q: td.Distribution) -> Expectation:
+    """A Gaussian with a covariance: a grid in the coordinates in which it is standard."""
+    x, w = hermite(32)
+    size = q.event_shape[0]
+    grid = torch.cartesian_prod(*[x] * size)
+    weights = torch.cartesian_prod(*[w] * size).prod(-1)
+    z = q.mean + torch.einsum("bij,nj->nbi", torch.linalg.cholesky(q.covariance_matrix), grid)
+    return lambda f: (weights.unsqueeze(-1) * f(z)).sum(0)
+
+
+def categories(q: td.Independent) -> Expectation:
+    """All combinations of one category per group."""
+    probs = q.base_dist.probs
+    batch, groups, size = probs.shape
+    picks = torch.tensor(list(itertools.product(range(size), repeat=groups)))
+    z = torch.nn.functional.one_hot(picks, size).to(probs.dtype).unsqueeze(1).expand(-1, batch, -1, -1)
+    weights = (z * probs).sum(-1).prod(-1)
+    return lambda f: (weights * f(z)).sum(0)

@@ -1,0 +1,138 @@
+"""Every decoder with every latent family: value and gradient equal the oracle, or a named error says why not."""
+
+import pytest
+import torch
+from members import ALL_DECODERS, ALL_LATENTS, BATCH, OUTPUTS, Decoder, Latent
+from torch import Tensor
+
+import silentgrad as sg
+
+EACH_LATENT = pytest.mark.parametrize("latent", ALL_LATENTS, ids=lambda m: m.name)
+EACH_DECODER = pytest.mark.parametrize("decoder", ALL_DECODERS, ids=lambda m: m.name)
+X = torch.tensor([[0.2, -0.7, 1.1], [0.9, 0.4, -0.3]], dtype=torch.float64)
+assert X.shape == (BATCH, OUTPUTS)
+
+
+def error(actual: Tensor, expected: Tensor) -> float:
+    """Largest deviation, relative to the tensor's largest entry."""
+    return float(((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-6)).detach())
+
+
+@EACH_LATENT
+@EACH_DECODER
+def test_value_and_gradient_equal_the_oracle(decoder: Decoder, latent: Latent) -> None:
+    parameters, model = latent.draw(), decoder.make(latent.latents)
+    leaves = [*parameters, *model.parameters()]
+    q = latent.build(*parameters)
+    if not decoder.tractable(latent):
+        with pytest.raises(sg.IntractableError, match=r"exp|register|Gaussian"):
+            model.expected_log_prob(X, q)
+        return
+    weights = torch.tensor([1.0, -0.4], dtype=torch.float64)
+    value, truth = model.expected_log_prob(X, q), decoder.oracle(model, X, latent.expectation(q))
+    assert error(value, truth) < 1e-10
+    gradients = torch.autograd.grad(value @ weights, leaves, retain_graph=True)  # both share q's own graph
+    truths = torch.autograd.grad(truth @ weights, leaves)
+    for gradient, expected in zip(gradients, truths, strict=True):
+        assert error(gradient, expected) < 1e-10
+
+
+@EACH_LATENT
+@EACH_DECODER
+def test_single_precision_is_close_to_double(decoder: Decoder, latent: Latent) -> None:
+    if not decoder.tractable(latent):
+        pytest.skip("no closed form, as the test above checks")
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        parameters = [p.detach().to(dtype).requires_grad_() for p in latent.draw()]
+        model = decoder.make(latent.latents).to(dtype)
+        value = model.expected_log_prob(X.to(dtype), latent.build(*parameters))
+        results.append([value, *torch.autograd.grad(value.sum(), [*parameters, *model.parameters()])])
+    for double, single in zip(*results, strict=True):
+        assert single.dtype == torch.float32
+        assert error(single.double(), double) < 1e-4
+
+
+@EACH_LATENT
+@EACH_DECODER
+def test_derivatives_of_first_and_second_order(decoder: Decoder, latent: Latent) -> None:
+    if not decoder.tractable(latent):
+        pytest.skip("no closed form, as the first test checks")
+    parameters, model = latent.draw(), decoder.make(latent.latents)
+
+    def objective(x: Tensor, *leaves: Tensor) -> Tensor:
+        count = len(parameters)
+        named = dict(zip(dict(model.named_parameters()), leaves[count:], strict=True))
+        closed_form = _ExpectedLogProb(model)
+        return torch.func.functional_call(
+            closed_form, {f"model.{k}": v for k, v in named.items()}, (x, latent.build(*leaves[:count]))
+        )
+
+    inputs = (
+        X.clone().requires_grad_(),
+        *parameters,
+        *(p.detach().clone().requires_grad_() for p in model.parameters()),
+    )
+    assert torch.autograd.gradcheck(objective, inputs)
+    assert torch.autograd.gradgradcheck(objective, inputs)
+
+
+class _ExpectedLogProb(torch.nn.Module):
+    def __init__(self, model: sg.LinearDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, q: torch.distributions.Distribution) -> Tensor:
+        return self.model.expected_log_prob(x, q)
+
+
+@EACH_LATENT
+@EACH_DECODER
+def test_two_calls_give_the_same_bits_and_draw_nothing(decoder: Decoder, latent: Latent) -> None:
+    if not decoder.tractable(latent):
+        pytest.skip("no closed form, as the first test checks")
+    parameters, model = latent.draw(), decoder.make(latent.latents)
+    state = torch.get_rng_state()
+    first, second = (model.expected_log_prob(X, latent.build(*parameters)) for _ in range(2))
+    gradients = [torch.autograd.grad(value.sum(), parameters) for value in (first, second)]
+    assert torch.equal(first, second)
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@EACH_LATENT
+def test_moments_equal_the_oracle(latent: Latent) -> None:
+    q = latent.build(*latent.draw())
+    moments, expectation = sg.central_moments(q), latent.expectation(q)
+    if isinstance(moments, sg.JointMoments):
+        size = moments.covariance.shape[-1]
+        mean = torch.stack([expectation(lambda z, i=i: z.flatten(2)[..., i]) for i in range(latent.latents)], -1)
+        assert error(moments.mean.flatten(1), mean) < 1e-10
+        for i, j in ((0, 0), (0, 1), (1, 1)):
+            cov = expectation(lambda z, i=i, j=j: (z.flatten(2) - mean)[..., i] * (z.flatten(2) - mean)[..., j])
+            assert error(moments.covariance.reshape(BATCH, -1, size, size)[:, 0, i, j], cov) < 1e-10
+        return
+    for i in range(latent.latents):
+        mean = expectation(lambda z, i=i: z[..., i])
+        assert error(moments.mean[:, i], mean) < 1e-10
+        for order, moment in ((2, moments.s2), (3, moments.s3), (4, moments.s4)):
+            truth = expectation(lambda z, i=i, n=order, m=mean: (z[..., i] - m) ** n)
+            scale = moments.s2[:, i] ** (order / 2)
+            assert ((moment[:, i] - truth) / scale).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("latent", [m for m in ALL_LATENTS if m.tilts and m.independent], ids=lambda m: m.name)
+@pytest.mark.parametrize("t", [-0.4, -1e-3, 0.0, 0.2, 0.5])
+def test_cumulants_equal_the_oracle(latent: Latent, t: float) -> None:
+    q = latent.build(*latent.draw())
+    if "Chi2" in latent.name and t > 0.3:
+        with pytest.raises(sg.DomainError, match="t < r"):
+            sg.cumulants(q)(torch.tensor(0.5, dtype=torch.float64))
+        return
+    k, expectation = sg.cumulants(q)(torch.tensor(t, dtype=torch.float64)), latent.expectation(q)
+    for i in range(latent.latents):
+        mass = expectation(lambda z, i=i: (t * z[..., i]).exp())
+        mean = expectation(lambda z, i=i: z[..., i] * (t * z[..., i]).exp()) / mass
+        variance = expectation(lambda z, i=i, m=mean: (z[..., i] - m).square() * (t * z[..., i]).exp()) / mass
+        for actual, truth in ((k.value[:, i], mass.log()), (k.mean[:, i], mean), (k.variance[:, i], variance)):
+            torch.testing.assert_close(actual, truth, rtol=1e-10, atol=1e-12)

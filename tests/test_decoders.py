@@ -1,0 +1,292 @@
+"""Decoders at larger sizes, at the extremes, and with wrong input."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.decoders import chunks, log_terms
+
+
+def every_decoder(latents: int, event_shape: tuple[int, ...] = (4,)) -> dict[str, sg.LinearDecoder]:
+    torch.manual_seed(0)
+    decoders: dict[str, sg.LinearDecoder] = {"fixed": sg.LinearGaussian(latents, event_shape, variance=0.01)}
+    for link, log_term in (("linear", "auto"), ("linear", "taylor"), ("exp", "auto")):
+        decoders[f"{link} {log_term}"] = sg.LinearPrecisionGaussian(latents, event_shape, link=link, log_term=log_term)
+    return decoders
+
+
+def randomise(decoder: sg.LinearDecoder, scale: float = 0.05) -> None:
+    for layer in decoder.children():
+        torch.nn.init.normal_(layer.weight, std=scale)
+
+
+@pytest.mark.parametrize("latents", [1, 5, 12])
+@pytest.mark.parametrize("link", ["fixed", "exp", "taylor"])
+def test_bernoulli_latents_equal_enumeration(latents: int, link: str) -> None:
+    decoder = every_decoder(latents)["fixed" if link == "fixed" else "exp auto" if link == "exp" else "linear taylor"]
+    randomise(decoder, 0.3)
+    decoder.double()
+    probs = torch.rand(3, latents, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    z = torch.tensor(list(itertools.product([0.0, 1.0], repeat=latents)), dtype=torch.float64).unsqueeze(1)
+    weights = (z * probs + (1 - z) * (1 - probs)).prod(-1)
+    if link == "taylor":
+        u, v = decoder.mean(z), decoder.precision(z)
+        squares = (weights.unsqueeze(-1) * ((x - u) * v).square()).sum(0)
+        second, fourth = ((weights.unsqueeze(-1) * v**n).sum(0) for n in (2, 4))
+        logs = second.log() - (fourth - second.square()) / (2 * second.square())
+        truth = 0.5 * (logs - squares - math.log(2 * math.pi)).sum(-1)
+    else:
+        truth = (weights * decoder(z.expand(-1, 3, -1)).log_prob(x)).sum(0)
+    value = decoder.expected_log_prob(x, td.Bernoulli(probs))
+    torch.testing.assert_close(value, truth, rtol=1e-10, atol=0)
+    leaves = [probs, *decoder.parameters()]
+    for a, b in zip(torch.autograd.grad(value.sum(), leaves), torch.autograd.grad(truth.sum(), leaves), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10 * float(b.abs().max()))
+
+
+def test_edgeworth_is_ten_times_closer_to_enumeration_than_taylor() -> None:
+    generator, errors = torch.Generator().manual_seed(0), {"edgeworth": [], "taylor": []}
+    z = torch.tensor(list(itertools.product([0.0, 1.0], repeat=12)), dtype=torch.float64)
+    for _ in range(300):
+        p = torch.rand(12, dtype=torch.float64, generator=generator)
+        a = torch.randn(12, dtype=torch.float64, generator=generator) / 12**0.5
+        c = 2 * torch.randn((), dtype=torch.float64, generator=generator)
+        weights = (z * p + (1 - z) * (1 - p)).prod(-1)
+        truth = (weights * (z @ a + c).square().log()).sum()
+        s2 = p * (1 - p)
+        cumulants = (s2 * (1 - 2 * p)) @ a**3, (s2 * (1 - 6 * s2)) @ a**4
+        for name, found in errors.items():
+            found.append((getattr(log_terms, name)(p @ a + c, s2 @ a**2, *cumulants) - truth).abs().item())
+    median = {name: torch.tensor(found).median().item() for name, found in errors.items()}
+    assert median["edgeworth"] <= median["taylor"] / 10, median
+
+
+def test_paper_expression_of_the_second_covariance_is_corrected() -> None:
+    """Cov((w.z)^2, (a.z)^2) as the closed form has it, against enumeration; the paper's first term is misprinted."""
+    generator = torch.Generator().manual_seed(3)
+    w, a, p = (torch.rand(9, dtype=torch.float64, generator=generator) for _ in range(3))
+    z = torch.tensor(list(itertools.product([0.0, 1.0], repeat=9)), dtype=torch.float64)
+    weights = (z * p + (1 - z) * (1 - p)).prod(-1)
+    expect = lambda f: (weights * f).sum()  # noqa: E731
+    u2, v2 = (z @ w).square(), (z @ a).square()
+    covariance = expect(u2 * v2) - expect(u2) * expect(v2)
+    decoder = sg.LinearPrecisionGaussian(9, 1, log_term="taylor").double()
+    with torch.no_grad():
+        decoder.mean.weight.copy_(w), decoder.mean.bias.zero_(), decoder.precision.weight.copy_(a)
+        decoder.precision.bias.zero_()
+    squares = -2 * (
+        decoder.expected_log_prob(torch.zeros(1, 1, dtype=torch.float64), td.Bernoulli(p[None]))
+        + math.log(2 * math.pi) / 2
+    )
+    logs = expect(v2).log() - (expect(v2**2) - expect(v2) ** 2) / (2 * expect(v2) ** 2)
+    torch.testing.assert_close((squares + logs).squeeze() - expect(u2) * expect(v2), covariance, rtol=1e-12, atol=1e-12)
+
+
+EXTREMES = {
+    "probabilities of exactly 0 and 1": lambda: td.Bernoulli(
+        torch.tensor([[0.0, 1.0], [1.0, 0.0]], requires_grad=True)
+    ),
+    "tiny deviations": lambda: td.Normal(
+        torch.zeros(2, 2, requires_grad=True), torch.full((2, 2), 1e-8, requires_grad=True)
+    ),
+    "huge deviations": lambda: td.Normal(
+        torch.zeros(2, 2, requires_grad=True), torch.full((2, 2), 1e4, requires_grad=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+@pytest.mark.parametrize("precision", ["start", "mean zero", "random"])
+@pytest.mark.parametrize("size", [0.0, 1.0, 1e4])
+def test_extremes_are_finite(extreme: str, name: str, precision: str, size: float) -> None:
+    decoder = every_decoder(2)[name]
+    if precision != "start" and isinstance(decoder, sg.LinearPrecisionGaussian):
+        torch.nn.init.normal_(decoder.precision.weight, std=0.05 if precision == "random" else 0.0)
+        torch.nn.init.zeros_(decoder.precision.bias)
+    q = EXTREMES[extreme]()
+    value = decoder.expected_log_prob(torch.full((2, 4), size), q)
+    leaves = [getattr(q, n) for n in ("probs", "loc", "scale") if n in q.__dict__]
+    for result in (value, *torch.autograd.grad(value.sum(), [*leaves, *decoder.parameters()])):
+        assert result.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+def test_probability_zero_has_the_right_one_sided_gradient(name: str) -> None:
+    decoder = every_decoder(3)[name].double()
+    randomise(decoder, 0.1)
+    probs = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    x = torch.full((1, 4), 0.3, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(decoder.expected_log_prob(x, td.Bernoulli(probs)).sum(), probs)
+    inwards = torch.tensor([[1.0, -1.0, 1.0]], dtype=torch.float64)
+    step = 1e-6
+    value, moved = (decoder.expected_log_prob(x, td.Bernoulli(probs.detach() + s * inwards)) for s in (0, step))
+    slope = ((moved - value) / step).item()
+    assert (gradient * inwards).sum().item() == pytest.approx(slope, rel=1e-4)
+
+
+@given(
+    batch=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    latents=st.integers(1, 5),
+    event_shape=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    family=st.sampled_from(["normal", "bernoulli", "laplace", "poisson", "gamma", "multivariate", "categories"]),
+    name=st.sampled_from(["fixed", "linear auto", "linear taylor", "exp auto"]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=150, deadline=None)
+def test_shapes_families_and_parameters(
+    batch: list[int], latents: int, event_shape: list[int], family: str, name: str, seed: int
+) -> None:
+    """A batch is its examples: the result has the batch's shape, and equals one example at a time."""
+    torch.manual_seed(seed)
+    if family == "categories" and name.startswith("linear"):
+        return
+    rows = torch.rand(*batch, latents, dtype=torch.float64) + 0.05
+    families = {
+        "normal": lambda r: td.Independent(td.Normal(r, r), 1),
+        "bernoulli": lambda r: td.Bernoulli(r / 1.1),
+        "laplace": lambda r: td.Laplace(r, r),
+        "poisson": lambda r: td.Poisson(r),
+        "gamma": lambda r: td.Gamma(r, 1 + r),
+        "multivariate": lambda r: td.MultivariateNormal(r, torch.diag_embed(r)),
+        "categories": lambda r: td.OneHotCategorical(logits=r),
+    }
+    decoder = every_decoder(latents, tuple(event_shape))[name].double()
+    randomise(decoder)
+    x = torch.rand(*batch, *event_shape, dtype=torch.float64)
+    value = decoder.expected_log_prob(x, families[family](rows))
+    assert value.shape == tuple(batch)
+    flat_x, flat_rows = x.flatten(0, len(batch) - 1), rows.flatten(0, -2)
+    single = torch.stack(
+        [decoder.expected_log_prob(a, families[family](r)) for a, r in zip(flat_x, flat_rows, strict=True)]
+    )
+    torch.testing.assert_close(value.flatten(), single, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "multivariate", "categories"])
+def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = sg.LinearPrecisionGaussian(6, 7, link="exp").double()
+    randomise(decoder, 0.2)
+    leaf = torch.rand(3, 6, dtype=torch.float64, requires_grad=True)
+    build = {
+        "bernoulli": lambda: td.Bernoulli(leaf),
+        "multivariate": lambda: td.MultivariateNormal(leaf, torch.diag_embed(leaf + 0.1) + 0.05),
+        "categories": lambda: td.Independent(td.OneHotCategorical(logits=leaf.unflatten(1, (2, 3))), 1),
+    }[family]
+    x, results = torch.rand(3, 7, dtype=torch.float64), []
+    for chunk in (chunks.CHUNK, 2 * 3 * 6):
+        monkeypatch.setattr(chunks, "CHUNK", chunk)
+        value = decoder.expected_log_prob(x, build())
+        first = torch.autograd.grad(value.sum(), [leaf, *decoder.parameters()], create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), [leaf, *decoder.parameters()])
+        plain = torch.autograd.grad(decoder.expected_log_prob(x, build()).sum(), [leaf, *decoder.parameters()])
+        results.append([value, *first, *second, *plain])
+    for whole, chunked in zip(*results, strict=True):
+        torch.testing.assert_close(whole, chunked, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+@pytest.mark.parametrize("family", ["normal", "bernoulli"])
+def test_traceable_in_one_graph(name: str, family: str) -> None:
+    """Forward and backward, by the compiler's front end: no C++ compiler needed."""
+    decoder = every_decoder(3)[name]
+    randomise(decoder)
+    leaf, x = torch.rand(2, 3).requires_grad_(), torch.rand(2, 4)
+
+    def objective(leaf: Tensor) -> Tensor:
+        q = td.Normal(leaf, leaf) if family == "normal" else td.Bernoulli(leaf)
+        return decoder.expected_log_prob(x, q).sum()
+
+    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(leaf), objective(leaf))
+    gradients = [torch.autograd.grad(f(leaf), [leaf, *decoder.parameters()]) for f in (compiled, objective)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_changes_the_variance() -> None:
+    decoder = sg.LinearGaussian(2, 3, variance=0.3)
+    q, x = td.Normal(torch.zeros(1, 2), torch.ones(1, 2)), torch.ones(1, 3)
+    before = decoder.expected_log_prob(x, q)
+    decoder.set_variance(0.01)
+    after = decoder.expected_log_prob(x, q)
+    assert before != after
+    torch.testing.assert_close(decoder(torch.zeros(1, 2)).stddev, torch.full((1, 3), 0.1))
+    copy = sg.LinearGaussian(2, 3, variance=1.0)
+    copy.load_state_dict(decoder.state_dict())
+    assert torch.equal(copy.expected_log_prob(x, q), after)
+
+
+def test_a_user_adds_a_family() -> None:
+    class Triangular(td.Distribution):
+        def __init__(self, half_width: Tensor) -> None:
+            self.half_width = half_width
+            super().__init__(half_width.shape, validate_args=False)
+
+    decoder = sg.LinearGaussian(2, 1)
+    q, x = Triangular(torch.ones(1, 2)), torch.zeros(1, 1)
+    with pytest.raises(sg.UnregisteredLatentError, match=r"Triangular[\s\S]*central_moments.register\(Triangular\)"):
+        decoder.expected_log_prob(x, q)
+
+    @sg.central_moments.register(Triangular)
+    def _(q: Triangular) -> sg.Moments:
+        s2 = q.half_width.square() / 6
+        return sg.Moments(torch.zeros_like(s2), s2, torch.zeros_like(s2), 2.4 * s2.square(), symmetric=True)
+
+    same = td.Normal(torch.zeros(1, 2), torch.full((1, 2), 6**-0.5))
+    torch.testing.assert_close(decoder.expected_log_prob(x, q), decoder.expected_log_prob(x, same))
+    with pytest.raises(sg.UnregisteredLatentError, match=r"cumulants.register\(Triangular\)"):
+        sg.LinearPrecisionGaussian(2, 1, link="exp").expected_log_prob(x, q)
+
+
+def bad_inputs() -> dict[str, tuple[type[Exception], str, object]]:
+    q, nan = td.Normal(torch.zeros(2, 3), torch.ones(2, 3)), float("nan")
+    decoder, precise = sg.LinearGaussian(3, (2, 2)), sg.LinearPrecisionGaussian(3, (2, 2), link="exp")
+    wide = td.Laplace(torch.zeros(2, 3), torch.full((2, 3), 1e4))
+    torch.nn.init.constant_(precise.precision.weight, 0.1)
+    return {
+        "x of another shape": (sg.ShapeError, r"\(2, 4\).*\(2, 2, 2\)", lambda: decoder.expected_log_prob(torch.zeros(2, 4), q)),
+        "another batch": (sg.ShapeError, "x has shape", lambda: decoder.expected_log_prob(torch.zeros(5, 2, 2), q)),
+        "another number of latents": (sg.ShapeError, "3 latents", lambda: decoder(torch.zeros(2, 4))),
+        "NaN in x": (sg.DomainError, "not finite: x", lambda: decoder.expected_log_prob(torch.full((2, 2, 2), nan), q)),
+        "integers": (sg.DomainError, "dequantise", lambda: decoder.expected_log_prob(torch.zeros(2, 2, 2, dtype=torch.uint8), q)),
+        "NaN in the latent": (
+            sg.DomainError, "the latent",
+            lambda: decoder.expected_log_prob(torch.zeros(2, 2, 2), td.Normal(torch.full((2, 3), nan), 1.0, validate_args=False)),
+        ),
+        "no distribution": (sg.UnregisteredLatentError, "got Tensor", lambda: decoder.expected_log_prob(torch.zeros(2, 2, 2), torch.zeros(2, 3))),
+        "variance of zero": (sg.DomainError, "positive", lambda: sg.LinearGaussian(3, 2, variance=0.0)),
+        "variance of NaN": (sg.DomainError, "positive", lambda: sg.LinearGaussian(3, 2, variance=nan)),
+        "negative schedule": (sg.DomainError, "positive", lambda: decoder.set_variance(-1.0)),
+        "variances of another shape": (sg.ShapeError, "variance", lambda: sg.LinearGaussian(3, 2, variance=torch.ones(3))),
+        "no latents": (sg.ShapeError, "positive", lambda: sg.LinearGaussian(0, 2)),
+        "unknown link": (sg.DomainError, "linear, exp; got 'cubic'", lambda: sg.LinearPrecisionGaussian(3, 2, link="cubic")),
+        "unknown log term": (sg.DomainError, "log_term", lambda: sg.LinearPrecisionGaussian(3, 2, log_term="none")),
+        "outside the domain": (sg.DomainError, r"\|t\| < 1/b", lambda: precise.expected_log_prob(torch.zeros(2, 2, 2), wide)),
+        "unknown method": (sg.DomainError, "ppca", lambda: decoder.init_from_data(torch.zeros(5, 2, 2), "pca")),
+        "data of another shape": (sg.ShapeError, "examples", lambda: decoder.init_from_data(torch.zeros(5, 3))),
+        "heavy tails": (sg.DomainError, "df > 4", lambda: sg.central_moments(td.StudentT(torch.tensor([3.0])))),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", bad_inputs())
+def test_bad_input_is_named(case: str) -> None:
+    error, message, call = bad_inputs()[case]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_refused_variance_changes_nothing() -> None:
+    decoder = sg.LinearGaussian(3, 2, variance=0.5)
+    with pytest.raises(sg.DomainError):
+        decoder.set_variance(-1.0)
+    assert decoder.variance == 0.5

@@ -1,0 +1,99 @@
+"""Probabilistic PCA: the bound against the density it stands for, and against what training can reach."""
+
+import gzip
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.ppca import ppca_weights, principal_components
+
+
+def correlated(examples: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    noise = torch.randn(examples, 6, generator=generator, dtype=torch.float64)
+    return torch.randn(examples, 3, generator=generator, dtype=torch.float64) @ mixing + 0.3 * noise + 1
+
+
+@pytest.mark.parametrize("latents", [1, 3, 6, 9])
+@pytest.mark.parametrize("variance", [0.01, 0.09, 2.0])
+def test_bound_is_the_likelihood_of_the_fitted_density(latents: int, variance: float) -> None:
+    data, test = correlated(200), correlated(50, seed=1)
+    components = principal_components(data)
+    w = ppca_weights(components, latents, variance)
+    density = td.MultivariateNormal(components.mean, w @ w.T + variance * torch.eye(6, dtype=torch.float64))
+    assert sg.ppca_bound(data, latents, variance) == pytest.approx(density.log_prob(data).mean().item(), rel=1e-10)
+    assert sg.ppca_bound(data, latents, variance, test) == pytest.approx(
+        density.log_prob(test).mean().item(), rel=1e-10
+    )
+
+
+def test_optimal_encoder_attains_the_bound_and_nothing_exceeds_it() -> None:
+    """With pPCA weights and the exact posterior the ELBO is the bound; with anything else it is lower."""
+    data, latents, variance = correlated(300), 2, 0.09
+    decoder = sg.LinearGaussian(latents, 6).double()
+    decoder.set_variance(variance)  # after the conversion: 0.09 in single precision is another number
+    decoder.init_from_data(data, "ppca")
+    w = decoder.mean.weight.detach()
+    precision = torch.eye(latents, dtype=torch.float64) + w.T @ w / variance
+    covariance = precision.inverse()
+    mean = (data - decoder.mean.bias.detach()) @ w @ covariance / variance
+    prior = td.MultivariateNormal(torch.zeros(latents).double(), torch.eye(latents).double())
+
+    def elbo(mean: Tensor, covariance: Tensor) -> float:
+        q = td.MultivariateNormal(mean, covariance.expand(len(data), -1, -1))
+        return float((decoder.expected_log_prob(data, q) - td.kl_divergence(q, prior)).mean().detach())
+
+    bound = sg.ppca_bound(data, latents, variance)
+    assert elbo(mean, covariance) == pytest.approx(bound, rel=1e-10)
+    assert elbo(mean + 0.1, covariance) < bound
+    assert elbo(mean, 1.2 * covariance) < bound
+
+
+@pytest.mark.parametrize("link", ["linear", "exp"])
+def test_precision_decoder_starts_from_data(link: str) -> None:
+    data = correlated(300)
+    decoder = sg.LinearPrecisionGaussian(3, 6, link=link).double()
+    decoder.init_from_data(data)
+    left_over = principal_components(data).variances[3:].mean()
+    torch.testing.assert_close(decoder(torch.zeros(1, 3).double()).variance, left_over.expand(1, 6))
+    torch.testing.assert_close(decoder(torch.zeros(1, 3).double()).mean, data.mean(0, keepdim=True))
+    weight = decoder.mean.weight.clone()
+    decoder.init_from_data(data + 1, "mean")
+    torch.testing.assert_close(decoder.mean.bias, data.mean(0) + 1)
+    assert torch.equal(decoder.mean.weight, weight)
+
+
+@pytest.mark.parametrize("data", [torch.zeros(0, 3), torch.zeros(3)], ids=["empty", "flat"])
+def test_wrong_data_is_named(data: Tensor) -> None:
+    with pytest.raises(sg.ShapeError, match="examples"):
+        sg.ppca_bound(data, 2, 0.1)
+    with pytest.raises(sg.DomainError, match="NaN"):
+        sg.ppca_bound(torch.full((4, 3), float("nan")), 2, 0.1)
+    with pytest.raises(sg.DomainError, match="variance"):
+        sg.ppca_bound(torch.zeros(4, 3), 2, 0.0)
+    with pytest.raises(sg.ShapeError, match="outputs"):
+        sg.ppca_bound(torch.zeros(4, 3), 2, 0.1, torch.zeros(4, 2))
+
+
+def mnist(name: str) -> Tensor:
+    root = Path(os.environ.get("SILENTGRAD_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    path = root / "mnist" / f"{name}-images-idx3-ubyte.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} is in neither SILENTGRAD_DATA nor beside the repository")
+    images = np.frombuffer(gzip.open(path).read(), np.uint8, offset=16).reshape(-1, 784).copy()
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
+    return (torch.from_numpy(images) + noise) / 256
+
+
+def test_limit_on_mnist() -> None:
+    nats = sg.ppca_bound(mnist("train"), 200, 0.01, test=mnist("t10k"))
+    bits_per_dimension = -nats / (784 * math.log(2)) + 8
+    assert bits_per_dimension == pytest.approx(6.7139, abs=5e-4)

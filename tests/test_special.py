@@ -1,0 +1,117 @@
+"""Special functions against mpmath, SciPy and their own definitions."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from silentgrad.special import dawson, dawson_integral, expected_log_square, log_square_derivatives
+
+POINTS = torch.cat([torch.linspace(-12, 12, 801, dtype=torch.float64), torch.logspace(-8, 7, 400, dtype=torch.float64)])
+
+
+def test_dawson_equals_scipy() -> None:
+    truth = torch.from_numpy(scipy.special.dawsn(POINTS.numpy()))
+    torch.testing.assert_close(dawson(POINTS), truth, rtol=1e-13, atol=0)
+    torch.testing.assert_close(dawson(POINTS.float()), truth.float(), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("t", [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1.0, 1.7, 2.5, 4.0, 6.0, 8.0])
+def test_dawson_integral_equals_its_hypergeometric_form(t: float) -> None:
+    with mp.workdps(60):
+        truth = float(mp.mpf(t) ** 2 / 2 * mp.hyp2f2(1, 1, mp.mpf(3) / 2, 2, -(mp.mpf(t) ** 2)))
+    assert dawson_integral(torch.tensor(t, dtype=torch.float64)).item() == pytest.approx(truth, rel=1e-13, abs=0)
+    assert dawson_integral(torch.tensor(-t, dtype=torch.float64)).item() == pytest.approx(truth, rel=1e-13, abs=0)
+
+
+def test_dawson_integral_of_large_arguments() -> None:
+    t = torch.tensor([20.0, 1e3, 1e6], dtype=torch.float64)
+    r = 1 / (2 * t.square())
+    series = t.square().log() - r - 1.5 * r**2 - 5 * r**3 - 26.25 * r**4
+    truth = (series + 2 * math.log(2) + np.euler_gamma) / 4
+    torch.testing.assert_close(dawson_integral(t), truth, rtol=1e-13, atol=0)
+
+
+def log_square_by_quadrature(e: float, v: float) -> float:
+    """E[log (e + s x)^2], the singularity at e + s x = 0 an end of both integrals."""
+    with mp.workdps(30):
+        s, zero = mp.sqrt(v), -mp.mpf(e) / mp.sqrt(v)
+        f = lambda x: mp.log((e + s * x) ** 2) * mp.npdf(x)  # noqa: E731
+        ends = sorted({-14.0, 14.0, *(float(z) for z in (zero,) if abs(z) < 14)})
+        return float(mp.quad(f, mp.linspace(ends[0], ends[1], 9)) + (mp.quad(f, [*ends[1:]]) if len(ends) > 2 else 0))
+
+
+@pytest.mark.parametrize(("e", "v"), [(0.0, 1.0), (0.3, 1.0), (1.1, 1.0), (-2.0, 0.5), (3.0, 0.1), (0.01, 4.0)])
+def test_expected_log_square_equals_quadrature(e: float, v: float) -> None:
+    value = expected_log_square(torch.tensor(e, dtype=torch.float64), torch.tensor(v, dtype=torch.float64))
+    assert value.item() == pytest.approx(log_square_by_quadrature(e, v), rel=1e-12, abs=1e-12)
+
+
+def test_known_value_and_the_papers_bias() -> None:
+    zero, one = torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
+    assert expected_log_square(zero, one).item() == pytest.approx(-np.euler_gamma - math.log(2), abs=1e-15)
+    e = torch.linspace(0, 3, 3001, dtype=torch.float64)
+    square = e.square() + 1
+    taylor = square.log() - (4 * e.square() + 2) / (2 * square.square())
+    bias = (taylor - expected_log_square(e, torch.ones_like(e))) / 2
+    assert bias.max().item() == pytest.approx(0.1812, abs=1e-4)  # half of the 0.362 nats of the log term
+    assert e[bias.argmax()].item() == pytest.approx(1.1, abs=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("order", range(1, 9))
+def test_higher_derivatives_equal_mpmath(order: int, dtype: torch.dtype) -> None:
+    for e in (0.0, 0.1, 0.7, 1.5, 3.0, 5.0, 5.7, 8.4, 8.6, 12.0, 40.0):
+        with mp.workdps(120):
+            t = mp.mpf(e) / mp.sqrt(2)
+            f = [mp.sqrt(mp.pi) / 2 * mp.exp(-t * t) * mp.erfi(t)]
+            f.append(1 - 2 * t * f[0])
+            for n in range(1, order):
+                f.append(-2 * t * f[n] - 2 * n * f[n - 1])
+            truth = float(4 * mp.mpf(2) ** (-mp.mpf(order) / 2) * f[order - 1])
+        (value,) = log_square_derivatives(torch.tensor(e, dtype=dtype), torch.tensor(1.0, dtype=dtype), order, order)
+        scale = math.factorial(order) * (e * e + 1) ** (-order / 2)
+        assert abs(value.item() - truth) / scale < (1e-6 if dtype == torch.float64 else 2e-4)
+
+
+def test_derivatives_of_every_order_agree_with_autograd() -> None:
+    generator = torch.Generator().manual_seed(0)
+    e = torch.randn(6, dtype=torch.float64, generator=generator).requires_grad_()
+    v = (torch.rand(6, dtype=torch.float64, generator=generator) + 0.05).requires_grad_()
+    assert torch.autograd.gradcheck(expected_log_square, (e, v))
+    assert torch.autograd.gradgradcheck(expected_log_square, (e, v))
+    assert torch.autograd.gradgradcheck(dawson, (e,))
+    assert torch.autograd.gradgradcheck(dawson_integral, (e,))
+    third, value = expected_log_square(e, v), None
+    for _ in range(3):
+        (third,) = torch.autograd.grad(third.sum(), e, create_graph=True)
+    (value,) = log_square_derivatives(e.detach(), v.detach(), 3, 3)
+    torch.testing.assert_close(third, value, rtol=1e-9, atol=1e-9)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6), st.sampled_from([torch.float32, torch.float64]))
+def test_expected_log_square_is_finite_and_below_jensens_bound(e: float, v: float, dtype: torch.dtype) -> None:
+    mean = torch.tensor(e, dtype=dtype, requires_grad=True)
+    variance = torch.tensor(v, dtype=dtype, requires_grad=True)
+    value = expected_log_square(mean, variance)
+    assert all(g.isfinite() for g in (value, *torch.autograd.grad(value, (mean, variance))))
+    square = mean.detach() ** 2 + variance.detach()
+    if square > 1e-20:
+        assert value <= square.log() + 1e-5 * (1 + square.log().abs())
+
+
+def test_per_example_gradients_by_vmap() -> None:
+    e, v = torch.linspace(-2, 2, 5), torch.linspace(0.1, 1, 5)
+    gradient = torch.func.vmap(torch.func.grad(expected_log_square))(e, v)
+    mean = e.clone().requires_grad_()
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected_log_square(mean, v).sum(), mean)[0])
+
+
+def test_half_precision_is_evaluated_in_single() -> None:
+    e, v = torch.tensor([0.5, 3.0], dtype=torch.bfloat16), torch.tensor([1.0, 0.25], dtype=torch.bfloat16)
+    assert torch.equal(expected_log_square(e, v), expected_log_square(e.float(), v.float()).bfloat16())
