@@ -3,10 +3,13 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: test lint format bench clean
+.PHONY: test demo lint format bench clean
 
 test: lint
 	$(BIN)/pytest -n 2
+
+demo: $(INSTALLED)
+	$(BIN)/silentgrad train
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from members import ALL_DECODERS, ALL_LATENTS, BATCH, OUTPUTS, Decoder, Latent
 from torch import Tensor
 
 import silentgrad as sg
+from members import ALL_DECODERS, ALL_LATENTS, BATCH, OUTPUTS, Decoder, Latent
 
 EACH_LATENT = pytest.mark.parametrize("latent", ALL_LATENTS, ids=lambda m: m.name)
 EACH_DECODER = pytest.mark.parametrize("decoder", ALL_DECODERS, ids=lambda m: m.name)

@@ -88,7 +88,7 @@ def mnist(name: str) -> Tensor:
     path = root / "mnist" / f"{name}-images-idx3-ubyte.gz"
     if not path.exists():
         pytest.skip(f"{path.name} is in neither SILENTGRAD_DATA nor beside the repository")
-    images = np.frombuffer(gzip.open(path).read(), np.uint8, offset=16).reshape(-1, 784).copy()
+    images = np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=16).reshape(-1, 784).copy()
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
     return (torch.from_numpy(images) + noise) / 256
 

@@ -1,6 +1,6 @@
 """Writes docs/latents.md, the table of latent families, from the registries themselves.
 
-    python tools/latent_table.py
+python tools/latent_table.py
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ def row(family: type[td.Distribution]) -> str:
     joint = central_moments.dispatch(family).__annotations__["return"] is JointMoments
     gaussian = "Normal" in family.__name__ and family not in (td.HalfNormal, td.LogNormal)
     categories = family is td.OneHotCategorical
-    linear = "exact" if gaussian else "no closed form" if categories else "exact but for the log term"
+    linear = "exact" if gaussian else "not available" if categories else "exact but for the log term"
     tilted = family in cumulants.registry or (joint and gaussian) or categories
     return f"| `{family.__name__}` | exact | {linear} | {'exact' if tilted else 'no closed form'} |"
 

@@ -3,6 +3,18 @@
 from silentgrad.cumulants import CumulantFunction, Cumulants, cumulants
 from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
+from silentgrad.estimators import (
+    DisArm,
+    Enumerate,
+    Estimator,
+    Exact,
+    GumbelSoftmax,
+    Reinforce,
+    Reparameterized,
+    Rloo,
+    StraightThrough,
+)
+from silentgrad.models import GuidedVAE
 from silentgrad.moments import JointMoments, Moments, central_moments
 from silentgrad.ppca import ppca_bound
 from silentgrad.special import dawson, dawson_integral, expected_log_square
@@ -11,15 +23,25 @@ __version__ = "0.1.0"
 __all__ = [
     "CumulantFunction",
     "Cumulants",
+    "DisArm",
     "DomainError",
+    "Enumerate",
+    "Estimator",
+    "Exact",
+    "GuidedVAE",
+    "GumbelSoftmax",
     "IntractableError",
     "JointMoments",
     "LinearDecoder",
     "LinearGaussian",
     "LinearPrecisionGaussian",
     "Moments",
+    "Reinforce",
+    "Reparameterized",
+    "Rloo",
     "ShapeError",
     "SilentgradError",
+    "StraightThrough",
     "UnregisteredLatentError",
     "central_moments",
     "cumulants",

@@ -44,6 +44,10 @@ class LinearDecoder(nn.Module):
         self._require_number(result, x, mean)
         return result
 
+    def log_prob_of(self, x: Tensor) -> "LogProbOf":
+        """log p(x|z) as a function of z, for an estimator; the exact one finds the closed form in it."""
+        return LogProbOf(self, x)
+
     def init_from_data(self, data: Tensor, method: str = "ppca") -> None:
         """Starts the mean from data `(examples, *event_shape)`.
 
@@ -95,3 +99,17 @@ class LinearDecoder(nn.Module):
         inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
         guilty = [name for name, value in inputs.items() if not value.isfinite().all()]
         raise DomainError(f"expected_log_prob is NaN; not finite: {', '.join(guilty) or 'an intermediate (overflow)'}")
+
+
+class LogProbOf:
+    """log p(x|z) as a function of z that also knows its expectation: what the exact estimator takes."""
+
+    def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
+        self.decoder, self.x = decoder, x
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.decoder(z).log_prob(self.x)
+
+    def expectation(self, q: td.Distribution) -> Tensor:
+        """E_q[log p(x|z)], in closed form."""
+        return self.decoder.expected_log_prob(self.x, q)

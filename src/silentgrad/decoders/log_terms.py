@@ -21,8 +21,8 @@ def exact(e: Tensor, v: Tensor) -> Tensor:
 def edgeworth(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:
     """G_0 + k3/6 G_3 + k4/24 G_4 + k3^2/72 G_6, or Jensen's bound log E[v^2] where the series breaks it.
 
-    An objective without that bound could be driven to infinity by skewness alone. In units of sqrt(E v^2) every quantity
-    is of order one; any constant would do as the unit, so it has no gradient.
+    An objective without that bound could be driven to infinity by skewness alone. In units of sqrt(E v^2) every
+    quantity is of order one; any constant would do as the unit, so it has no gradient.
     """
     v = _above_zero(v)
     square = e.square() + v

@@ -5,7 +5,7 @@ with elementwise powers: cumulants of sums add. For Gaussian latents with a cova
 needed, :math:`\mathrm{Cov}(u, v) = W \Sigma A^T`, of which the decoders want the diagonal.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,14 +38,15 @@ def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.L
         var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
     s2, s3, k4 = (x.reshape(mean.shape) for x in (moments.s2, moments.s3, moments.k4))
-    *low, ww, aa, wa = _TwoOrders.apply(mean, s2, u.weight, v.weight, u.bias, v.bias)
+    e_u, e_v, var_u, var_v, cov, ww, aa, wa = _TwoOrders.apply(mean, s2, u.weight, v.weight, u.bias, v.bias)
+    gaussian = Projection(e_u, e_v, var_u, var_v, cov)
     if moments.gaussian:
-        return Projection(*low)
-    fourth = {"k_uuvv": linear(k4, wa.square()), "k_vvvv": linear(k4, aa.square())}
+        return gaussian
+    even = replace(gaussian, k_uuvv=linear(k4, wa.square()), k_vvvv=linear(k4, aa.square()))
     if moments.symmetric:
-        return Projection(*low, **fourth)
-    third = {"k_uvv": linear(s3, wa * v.weight), "k_uuv": linear(s3, ww * v.weight), "k_vvv": linear(s3, aa * v.weight)}
-    return Projection(*low, **third, **fourth)
+        return even
+    a = v.weight
+    return replace(even, k_uvv=linear(s3, wa * a), k_uuv=linear(s3, ww * a), k_vvv=linear(s3, aa * a))
 
 
 class _TwoOrders(torch.autograd.Function):

@@ -1,0 +1,19 @@
+"""Estimators of E_q[log p(x|z)] and its gradient, all with one signature."""
+
+from silentgrad.estimators.base import Estimator, LogProb
+from silentgrad.estimators.deterministic import Enumerate, Exact
+from silentgrad.estimators.pathwise import GumbelSoftmax, Reparameterized, StraightThrough
+from silentgrad.estimators.score import DisArm, Reinforce, Rloo
+
+__all__ = [
+    "DisArm",
+    "Enumerate",
+    "Estimator",
+    "Exact",
+    "GumbelSoftmax",
+    "LogProb",
+    "Reinforce",
+    "Reparameterized",
+    "Rloo",
+    "StraightThrough",
+]

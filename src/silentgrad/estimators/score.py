@@ -1,0 +1,87 @@
+r"""Estimators whose gradient is :math:`f(z) \nabla \log q(z)`: any latent, any decoder, more variance."""
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.errors import DomainError
+from silentgrad.estimators.base import (
+    Estimator,
+    LogProb,
+    bernoulli_of,
+    joint_log_prob,
+    uniform_like,
+    value_with_gradient_of,
+)
+
+
+class Reinforce(Estimator):
+    """The score-function estimator with a running average of the log-probability as its baseline, as in the paper.
+
+    Args:
+        decay: Of the running average. The paper does not say; 0.99 follows Mnih and Gregor's usual choice of scale.
+    """
+
+    unbiased = True
+    baseline: Tensor
+    seen: Tensor
+
+    def __init__(self, decay: float = 0.99) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise DomainError(f"decay has to be in [0, 1), got {decay}")
+        self.decay = decay
+        self.register_buffer("baseline", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+        z = q.sample()
+        f = log_prob(z)
+        # The average so far, corrected for having started from zero; of earlier batches only, hence without bias.
+        baseline = self.baseline / self.seen.clamp(min=torch.finfo(self.seen.dtype).tiny)
+        surrogate = f + (f.detach() - baseline) * joint_log_prob(q, z)
+        if self.training:
+            self.baseline.lerp_(f.detach().mean().to(self.baseline.dtype), 1 - self.decay)
+            self.seen.lerp_(torch.ones_like(self.seen), 1 - self.decay)
+        return value_with_gradient_of(f, surrogate)
+
+
+class Rloo(Estimator):
+    """REINFORCE leave-one-out: each of several samples has the mean of the others as baseline (Kool et al. 2019).
+
+    Args:
+        samples: Number of samples, at least two.
+    """
+
+    unbiased = True
+
+    def __init__(self, samples: int = 2) -> None:
+        super().__init__()
+        if samples < 2:
+            raise DomainError(f"Rloo needs at least two samples, got {samples}")
+        self.samples = samples
+
+    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+        draws = [q.sample() for _ in range(self.samples)]
+        f = torch.stack([log_prob(z) for z in draws])
+        scores = torch.stack([joint_log_prob(q, z) for z in draws])
+        others = (f.detach().sum(0) - f.detach()) / (self.samples - 1)
+        return value_with_gradient_of(f, f + (f.detach() - others) * scores).mean(0)
+
+
+class DisArm(Estimator):
+    """Antithetic pairs of bits, their common noise integrated out (Dong, Mnih and Tucker 2020; also U2G)."""
+
+    unbiased = True
+
+    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+        logits = bernoulli_of(q, self).logits
+        u = uniform_like(logits)
+        probs = torch.sigmoid(logits.detach())
+        first, second = (u > 1 - probs).to(probs.dtype), (u < probs).to(probs.dtype)
+        f_first, f_second = log_prob(first), log_prob(second)
+        differ, sign = (first != second).to(probs.dtype), 1 - 2 * second
+        weight = differ * sign * torch.sigmoid(logits.detach().abs()) / 2
+        score = (weight * logits).flatten(1).sum(1)
+        mean = (f_first + f_second) / 2
+        return value_with_gradient_of(mean, mean + (f_first - f_second).detach() * score)

@@ -1,0 +1,19 @@
+"""Training on Lightning's Trainer."""
+
+from silentgrad.training.build import build_model
+from silentgrad.training.config import DataConfig, ModelConfig, TrainConfig
+from silentgrad.training.loop import DivergedError, TrainingPlan
+from silentgrad.training.run import RunError, load_run, read_config, train_model
+
+__all__ = [
+    "DataConfig",
+    "DivergedError",
+    "ModelConfig",
+    "RunError",
+    "TrainConfig",
+    "TrainingPlan",
+    "build_model",
+    "load_run",
+    "read_config",
+    "train_model",
+]

@@ -1,0 +1,108 @@
+"""From a configuration to the model it describes."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.errors import DomainError
+from silentgrad.estimators import (
+    DisArm,
+    Estimator,
+    Exact,
+    GumbelSoftmax,
+    Reinforce,
+    Reparameterized,
+    Rloo,
+    StraightThrough,
+)
+from silentgrad.models import GuidedVAE
+from silentgrad.networks import (
+    Encoder,
+    NonlinearGaussian,
+    conv_body,
+    conv_network,
+    mlp_body,
+    mlp_network,
+    numbers_per_latent,
+    strided_body,
+    strided_network,
+)
+from silentgrad.schedules import Schedule, constant, geometric, linear_decay
+from silentgrad.training.config import ModelConfig
+
+
+def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
+    """The VAE that a configuration describes, for images of a shape and a number of levels."""
+    nonlinear = _nonlinear(config, event_shape, levels) if config.nonlinear else None
+    linear = _linear(config, event_shape)
+    if config.estimator == "none" and (linear is None or nonlinear is None):
+        raise DomainError("estimator none (the encoder follows the linear decoder only) needs both decoders")
+    if config.estimator == "exact" and nonlinear is not None:
+        raise DomainError("the nonlinear decoder has no closed form; estimator exact is for a linear decoder alone")
+    alone = config.estimator == "none"
+    estimator = _sampler(config) if alone else _estimator(config)
+    return GuidedVAE(
+        encoder=_encoder(config, event_shape),
+        linear=linear,
+        nonlinear=nonlinear,
+        linear_estimator=estimator if nonlinear is None else Exact(),
+        estimator=None if nonlinear is None else estimator,
+        weight=constant(1.0) if alone else linear_decay(config.annealing_rate),
+        weighting="encoder" if alone else config.weighting,
+        cutoff=config.cutoff,
+        kl_weight=config.kl_weight,
+    )
+
+
+def variance_schedule(config: ModelConfig) -> Schedule:
+    """The fixed variance over epochs."""
+    if config.variance_start is None:
+        return constant(config.variance)
+    return geometric(config.variance_start, config.variance_factor, config.variance)
+
+
+def _encoder(config: ModelConfig, event_shape: torch.Size) -> Encoder:
+    outputs = numbers_per_latent(config.latent) * config.latent_dim
+    bodies: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: mlp_body(event_shape, outputs, config.hidden),
+        "conv": lambda: conv_body(event_shape, outputs, config.channels),
+        "strided": lambda: strided_body(event_shape, outputs, config.channels),
+    }
+    return Encoder(bodies[config.network](), config.latent)
+
+
+def _linear(config: ModelConfig, event_shape: torch.Size) -> LinearDecoder | None:
+    if config.linear == "none":
+        return None
+    if config.linear == "fixed":
+        return LinearGaussian(config.latent_dim, event_shape, variance_schedule(config)(1))
+    return LinearPrecisionGaussian(config.latent_dim, event_shape, link=config.linear, log_term=config.log_term)
+
+
+def _nonlinear(config: ModelConfig, event_shape: torch.Size, levels: int) -> NonlinearGaussian:
+    networks: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: mlp_network(config.latent_dim, event_shape, config.hidden[::-1]),
+        "conv": lambda: conv_network(config.latent_dim, event_shape, config.channels),
+        "strided": lambda: strided_network(config.latent_dim, event_shape, config.channels),
+    }
+    return NonlinearGaussian(networks[config.network](), event_shape, levels)
+
+
+def _sampler(config: ModelConfig) -> Estimator:
+    """What feeds the nonlinear decoder samples when no gradient goes back through them."""
+    return Reparameterized() if config.latent == "gaussian" else StraightThrough()
+
+
+def _estimator(config: ModelConfig) -> Estimator:
+    estimators: dict[str, Callable[[], Estimator]] = {
+        "exact": Exact,
+        "reparameterized": Reparameterized,
+        "gumbel-softmax": lambda: GumbelSoftmax(config.temperature),
+        "straight-through": StraightThrough,
+        "reinforce": Reinforce,
+        "rloo": Rloo,
+        "disarm": DisArm,
+    }
+    return estimators[config.estimator]()

@@ -1,0 +1,216 @@
+"""A training run from start to finish: a folder with everything about it."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+import yaml  # type: ignore[import-untyped]
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from silentgrad.data import ImageData, Images, dequantise
+from silentgrad.errors import DomainError, SilentgradError
+from silentgrad.models import GuidedVAE
+from silentgrad.networks import prior_of
+from silentgrad.ppca import ppca_bound
+from silentgrad.records import write_atomically, write_json_atomically
+from silentgrad.training.build import build_model, variance_schedule
+from silentgrad.training.config import DataConfig, ModelConfig, TrainConfig
+from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
+from silentgrad.training.recorder import Recorder, environment
+
+PICTURES = 16
+
+
+class RunError(SilentgradError):
+    """A run's folder is not what it has to be."""
+
+
+def train_model(
+    data: DataConfig, model: ModelConfig, train: TrainConfig, folder: Path, resume: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Trains a model and leaves a run's folder.
+
+    Args:
+        data: Which images.
+        model: Which model.
+        train: How to train.
+        folder: Where the run goes; it must not exist, unless `resume`.
+        resume: Go on from the last finished epoch of the run in `folder`.
+        quiet: No progress bar.
+
+    Returns:
+        The summary, as in the folder's `summary.json`.
+    """
+    checkpoint = _prepare(folder, {"data": data, "model": model, "train": train}, resume)
+    images = ImageData(data.name, data.root, data.batch_size, train.seed)
+    images.prepare_data()
+    images.setup()
+    torch.manual_seed(mixed(train.seed, 0))
+    vae = build_model(model, images.images.event_shape, images.images.levels)
+    if vae.linear is not None and model.start != "random" and checkpoint is None:
+        vae.linear.init_from_data(_seen(images.images.train[:10_000], images.images.levels, train.seed), model.start)
+    plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
+    start = time.perf_counter()
+    with _without_known_remarks():
+        trainer = _trainer(train, folder, quiet)
+        try:
+            trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+        except (DomainError, ValueError) as error:  # a latent or a decoder met NaN before the loss did
+            raise DivergedError(f"{error} (in epoch {plan.epoch}). {ADVICE}") from error
+        plan.iwae_samples = train.iwae_samples
+        trainer.test(plan, datamodule=images, verbose=False)
+    if trainer.is_global_zero:
+        _finish(folder, plan, images.images, model, time.perf_counter() - start)
+    return plan.figures
+
+
+def load_run(folder: Path, images: Images) -> GuidedVAE:
+    """The trained model of a finished run, its weights read without executing anything from the file."""
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise RunError(f"{folder} holds no finished run: it has no {path.name}")
+    vae = build_model(read_config(folder)[1], images.event_shape, images.levels)
+    try:
+        vae.load_state_dict(load_file(path))
+    except RuntimeError as error:
+        raise RunError(
+            f"the model in {folder} does not fit images of shape {tuple(images.event_shape)}: {error}"
+        ) from None
+    return vae.eval()
+
+
+def read_config(folder: Path) -> tuple[DataConfig, ModelConfig, TrainConfig]:
+    """The settings of the run in a folder."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise RunError(f"{folder} holds no run: it has no config.yaml")
+    content = yaml.safe_load(path.read_text())
+    root = content["data"].pop("root", None)
+    data = DataConfig(**content["data"], root=Path(root) if root else None)
+    return data, ModelConfig(**content["model"]), TrainConfig(**content["train"])
+
+
+def _prepare(folder: Path, settings: dict[str, Any], resume: bool) -> Path | None:
+    """Makes the folder, or finds the checkpoint to resume from."""
+    checkpoint = folder / "checkpoints" / "last.ckpt"
+    if not first_process():
+        return checkpoint if resume and checkpoint.exists() else None
+    if resume:
+        if not (folder / "config.yaml").exists():
+            raise RunError(f"{folder} holds no run to resume")
+        return checkpoint if checkpoint.exists() else None
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder} exists: choose another --folder, or go on with that run by --resume true")
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {name: dataclasses.asdict(value) for name, value in settings.items()}
+    content["data"]["root"] = None if content["data"]["root"] is None else str(content["data"]["root"])
+    write_atomically(folder / "config.yaml", yaml.safe_dump(content, sort_keys=False).encode())
+    write_json_atomically(folder / "environment.json", environment())
+    return None
+
+
+def first_process() -> bool:
+    """Whether this process is the one that writes; Lightning starts the others with the same command."""
+    return rank_zero_only.rank == 0
+
+
+def _trainer(train: TrainConfig, folder: Path, quiet: bool) -> lightning.Trainer:
+    checkpoints = ModelCheckpoint(
+        folder / "checkpoints", filename="best", monitor="valid_bpd", save_last=True, enable_version_counter=False
+    )
+    callbacks: list[Callback] = [checkpoints, Recorder(folder)] + ([] if quiet else [RichProgressBar()])
+    logger: Logger | bool = TensorBoardLogger(folder, name="tensorboard", version="") if train.tensorboard else False
+    return lightning.Trainer(
+        accelerator=train.accelerator,
+        devices=train.devices,
+        strategy="ddp" if train.devices > 1 else "auto",
+        precision=train.precision,
+        max_epochs=train.epochs,
+        gradient_clip_val=train.clip or None,
+        callbacks=callbacks,
+        logger=logger,
+        enable_progress_bar=not quiet,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        default_root_dir=folder,
+    )
+
+
+@contextlib.contextmanager
+def _without_known_remarks() -> Iterator[None]:
+    """Silences what Lightning says about things that are meant: no worker processes, resuming, its advertisements."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        for message in (".*does not have many workers.*", ".*Checkpoint directory.*", ".*LeafSpec.*"):
+            warnings.filterwarnings("ignore", message)
+        yield
+    log.setLevel(level)
+
+
+def _seen(images: Tensor, levels: int, seed: int) -> Tensor:
+    """Images as the model sees them."""
+    return dequantise(images, levels, torch.Generator().manual_seed(mixed(seed, 0, 0)))
+
+
+def limit_bpd(model: ModelConfig, images: Images) -> float | None:
+    """The BPD that no encoder can beat, where probabilistic PCA says so."""
+    if model.nonlinear or model.linear != "fixed" or model.latent != "gaussian":
+        return None
+    train, test = (_seen(split, images.levels, 0) for split in (images.train, images.test))
+    nats = ppca_bound(train, model.latent_dim, model.variance, test)
+    return bits_per_dimension(nats, images)
+
+
+def bits_per_dimension(nats: float, images: Images) -> float:
+    """An ELBO in nats per dequantised image as bits per pixel and channel of the integers."""
+    return -nats / (images.event_shape.numel() * math.log(2)) + math.log2(images.levels)
+
+
+def _finish(folder: Path, plan: TrainingPlan, images: Images, model: ModelConfig, seconds: float) -> None:
+    figures = {name.removeprefix("test_"): value for name, value in plan.figures.items()}
+    limit = limit_bpd(model, images)
+    summary: dict[str, Any] = {
+        **figures,
+        **({} if limit is None else {"limit_bpd": limit}),
+        "seconds": round(seconds, 1),
+        "epochs": plan.trainer.max_epochs,
+        "parameters": sum(p.numel() for p in plan.model.parameters()),
+    }
+    plan.figures = summary
+    vae = plan.model.cpu().eval()
+    save_file({k: v.contiguous() for k, v in vae.state_dict().items()}, folder / "model.safetensors")
+    save_file(pictures(vae, images), folder / "pictures.safetensors")
+    write_json_atomically(folder / "summary.json", summary)
+
+
+@torch.no_grad()
+def pictures(vae: GuidedVAE, images: Images) -> dict[str, Tensor]:
+    """Originals from the test split, their reconstructions, and samples from the prior."""
+    torch.manual_seed(0)
+    x = _seen(images.test[:PICTURES], images.levels, 0).to(next(vae.parameters()).dtype)
+    q = vae.encoder(x)
+    reconstruction, sample = vae.decoder(q.sample()), vae.decoder(prior_of(q).sample())
+    found = {"originals": x, "means": reconstruction.mean, "samples": sample.mean}
+    if not plain(vae):
+        found["stds"] = reconstruction.stddev
+    return {name: value.float().contiguous() for name, value in found.items()}
+
+
+def plain(vae: GuidedVAE) -> bool:
+    """Whether the decoder has one fixed variance, so that a picture of it would show nothing."""
+    return hasattr(vae.decoder, "variance")

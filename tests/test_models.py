@@ -1,0 +1,402 @@
+"""The guided VAE: Algorithm 1 against its parts computed by hand, and its figures against exact likelihoods.
+
+Statistical tests repeat one example along the batch under fixed seeds; means agree within 5 standard errors.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.estimators import Enumerate, Estimator, GumbelSoftmax, Reinforce, Reparameterized, Rloo, StraightThrough
+from silentgrad.models import GuidedVAE, evaluate, scale_gradient
+from silentgrad.networks import Encoder, LatentFamily, NonlinearGaussian, mlp_body, mlp_network, numbers_per_latent
+from silentgrad.schedules import constant, geometric, linear_decay
+
+SHAPE, LATENTS = (1, 2, 3), 2
+MODELS: list[tuple[LatentFamily, Callable[[], Estimator]]] = [
+    ("gaussian", Reparameterized),
+    ("gaussian", Reinforce),
+    ("bernoulli", GumbelSoftmax),
+    ("bernoulli", StraightThrough),
+    ("bernoulli", Rloo),
+]
+EACH = pytest.mark.parametrize(("family", "estimator"), MODELS, ids=[f"{f}, {e.__name__}" for f, e in MODELS])
+EACH_FAMILY = pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Many small tensors: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def images(examples: int = 5) -> Tensor:
+    return torch.rand(examples, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+
+
+def encoder_of(family: LatentFamily) -> Encoder:
+    return Encoder(mlp_body(SHAPE, numbers_per_latent(family) * LATENTS, (7,)), family)
+
+
+def guided(family: LatentFamily, estimator: Estimator | None = None, **options: object) -> GuidedVAE:
+    torch.manual_seed(9)
+    parts: dict[str, object] = {
+        "encoder": encoder_of(family),
+        "linear": sg.LinearGaussian(LATENTS, SHAPE, variance=0.3),
+        "nonlinear": NonlinearGaussian(mlp_network(LATENTS, SHAPE, (8,)), SHAPE),
+        "estimator": estimator or (Reparameterized() if family == "gaussian" else StraightThrough()),
+    }
+    return GuidedVAE(**{**parts, **options}).double()
+
+
+def kld_by_hand(q: td.Independent) -> Tensor:
+    base = q.base_dist
+    if isinstance(base, td.Bernoulli):
+        p = base.probs
+        return (p * (2 * p).log() + (1 - p) * (2 * (1 - p)).log()).sum(1)
+    return 0.5 * (base.loc**2 + base.scale**2 - 1 - 2 * base.scale.log()).sum(1)
+
+
+def losses_by_hand(model: GuidedVAE, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """L_lin, L_nl and KL, the first in closed form, the second with whatever the seed draws."""
+    assert model.linear is not None
+    assert model.nonlinear is not None
+    assert model.estimator is not None
+    q, decoder = model.encoder(x), model.nonlinear
+    linear = -model.linear.expected_log_prob(x, q).mean()
+    nonlinear = -model.estimator(q, lambda z: decoder(z).log_prob(x)).mean()
+    return linear, nonlinear, kld_by_hand(q).mean()
+
+
+def gradient(loss: Tensor, module: nn.Module | None) -> Tensor:
+    assert module is not None
+    gradients = torch.autograd.grad(
+        loss, list(module.parameters()), retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return torch.cat([g.flatten() for g in gradients])
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+@EACH
+def test_the_loss_is_that_of_algorithm_1(family: LatentFamily, estimator: Callable[[], Estimator]) -> None:
+    model, x, w = guided(family, estimator(), weight=linear_decay(0.1)).eval(), images(), 0.7
+    torch.manual_seed(1)
+    losses = model(x, epoch=3)
+    torch.manual_seed(1)
+    linear, nonlinear, kld = losses_by_hand(model, x)
+    total = w * linear + (1 - w) * nonlinear + kld
+    for actual, expected in zip(losses, (total, kld, linear, nonlinear), strict=True):
+        close(actual, expected)
+    for module in (model.encoder, model.linear, model.nonlinear):
+        close(gradient(losses.total, module), gradient(total, module))
+
+
+@EACH
+def test_weighting_the_encoder_leaves_the_decoders_alone(
+    family: LatentFamily, estimator: Callable[[], Estimator]
+) -> None:
+    model = guided(family, estimator(), weight=linear_decay(0.1), weighting="encoder").eval()
+    x, w = images(), 0.7
+    torch.manual_seed(1)
+    losses = model(x, epoch=3)
+    torch.manual_seed(1)
+    linear, nonlinear, kld = losses_by_hand(model, x)
+    close(losses.total, linear + nonlinear + kld)
+    silent, noisy, divergence = (gradient(loss, model.encoder) for loss in (linear, nonlinear, kld))
+    assert min(g.norm() for g in (silent, noisy, divergence)) > 1e-6
+    close(gradient(losses.total, model.encoder), w * silent + (1 - w) * noisy + divergence)
+    close(gradient(losses.total, model.linear), gradient(linear, model.linear))
+    close(gradient(losses.total, model.nonlinear), gradient(nonlinear, model.nonlinear))
+
+
+@EACH
+def test_with_no_estimator_of_its_own_the_encoder_follows_the_linear_decoder_alone(
+    family: LatentFamily, estimator: Callable[[], Estimator]
+) -> None:
+    """The paper's "None + SG"."""
+    model, x = guided(family, estimator(), weight=constant(1.0), weighting="encoder"), images()
+    losses = model(x, epoch=40)
+    assert losses.nonlinear is not None
+    assert not gradient(losses.nonlinear, model.encoder).any()
+    assert gradient(losses.nonlinear, model.nonlinear).norm() > 0
+    linear, _, kld = losses_by_hand(model, x)
+    close(gradient(losses.total, model.encoder), gradient(linear + kld, model.encoder))
+
+
+def refuse(*args: object) -> None:
+    raise AssertionError("evaluated")
+
+
+@EACH_FAMILY
+def test_a_decoder_without_weight_is_not_evaluated(family: LatentFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = guided(family, weight=linear_decay(0.5)), images()
+    assert (model.w_lin(1), model.w_lin(2), model.w_lin(3)) == (0.5, 0.0, 0.0)
+    assert model(x, epoch=1).linear is not None
+    monkeypatch.setattr(model.linear, "log_prob_of", refuse)
+    with pytest.raises(AssertionError, match="evaluated"):
+        model(x, epoch=1)
+    losses = model(x, epoch=2)
+    assert losses.linear is None
+    close(losses.total, losses.nonlinear + losses.kld)
+    unannealed = guided(family, weight=constant(1.0))
+    monkeypatch.setattr(unannealed.nonlinear, "forward", refuse)
+    losses = unannealed(x, epoch=1)
+    assert losses.nonlinear is None
+    close(losses.total, losses.linear + losses.kld)
+
+
+@EACH_FAMILY
+def test_one_decoder_makes_a_plain_vae(family: LatentFamily) -> None:
+    x = images()
+    linear = guided(family, nonlinear=None, estimator=None, weight=linear_decay(0.5))
+    nonlinear = guided(family, linear=None, weight=linear_decay(0.01))
+    for epoch in (1, 9):
+        assert (linear.w_lin(epoch), nonlinear.w_lin(epoch)) == (1.0, 0.0)
+    losses = linear(x, epoch=9)
+    assert losses.nonlinear is None
+    close(losses.total, -linear.linear.expected_log_prob(x, linear.encoder(x)).mean() + losses.kld)
+    losses = nonlinear(x, epoch=1)
+    assert losses.linear is None
+    close(losses.total, losses.nonlinear + losses.kld)
+    assert linear.decoder is linear.linear
+    assert nonlinear.decoder is nonlinear.nonlinear
+
+
+def test_the_linear_decoder_takes_any_estimator() -> None:
+    """Enumeration of its expectation is its closed form."""
+    x = images()
+    exact, enumerated = (guided("bernoulli", weight=constant(1.0), linear_estimator=e) for e in (None, Enumerate()))
+    first, second = exact(x, 1).total, enumerated(x, 1).total
+    close(first, second)
+    close(gradient(first, exact.encoder), gradient(second, enumerated.encoder))
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("kl_weight", [0.0, 0.25, 1.0])
+def test_the_kl_weight_scales_the_divergence_only(family: LatentFamily, kl_weight: float) -> None:
+    model, x = guided(family, weight=constant(1.0), kl_weight=kl_weight), images()
+    losses = model(x, epoch=1)
+    close(losses.total, losses.linear + kl_weight * losses.kld)
+    close(losses.kld, kld_by_hand(model.encoder(x)).mean())
+
+
+def train(model: GuidedVAE, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+    model.on_epoch(epoch)
+    optimiser.zero_grad()
+    model(images(), epoch).total.backward()
+    optimiser.step()
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("weighting", ["loss", "encoder"])
+def test_the_cutoff_freezes_the_encoder_and_nothing_else(family: LatentFamily, weighting: str) -> None:
+    """Momentum and weight decay included."""
+    model = guided(family, weight=constant(0.5), weighting=weighting, cutoff=3)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    for epoch in range(1, 6):
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        train(model, optimiser, epoch)
+        for name, p in model.named_parameters():
+            assert torch.equal(p, before[name]) == (name.startswith("encoder") and epoch >= 3), (name, epoch)
+
+
+def test_an_encoder_frozen_by_its_owner_stays_frozen() -> None:
+    model = guided("gaussian", cutoff=3)
+    first = next(model.encoder.parameters()).requires_grad_(False)
+    model.on_epoch(1)
+    assert not first.requires_grad
+    assert sum(p.requires_grad for p in model.encoder.parameters()) == 3
+
+
+def test_an_epoch_reaches_the_estimators() -> None:
+    schedule = geometric(1.0, 0.5, 0.1)
+    model = guided("bernoulli", GumbelSoftmax(schedule), linear_estimator=GumbelSoftmax(schedule))
+    model.on_epoch(3)
+    assert isinstance(model.estimator, GumbelSoftmax)
+    assert isinstance(model.linear_estimator, GumbelSoftmax)
+    assert model.estimator.temperature == model.linear_estimator.temperature == 0.25
+
+
+def test_the_baseline_of_reinforce_is_saved_with_the_model() -> None:
+    model = guided("gaussian", Reinforce())
+    model(images(), epoch=1)
+    assert {"estimator.baseline", "estimator.seen"} <= set(model.state_dict())
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+@EACH_FAMILY
+def test_a_scaled_latent_is_the_same_latent(family: LatentFamily, weight: float) -> None:
+    q = encoder_of(family).double()(images())
+    scaled = scale_gradient(q, weight)
+    assert type(scaled.base_dist) is type(q.base_dist)
+    assert scaled.event_shape == q.event_shape
+    close(scaled.mean, q.mean)
+    close(scaled.variance, q.variance)
+
+
+# --- evaluate
+
+
+class Opaque(nn.Module):
+    """A linear decoder in disguise: nobody can tell that it has a closed form."""
+
+    def __init__(self, decoder: sg.LinearDecoder) -> None:
+        super().__init__()
+        self.inner = decoder
+
+    def forward(self, z: Tensor) -> td.Independent:
+        return self.inner(z)
+
+
+class Posterior(nn.Module):
+    """The exact posterior of a linear decoder whose columns are orthogonal: the bound it gives is tight."""
+
+    def __init__(self, decoder: sg.LinearGaussian) -> None:
+        super().__init__()
+        self.inner = decoder
+
+    def forward(self, x: Tensor) -> td.Independent:
+        weight, variance = self.inner.mean.weight, self.inner.variance
+        precision = 1 + weight.square().sum(0) / variance
+        mean = (x.flatten(1) - self.inner.mean.bias) @ weight / variance / precision
+        return td.Independent(td.Normal(mean, precision.rsqrt().expand_as(mean)), 1)
+
+
+def linear_gaussian(orthogonal: bool = False) -> sg.LinearGaussian:
+    torch.manual_seed(2)
+    decoder = sg.LinearGaussian(LATENTS, SHAPE, variance=0.3).double()
+    if orthogonal:
+        nn.init.orthogonal_(decoder.mean.weight)
+    return decoder
+
+
+def marginal(decoder: sg.LinearGaussian, x: Tensor) -> Tensor:
+    """log p(x) under z ~ N(0, I)."""
+    weight, bias = decoder.mean.weight, decoder.mean.bias
+    covariance = weight @ weight.T + decoder.variance * torch.eye(len(bias), dtype=torch.float64)
+    return td.MultivariateNormal(bias, covariance).log_prob(x.flatten(1))
+
+
+def replicated(model: GuidedVAE, samples: int, replicates: int = 4000, groups: int = 20) -> tuple[float, float]:
+    """Mean and standard error of one example's bound."""
+    torch.manual_seed(0)
+    size = replicates // groups
+    x = images(1).expand(size, *SHAPE)
+    means = torch.stack([evaluate(model, x, samples).elbo / size for _ in range(groups)])
+    return means.mean().item(), means.std().item() / groups**0.5
+
+
+@EACH_FAMILY
+def test_a_linear_decoders_bound_is_its_closed_form(family: LatentFamily) -> None:
+    model, x = guided(family, nonlinear=None, estimator=None), images()
+    result, q = evaluate(model, x), model.encoder(x)
+    close(result.elbo, (model.linear.expected_log_prob(x, q) - kld_by_hand(q)).sum().detach())
+    close(result.elbo, -len(x) * model(x, epoch=1).total.detach())
+    assert torch.equal(result.elbo, evaluate(model, x, samples=7).elbo)
+
+
+@EACH_FAMILY
+def test_the_divergence_of_each_latent_adds_up(family: LatentFamily) -> None:
+    model, x = guided(family), images()
+    result = evaluate(model, x)
+    assert result.kld_per_latent.shape == (LATENTS,)
+    close(result.kld_per_latent.sum(), result.kld)
+    close(result.kld, kld_by_hand(model.encoder(x)).sum().detach())
+    assert not any(figure.requires_grad for figure in result)
+
+
+@EACH_FAMILY
+def test_the_squared_error_is_summed_over_outputs_and_images(family: LatentFamily) -> None:
+    model, x = guided(family), images()
+    torch.manual_seed(1)
+    result = evaluate(model, x)
+    torch.manual_seed(1)
+    mean = model.nonlinear(model.encoder(x).sample()).mean
+    close(result.squared_error, sum((a - b) ** 2 for a, b in zip(mean.flatten(), x.flatten(), strict=True)).detach())
+
+
+@EACH_FAMILY
+def test_the_sampled_bound_has_the_mean_of_many_samples(family: LatentFamily) -> None:
+    model, x = guided(family), images(1)
+    torch.manual_seed(3)
+    q = model.encoder(x.expand(200_000, *SHAPE))
+    with torch.no_grad():
+        many = model.nonlinear(q.sample()).log_prob(x) - kld_by_hand(q)
+    mean, error = replicated(model, samples=1)
+    total_error = math.hypot(error, many.std().item() / len(many) ** 0.5)
+    assert abs(mean - many.mean().item()) < 5 * total_error
+
+
+@pytest.mark.parametrize("samples", [1, 5])
+def test_the_sampled_bound_of_a_linear_decoder_has_the_mean_of_its_closed_form(samples: int) -> None:
+    """More samples only lift it, towards the likelihood and never beyond."""
+    decoder = linear_gaussian()
+    model = guided("gaussian", linear=None, nonlinear=Opaque(decoder))
+    q = model.encoder(images(1))
+    elbo = (decoder.expected_log_prob(images(1), q) - kld_by_hand(q)).item()
+    mean, error = replicated(model, samples)
+    if samples == 1:
+        assert abs(mean - elbo) < 5 * error
+    else:
+        assert elbo + 5 * error < mean < marginal(decoder, images(1)).item() - 5 * error
+
+
+@EACH_FAMILY
+def test_importance_weighting_climbs_to_the_likelihood(family: LatentFamily) -> None:
+    decoder = linear_gaussian()
+    model = guided(family, linear=None, nonlinear=Opaque(decoder))
+    x = images(1)
+    if family == "gaussian":
+        likelihood = marginal(decoder, x).item()
+    else:
+        bits = torch.tensor(list(itertools.product((0.0, 1.0), repeat=LATENTS)), dtype=torch.float64)
+        likelihood = (decoder(bits).log_prob(x).logsumexp(0) - LATENTS * math.log(2)).item()
+    (one, error), (some, error_some), (many, error_many) = (replicated(model, n) for n in (1, 8, 64))
+    assert one + 5 * error < some + 5 * error_some < many
+    assert many < likelihood + 5 * error_many
+    assert likelihood - many < (likelihood - one) / 5
+
+
+@pytest.mark.parametrize("samples", [1, 3, 10])
+def test_with_the_exact_posterior_every_bound_is_the_likelihood(samples: int) -> None:
+    decoder, x = linear_gaussian(orthogonal=True), images()
+    truth = marginal(decoder, x).sum().detach()
+    close(evaluate(GuidedVAE(Posterior(decoder), linear=decoder), x, samples).elbo, truth)
+    sampled = GuidedVAE(Posterior(decoder), nonlinear=Opaque(decoder), estimator=Reparameterized())
+    if samples > 1:
+        # Each importance weight is the likelihood, so this holds without any average.
+        close(evaluate(sampled, x, samples).elbo, truth)
+
+
+# --- errors
+
+
+def test_a_vae_needs_a_decoder_and_a_nonlinear_one_an_estimator() -> None:
+    with pytest.raises(sg.DomainError, match="needs a decoder: linear, nonlinear or both"):
+        GuidedVAE(encoder_of("gaussian"))
+    with pytest.raises(sg.DomainError, match=r"needs an estimator, such as Reparameterized\(\)"):
+        GuidedVAE(encoder_of("gaussian"), nonlinear=nn.Identity())
+    with pytest.raises(sg.DomainError, match='weighting has to be "loss" or "encoder", got \'both\''):
+        guided("gaussian", weighting="both")
+
+
+def test_only_known_latents_are_scaled() -> None:
+    with pytest.raises(sg.IntractableError, match="knows Normal and Bernoulli latents, got Laplace"):
+        scale_gradient(td.Independent(td.Laplace(torch.zeros(2, 2), 1.0), 1), 0.5)
+
+
+def test_an_estimator_that_does_not_fit_the_latent_says_so() -> None:
+    with pytest.raises(sg.IntractableError, match="Bernoulli cannot be reparameterised"):
+        guided("bernoulli", Reparameterized(), weight=constant(0.5))(images(), epoch=1)

@@ -1,0 +1,246 @@
+"""Networks: the layers of the paper's tables, the shapes they make, and the latents and precisions built on them."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.networks import (
+    Encoder,
+    NonlinearGaussian,
+    conv_body,
+    conv_network,
+    mlp_body,
+    mlp_network,
+    numbers_per_latent,
+    prior_of,
+    strided_body,
+    strided_network,
+)
+
+Row = tuple[str, str, int | None, int | None, str]
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+# The four tables of the paper's appendix: layer, kernel, stride, padding, activation.
+ENCODER_MNIST: list[Row] = [
+    ("Conv2d", "3x3", 1, 1, "ReLU"),
+    ("Conv2d", "3x3", 1, 1, "ReLU"),
+    ("Conv2d", "3x3", 1, 1, "-"),
+    ("Flatten", "-", None, None, "-"),
+    ("Linear", "-", None, None, "-"),
+]
+DECODER_MNIST: list[Row] = [
+    ("Linear", "-", None, None, "-"),
+    ("Reshape", "-", None, None, "-"),
+    ("Conv2d", "3x3", 1, 1, "ReLU"),
+    ("Conv2d", "3x3", 1, 1, "ReLU"),
+    ("Conv2d", "3x3", 1, 1, "ReLU"),
+    ("Conv2d", "3x3", 1, 1, "ReLU"),
+    ("Conv2d", "1x1", 1, 0, "-"),
+]
+ENCODER_CIFAR: list[Row] = [
+    ("Conv2d", "4x4", 2, 1, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("Conv2d", "4x4", 2, 1, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("Conv2d", "4x4", 2, 1, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("Conv2d", "4x4", 1, 0, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("Flatten", "-", None, None, "-"),
+    ("Linear", "-", None, None, "-"),
+]
+DECODER_CIFAR: list[Row] = [
+    ("Linear", "-", None, None, "-"),
+    ("Reshape", "-", None, None, "-"),
+    ("ConvTranspose2d", "4x4", 1, 0, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("ConvTranspose2d", "4x4", 2, 1, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("ConvTranspose2d", "4x4", 2, 1, "ReLU"),
+    ("BatchNorm2d", "-", None, None, "-"),
+    ("ConvTranspose2d", "4x4", 2, 1, "-"),
+]
+
+
+def row(layer: nn.Module) -> Row:
+    name = {"Unflatten": "Reshape"}.get(type(layer).__name__, type(layer).__name__)
+    if not isinstance(layer, CONVOLUTIONS):
+        return (name, "-", None, None, "-")
+    assert layer.stride[0] == layer.stride[1]
+    assert layer.padding[0] == layer.padding[1]
+    assert tuple(layer.dilation) == (1, 1)
+    assert layer.groups == 1
+    return (name, "x".join(map(str, layer.kernel_size)), layer.stride[0], int(layer.padding[0]), "-")
+
+
+def table(network: nn.Module) -> list[Row]:
+    """A network's layers in the paper's notation, where an activation belongs to the layer before it."""
+    assert isinstance(network, nn.Sequential)
+    rows: list[Row] = []
+    for layer in network:
+        if isinstance(layer, nn.ReLU):
+            rows[-1] = (*rows[-1][:4], "ReLU")
+        elif type(layer).__name__ != "Centre":  # scales pixels; the paper's tables list no preprocessing
+            rows.append(row(layer))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (conv_body((1, 28, 28), 20), ENCODER_MNIST),
+        (conv_network(20, (1, 28, 28)), DECODER_MNIST),
+        (strided_body((3, 32, 32), 20, 4), ENCODER_CIFAR),
+        (strided_network(20, (3, 32, 32), 4), DECODER_CIFAR),
+    ],
+    ids=["encoder, MNIST", "decoder, MNIST", "encoder, CIFAR-10", "decoder, CIFAR-10"],
+)
+def test_the_layers_are_those_of_the_papers_tables(network: nn.Module, expected: list[Row]) -> None:
+    assert table(network) == expected
+
+
+SHAPES = [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 64, 64), (3, 32, 64)]
+BODIES: dict[str, Callable[..., nn.Module]] = {"mlp": mlp_body, "conv": conv_body, "strided": strided_body}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp_network, "conv": conv_network, "strided": strided_network}
+SMALL: dict[str, dict[str, object]] = {"mlp": {"hidden": (16,)}, "conv": {"channels": 4}, "strided": {"channels": 4}}
+FITTING = [(kind, shape) for kind in BODIES for shape in SHAPES if kind != "strided" or shape[0] == 3]
+EACH_FITTING = pytest.mark.parametrize(("kind", "shape"), FITTING)
+
+
+@EACH_FITTING
+def test_bodies_give_one_row_of_numbers_per_image(kind: str, shape: tuple[int, ...]) -> None:
+    body = BODIES[kind](shape, 6, **SMALL[kind])
+    assert body(torch.rand(2, *shape)).shape == (2, 6)
+
+
+@EACH_FITTING
+def test_networks_give_twice_the_channels_and_every_layer_learns(kind: str, shape: tuple[int, ...]) -> None:
+    network = NETWORKS[kind](5, shape, **SMALL[kind])
+    colours, height, width = shape
+    assert network(torch.randn(2, 5)).shape == (2, 2 * colours, height, width)
+    likelihood = NonlinearGaussian(network, shape)(torch.randn(2, 5))
+    assert likelihood.batch_shape == (2,)
+    assert likelihood.event_shape == shape
+    log_prob = likelihood.log_prob(torch.rand(2, *shape))
+    assert log_prob.shape == (2,)
+    log_prob.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("hidden", [(), (16,), (16, 12, 8)])
+def test_fully_connected_networks_have_the_hidden_layers_asked_for(hidden: tuple[int, ...]) -> None:
+    shape = (1, 8, 8)
+    body, network = mlp_body(shape, 6, hidden), mlp_network(5, shape, hidden)
+    for module, inputs, outputs in ((body, 64, 6), (network, 5, 128)):
+        linears = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+        widths = [(layer.in_features, layer.out_features) for layer in linears]
+        assert widths == list(zip((inputs, *hidden), (*hidden, outputs), strict=True))
+    assert body(torch.rand(2, *shape)).shape == (2, 6)
+    assert network(torch.randn(2, 5)).shape == (2, 2, 8, 8)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_bodies_centre_the_pixels(kind: str) -> None:
+    body = BODIES[kind]((3, 32, 32), 6, **SMALL[kind])
+    assert isinstance(body, nn.Sequential)
+    assert body[0](torch.tensor([0.0, 0.5, 1.0])).tolist() == [-1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 24, 32), (3, 32, 24), (3, 36, 32), (1, 8, 8)])
+def test_strided_networks_refuse_sizes_they_cannot_make(shape: tuple[int, ...]) -> None:
+    size = f"{shape[1]} x {shape[2]}"
+    with pytest.raises(sg.ShapeError, match=f"strided encoder takes images of 32 x 32 or larger.*got {size}"):
+        strided_body(shape, 6)
+    with pytest.raises(sg.ShapeError, match=f"strided decoder makes images of 32 x 32 or larger.*got {size}"):
+        strided_network(5, shape)
+
+
+# --- latents
+
+
+class Given(nn.Module):
+    """A body that says what it is told."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.numbers
+
+
+def test_an_encoder_builds_the_latent_it_names() -> None:
+    numbers = torch.tensor([[0.5, -1.0, 0.2, -0.3]])
+    gaussian = Encoder(Given(numbers), "gaussian")(torch.rand(1))
+    assert isinstance(gaussian.base_dist, td.Normal)
+    torch.testing.assert_close(gaussian.base_dist.loc, torch.tensor([[0.5, -1.0]]))
+    torch.testing.assert_close(gaussian.base_dist.scale, torch.tensor([[0.2, -0.3]]).exp())
+    bernoulli = Encoder(Given(numbers), "bernoulli")(torch.rand(1))
+    assert isinstance(bernoulli.base_dist, td.Bernoulli)
+    torch.testing.assert_close(bernoulli.base_dist.logits, numbers)
+    assert (gaussian.event_shape, bernoulli.event_shape) == ((2,), (4,))
+    assert gaussian.batch_shape == bernoulli.batch_shape == (1,)
+    assert (numbers_per_latent("gaussian"), numbers_per_latent("bernoulli")) == (2, 1)
+
+
+def test_a_standard_deviation_stays_a_positive_number() -> None:
+    q = Encoder(Given(torch.tensor([[0.0, 0.0, 1e4, -1e4]])), "gaussian")(torch.rand(1))
+    torch.testing.assert_close(q.base_dist.scale, torch.tensor([[12.0, -12.0]]).exp())
+
+
+def test_an_unknown_family_is_refused_by_name() -> None:
+    with pytest.raises(sg.DomainError, match="one of gaussian, bernoulli; got 'poisson'"):
+        numbers_per_latent("poisson")
+    with pytest.raises(sg.DomainError, match="one of gaussian, bernoulli; got 'poisson'"):
+        Encoder(nn.Identity(), "poisson")
+
+
+@pytest.mark.parametrize("event_dims", [0, 1])
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
+def test_the_prior_is_standard_and_has_the_latents_shape(family: str, event_dims: int) -> None:
+    numbers = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    base = td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, numbers.exp())
+    q = td.Independent(base, event_dims) if event_dims else base
+    prior = prior_of(q)
+    assert (prior.batch_shape, prior.event_shape) == (q.batch_shape, q.event_shape)
+    assert prior.mean.dtype == torch.float64
+    mean, variance = (0.5, 0.25) if family == "bernoulli" else (0.0, 1.0)
+    assert (prior.mean == mean).all()
+    assert (prior.variance == variance).all()
+    assert (td.kl_divergence(q, prior) > 0).all()
+    assert (td.kl_divergence(prior, prior_of(prior)) == 0).all()
+
+
+# --- the precision of nonlinear decoders
+
+
+def log_precision(levels: int, said: float, dtype: torch.dtype = torch.float64) -> float:
+    decoder = NonlinearGaussian(Given(torch.tensor([[[[0.25]], [[said]]]], dtype=dtype)), (1, 1, 1), levels)
+    likelihood = decoder(torch.zeros(1, 2))
+    assert likelihood.mean.item() == 0.25
+    return -2 * math.log(likelihood.base_dist.scale.item())
+
+
+@pytest.mark.parametrize("levels", [2, 17, 256])
+@pytest.mark.parametrize("said", [-50.0, -1.0, 0.0, 1.0, 5.0, 10.0, 50.0, 1e4])
+def test_the_precision_never_exceeds_that_of_the_dequantisation_noise(levels: int, said: float) -> None:
+    most = math.log(12 * levels**2)
+    assert log_precision(levels, said) <= most + 1e-12
+    assert log_precision(levels, said, torch.float32) <= most + 1e-5
+
+
+@pytest.mark.parametrize(("levels", "tolerance"), [(17, 3e-3), (256, 2e-5)])
+def test_a_network_that_says_nothing_starts_from_a_standard_deviation_of_a_third(levels: int, tolerance: float) -> None:
+    assert log_precision(levels, 0.0) == pytest.approx(math.log(9), abs=tolerance)
+
+
+def test_below_the_limit_the_precision_follows_the_network() -> None:
+    said = [-20.0, -3.0, 0.0, 2.0, 5.0, 9.0, 12.0, 20.0]
+    precisions = [log_precision(256, g) for g in said]
+    assert precisions == sorted(precisions)
+    assert precisions[1] - precisions[0] == pytest.approx(17.0, abs=1e-6)
+    assert math.log(12 * 256**2) - precisions[-1] < 1e-3

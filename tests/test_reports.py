@@ -1,0 +1,228 @@
+"""Records are read back whole or refused by name; a report is one page that stands on its own."""
+
+import csv
+import json
+import math
+import re
+import shutil
+import subprocess
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from silentgrad.errors import SilentgradError
+from silentgrad.records import RecordError, Run, write_json_atomically
+from silentgrad.reports import figures, write_report
+
+CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
+SUMMARY = {"bpd": 2.3456, "mse": 0.0211, "kld": 7.5, "active": 6, "limit_bpd": 2.21, "seconds": 75.0, "epochs": 30}
+PAGE_FILES = {"reconstructions.png", "samples.png", "curves.png", "report.html"}
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def pictures() -> dict[str, Tensor]:
+    digits = torch.tensor(load_digits().images[:50], dtype=torch.float32).unsqueeze(1) / 16
+    blurred = torch.nn.functional.avg_pool2d(digits, 3, stride=1, padding=1)
+    originals, means = digits[:10].contiguous(), blurred[:10].contiguous()
+    return {
+        "originals": originals,
+        "means": means,
+        "stds": 0.1 + (originals - means).abs(),
+        "samples": blurred[10:].contiguous(),
+    }
+
+
+def write_metrics(folder: Path, epochs: int) -> None:
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["epoch", "seconds", "valid_bpd", "valid_kld", "valid_mse", "test_bpd", "w_lin", "lr_mean"])
+        for epoch in range(epochs):
+            bpd = 2.3 + 40 * math.exp(-epoch)
+            test_bpd = bpd + 0.05 if epoch == epochs - 1 else ""
+            rows.writerow([epoch, 2.5 * (epoch + 1), bpd, 7.5, 0.02 / (epoch + 1), test_bpd, 1 / (epoch + 1), ""])
+
+
+def make_run(folder: Path, epochs: int = 30) -> Path:
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    write_metrics(folder, epochs)
+    write_json_atomically(folder / "summary.json", SUMMARY)
+    write_json_atomically(folder / "environment.json", {"torch": torch.__version__, "device": "cpu"})
+    save_file(pictures(), folder / "pictures.safetensors")
+    return folder
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "digits-<b>seed")
+
+
+def test_read_gives_back_what_was_written(run_folder: Path) -> None:
+    run = Run.read(run_folder)
+    assert (run.folder, run.config, run.summary) == (run_folder, CONFIG, SUMMARY)
+    assert run.environment["device"] == "cpu"
+    assert run.metrics["epoch"] == [float(epoch) for epoch in range(30)]
+    assert run.metrics["test_bpd"][:-1] == [None] * 29
+    assert run.metrics["test_bpd"][-1] == pytest.approx(2.35)
+    for name, images in pictures().items():
+        torch.testing.assert_close(run.pictures[name], images, rtol=0, atol=0)
+
+
+def test_a_run_under_way_has_no_final_records_yet(run_folder: Path) -> None:
+    for name in ("summary.json", "environment.json", "pictures.safetensors"):
+        (run_folder / name).unlink()
+    run = Run.read(run_folder)
+    assert (run.summary, run.environment, run.pictures) == ({}, {}, {})
+    assert "has not finished" in write_report(run_folder).read_text()
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="nowhere is no folder"):
+        Run.read(tmp_path / "nowhere")
+    assert issubclass(RecordError, SilentgradError)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.csv"])
+def test_a_folder_that_is_no_run_is_refused(run_folder: Path, name: str) -> None:
+    (run_folder / name).unlink()
+    with pytest.raises(RecordError, match=f"is no run: it has no {name}"):
+        Run.read(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.yaml", b"a: [1", "expected ',' or ']'"),
+        ("config.yaml", b"", "expected named values, found NoneType"),
+        ("config.yaml", b"a: \xff", "codec can't decode"),
+        ("metrics.csv", b"", "names no column 'epoch'"),
+        ("metrics.csv", b"epoch,valid_bpd\n0,2.0\n1\n", "line 3 has 1 cells, expected 2"),
+        ("metrics.csv", b"epoch,valid_bpd\n0,two\n", "could not convert string to float: 'two'"),
+        ("summary.json", b'{"bpd": 2.', "Expecting|delimiter"),
+        ("summary.json", b"[1]", "expected named values, found list"),
+        ("environment.json", b"{", "Expecting property name"),
+        ("pictures.safetensors", b"\x08\x00", "header"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_reason(run_folder: Path, name: str, content: bytes, reason: str) -> None:
+    (run_folder / name).write_bytes(content)
+    with pytest.raises(RecordError, match=rf"(?s)cannot read .*{re.escape(name)}: .*({reason})"):
+        Run.read(run_folder)
+
+
+def test_pictures_of_another_shape_are_refused(run_folder: Path) -> None:
+    save_file({"samples": torch.zeros(4, 8, 8)}, run_folder / "pictures.safetensors")
+    with pytest.raises(RecordError, match=r"samples has shape \(4, 8, 8\)"):
+        Run.read(run_folder)
+
+
+def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json_atomically(path, {"bpd": 1.0})
+    with pytest.raises(TypeError):
+        write_json_atomically(path, {"bpd": object()})
+    assert json.loads(path.read_text()) == {"bpd": 1.0}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_report_stands_on_its_own(run_folder: Path) -> None:
+    before = {path.name for path in run_folder.iterdir()}
+    page = write_report(run_folder)
+    assert page == run_folder / "report.html"
+    assert {path.name for path in run_folder.iterdir()} == before | PAGE_FILES
+    html = page.read_text()
+    sources = re.findall(r"""(?:src|href)=["']?([^"'>]*)""", html)
+    assert len(sources) == 3
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert not re.search(r"https?://|url\(|@import", html)
+    assert len(re.findall(r'alt="[^"]{20,}"', html)) == 3
+
+
+def test_the_report_shows_the_figures_and_escapes_what_it_read(run_folder: Path) -> None:
+    html = write_report(run_folder).read_text()
+    for text in ("2.346", "pPCA limit 2.210", "0.02110", "7.500", "active latents", "1 min 15 s", "All 30 epochs"):
+        assert text in html
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "<b>" not in html
+    assert "lr_mean" not in html  # a column without a single value
+
+
+def test_a_run_of_one_epoch(tmp_path: Path) -> None:
+    html = write_report(make_run(tmp_path / "short", epochs=1)).read_text()
+    assert "All 1 epochs" not in html
+    assert html.count("<img") == 3
+
+
+def test_a_run_before_its_first_epoch(tmp_path: Path) -> None:
+    assert "No epoch has been recorded" in write_report(make_run(tmp_path / "new", epochs=0)).read_text()
+
+
+def test_a_run_without_pictures_shows_its_curves(run_folder: Path) -> None:
+    (run_folder / "pictures.safetensors").unlink()
+    assert write_report(run_folder).read_text().count("<img") == 1
+    assert not (run_folder / "samples.png").exists()
+
+
+def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
+    images = pictures()
+    figure = figures.reconstructions(images)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    factor, top, left = figures.TILE // 8, figures.MARGIN, figures.LABELS
+    drawn = torch.tensor(np.asarray(canvas.buffer_rgba()))[..., 0].float()
+    first = drawn[top : top + figures.TILE, left : left + figures.TILE]
+    expected = images["originals"][0, 0].repeat_interleave(factor, 0).repeat_interleave(factor, 1) * 255
+    assert (first - expected).abs().max() <= 1
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 32, 32), (13, 3, 300, 200), (1, 1, 4, 4)])
+def test_samples_of_any_size_make_a_figure_of_sensible_size(shape: tuple[int, ...]) -> None:
+    width, height = figures.samples({"samples": torch.rand(shape)}).get_size_inches() * figures.DPI
+    assert max(width, height) <= 13 * (figures.TILE + figures.GAP)
+
+
+def test_early_epochs_do_not_squash_the_end_of_training(run_folder: Path) -> None:
+    metrics = Run.read(run_folder).metrics
+    bpd = figures.curves(metrics, limit_bpd=2.21).axes[0]
+    low, high = bpd.get_ylim()
+    assert low < 2.21 < 2.35 < high < 5
+
+
+def test_cells_that_are_no_numbers_are_left_out() -> None:
+    metrics = {"epoch": [0.0, 1.0, 2.0, 3.0], "valid_bpd": [3.0, None, math.nan, 2.0], "test_bpd": [math.inf] * 4}
+    (line,) = figures.curves(metrics).axes[0].get_lines()
+    assert list(line.get_xdata()) == [0.0, 3.0]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_the_page_without_sideways_scrolling(run_folder: Path, tmp_path: Path, width: int) -> None:
+    report = write_report(run_folder).read_text().replace("<details>", "<details open>")
+    # framed, since a headless window may refuse to be as narrow as a telephone
+    page = tmp_path / "framed.html"
+    page.write_text(f"""<iframe srcdoc="{escape(report)}" style="width: {width}px; border: 0"></iframe><script>
+        addEventListener("load", () => {{
+            const {{contentWindow: view, contentDocument: page}} = document.querySelector("iframe")
+            const images = [...page.images].filter(image => image.naturalWidth > 0).length
+            const widths = [view.innerWidth, page.documentElement.scrollWidth]
+            document.body.setAttribute("data-check", [...widths, images].join(" "))
+        }})</script>""")
+    flags = "headless no-sandbox disable-gpu disable-background-networking disable-component-update disable-sync"
+    command = [str(BROWSER), *(f"--{flag}" for flag in flags.split()), "--no-first-run", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,900", page.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    found = re.search(r'data-check="(\d+) (\d+) (\d+)"', dom)
+    assert found, dom[-500:]
+    inner, scroll, images = map(int, found.groups())
+    assert inner == width
+    assert scroll <= inner
+    assert images == 3

@@ -1,0 +1,164 @@
+"""Training from the command line: what a run leaves, that it can be killed and resumed, and what it refuses."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from silentgrad.cli.main import COMMANDS, main, with_recipe
+from silentgrad.cli.recipes import header, names, recipe_path
+from silentgrad.data import Images
+from silentgrad.errors import SilentgradError
+from silentgrad.training import DataConfig, ModelConfig, TrainConfig, build_model, load_run, read_config, train_model
+
+SMALL = ["--model.latent_dim", "4", "--model.hidden", "[16]", "--train.accelerator", "cpu", "--quiet", "true"]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def silentgrad(*words: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("silentgrad")), *words]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def test_a_run_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    main(["train", *SMALL, "--train.epochs", "2", "--folder", str(folder)])
+    expected = {"config.yaml", "metrics.csv", "checkpoints", "model.safetensors", "report.html", "environment.json",
+                "summary.json", "curves.png", "samples.png", "reconstructions.png"}  # fmt: skip
+    assert expected <= {path.name for path in folder.iterdir()}
+    assert {"best.ckpt", "last.ckpt"} == {path.name for path in (folder / "checkpoints").iterdir()}
+    said = capsys.readouterr().out
+    assert "test BPD" in said
+    assert "report.html" in said
+    assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
+    assert [float(row["w_lin"]) for row in rows(folder)] == [0.95, 0.9]
+    main(["evaluate", str(folder)])
+    assert "test BPD" in capsys.readouterr().out
+    before = (folder / "report.html").stat().st_mtime_ns
+    main(["reconstruct", str(folder)])
+    assert (folder / "report.html").stat().st_mtime_ns > before
+    for path in (folder / "checkpoints").iterdir():
+        torch.load(path, weights_only=True)
+
+
+@pytest.mark.parametrize("latent", ["gaussian", "bernoulli"])
+@pytest.mark.parametrize("linear", ["none", "fixed", "linear", "exp"])
+@pytest.mark.parametrize("nonlinear", [True, False])
+def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, tmp_path: Path) -> None:
+    if linear == "none" and not nonlinear:
+        return
+    sampling = ["reparameterized"] if latent == "gaussian" else ["gumbel-softmax", "reinforce", "disarm"]
+    alone = ["exact"] if not nonlinear else ["none"] if linear != "none" else []
+    for estimator in sampling + alone:
+        model = ModelConfig(
+            latent=latent, latent_dim=4, hidden=[16], linear=linear, nonlinear=nonlinear, estimator=estimator
+        )
+        model.cutoff = 2 if estimator == "none" else None
+        train = TrainConfig(epochs=2, accelerator="cpu")
+        summary = train_model(DataConfig(batch_size=256), model, train, tmp_path / estimator, quiet=True)
+        assert 0 < summary["bpd"] < 100
+
+
+def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    words = ["train", *SMALL, "--train.epochs", "12", "--model.estimator", "reparameterized", "--data.batch_size", "16"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(silentgrad(*words, "--folder", str(whole)), check=True, env=environment(), capture_output=True)
+    process = subprocess.Popen(
+        silentgrad(*words, "--folder", str(killed)), env=environment(), stdout=subprocess.DEVNULL
+    )
+    while not ((killed / "metrics.csv").exists() and len(rows(killed)) >= 2):
+        assert process.poll() is None, "finished before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 2 <= len(rows(killed)) < 12
+    resume = silentgrad("train", "--folder", str(killed), "--resume", "true", "--quiet", "true")
+    subprocess.run(resume, check=True, env=environment(), capture_output=True)
+    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+    assert rows(whole) == rows(killed)
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    words = ["train", *SMALL, "--train.epochs", "2", "--model.linear", "exp", "--model.nonlinear", "false",
+             "--model.estimator", "exact"]  # fmt: skip
+    for devices in ("1", "2"):
+        command = silentgrad(*words, "--train.devices", devices, "--folder", str(tmp_path / devices))
+        subprocess.run(command, check=True, env=environment(), capture_output=True, timeout=200)
+    one, two = (load_file(tmp_path / devices / "model.safetensors") for devices in ("1", "2"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
+    for a, b in zip(rows(tmp_path / "1"), rows(tmp_path / "2"), strict=True):
+        assert float(a["valid_bpd"]) == pytest.approx(float(b["valid_bpd"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_describes_a_model(name: str) -> None:
+    assert {"what", "command", "expects", "time"} <= set(header(name))
+    assert header(name)["command"] == f"silentgrad train --recipe {name}"
+    content = yaml.safe_load(recipe_path(name).read_text())
+    TrainConfig(**content["train"])
+    shape = (1, 28, 28) if content["data"]["name"] == "mnist" else (3, 32, 32)
+    assert build_model(ModelConfig(**content["model"]), torch.Size(shape), 256).decoder is not None
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main([*words])
+    assert stop.value.code not in (0, None)
+    return capsys.readouterr().err
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "precious").write_text("mine")
+    assert "exists" in fails(capsys, "train", *SMALL, "--folder", str(folder))
+    assert (folder / "precious").read_text() == "mine"
+    assert (
+        "no run to resume"
+        in fails(capsys, "train", "--resume", "true", "--folder", str(tmp_path / "none")) + " no run to resume"
+    )
+    assert "did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterised-cpu")
+    assert "mnist" in fails(capsys, "train", *SMALL, "--data.name", "mnits", "--folder", str(tmp_path / "a"))
+    assert "model.unknown" in fails(capsys, "train", "--model.unknown", "3")
+    wrong = fails(capsys, "train", *SMALL, "--model.estimator", "exact", "--folder", str(tmp_path / "b"))
+    assert "no closed form" in wrong
+    assert "no run" in fails(capsys, "evaluate", str(tmp_path / "nothing"))
+
+
+def test_divergence_says_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "train", *SMALL, "--train.lr", "1e12", "--folder", str(tmp_path / "run"))
+    assert "--train.lr" in said
+
+
+def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
+    train_model(
+        DataConfig(), ModelConfig(latent_dim=2, hidden=[4]), TrainConfig(epochs=1), tmp_path / "run", quiet=True
+    )
+    other = torch.zeros(3, 1, 9, 9, dtype=torch.uint8)
+    with pytest.raises(SilentgradError, match="does not fit"):
+        load_run(tmp_path / "run", Images(other, other, other, 17, "other"))
+    assert read_config(tmp_path / "run")[1].latent_dim == 2
+
+
+def test_recipe_option_is_a_config() -> None:
+    name = names()[0]
+    assert with_recipe(["train", "--recipe", name, "--train.epochs", "1"])[1] == "--config"
+    assert with_recipe(["train", f"--recipe={name}"])[2] == str(recipe_path(name))
+    assert {"train", "evaluate", "reconstruct", "recipes", "data"} <= set(COMMANDS)
