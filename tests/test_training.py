@@ -53,6 +53,8 @@ def test_a_run_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
     before = (folder / "report.html").stat().st_mtime_ns
     main(["reconstruct", str(folder)])
     assert (folder / "report.html").stat().st_mtime_ns > before
+    main(["sample", str(folder), "--count", "9", "--output", str(tmp_path / "drawn.png")])
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
     for path in (folder / "checkpoints").iterdir():
         torch.load(path, weights_only=True)
 
@@ -161,4 +163,4 @@ def test_recipe_option_is_a_config() -> None:
     name = names()[0]
     assert with_recipe(["train", "--recipe", name, "--train.epochs", "1"])[1] == "--config"
     assert with_recipe(["train", f"--recipe={name}"])[2] == str(recipe_path(name))
-    assert {"train", "evaluate", "reconstruct", "recipes", "data"} <= set(COMMANDS)
+    assert {"train", "evaluate", "reconstruct", "sample", "recipes", "data"} <= set(COMMANDS)

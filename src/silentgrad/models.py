@@ -5,8 +5,9 @@ With :math:`w = \max(0, 1 - n \lambda)` in epoch n, Algorithm 1 of the paper des
 .. math:: w\, L_\mathrm{lin} + (1 - w)\, L_\mathrm{nl} + D_\mathrm{KL}(q(z|x) \,\|\, p(z)),
 
 which weights the decoders' own losses too. The paper's text weights only what reaches the encoder, so that both
-decoders learn at full rate for as long as they take part: `weighting="encoder"`. With w held at 1 that is the paper's "None + SG": the encoder
-follows the linear decoder alone, and the nonlinear decoder learns on whatever latents it is given.
+decoders learn at full rate for as long as they take part: `weighting="encoder"`. With w held at 1 that is the paper's
+"None + SG": the encoder follows the linear decoder alone, and the nonlinear decoder learns on whatever latents it is
+given.
 """
 
 import math

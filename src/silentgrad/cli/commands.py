@@ -12,6 +12,7 @@ from silentgrad.data import NAMES, dequantise, load
 from silentgrad.data.catalogue import check, describe
 from silentgrad.models import evaluate as evaluate_batch
 from silentgrad.reports import write_report
+from silentgrad.reports.figures import samples
 from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.training.run import bits_per_dimension, first_process, pictures
 
@@ -95,6 +96,27 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         console.print(f"report: {write_report(run)}", soft_wrap=True, highlight=False)
     else:
         console.print(f"pictures: {path}", soft_wrap=True, highlight=False)
+
+
+def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
+    """Draws images from a finished run's prior and decoder, as a picture.
+
+    Args:
+        run: The run's folder.
+        count: How many images.
+        seed: Of the draws.
+        output: A .png file; samples.png in the run's folder if absent.
+    """
+    config, model, _ = read_config(run)
+    vae = load_run(run, load(config.name, config.root))
+    torch.manual_seed(seed)
+    shape = (count, model.latent_dim)
+    z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
+    with torch.no_grad():
+        images = vae.decoder(z).mean
+    path = output or run / "samples.png"
+    samples({"samples": images}).savefig(path)
+    console.print(f"samples: {path}", soft_wrap=True, highlight=False)
 
 
 def data_list(root: Path | None = None) -> None:

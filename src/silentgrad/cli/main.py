@@ -14,6 +14,7 @@ COMMANDS: dict[str, Any] = {
     "train": commands.train,
     "evaluate": commands.evaluate,
     "reconstruct": commands.reconstruct,
+    "sample": commands.sample,
     "recipes": recipes.recipes,
     "data": {"list": commands.data_list, "get": commands.data_get, "check": commands.data_check},
 }

@@ -123,7 +123,7 @@ def _prepare(folder: Path, settings: dict[str, Any], resume: bool) -> Path | Non
 
 def first_process() -> bool:
     """Whether this process is the one that writes; Lightning starts the others with the same command."""
-    return rank_zero_only.rank == 0
+    return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
 def _trainer(train: TrainConfig, folder: Path, quiet: bool) -> lightning.Trainer:
