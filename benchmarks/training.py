@@ -2,8 +2,8 @@
 
     python benchmarks/training.py             # about two minutes on two cores
 
-The same model (784-512-200, fixed variance, exact gradient, batch 64) on random images of MNIST's size. Epochs of both loops
-take turns; medians of the time per step are compared. Validation and checkpoints are left out of both.
+The same model (784-512-200, fixed variance, exact gradient, batch 64) on random images of MNIST's size. Epochs of both
+loops take turns; medians of the time per step are compared. Validation and checkpoints are left out of both.
 """
 
 import argparse
@@ -81,9 +81,8 @@ def main() -> None:
         times["Lightning"].append(under_lightning())
     median = {name: 1e3 * statistics.median(values) for name, values in times.items()}
     ratio = median["Lightning"] / median["by hand"]
-    print(
-        f"a step by hand {median['by hand']:.2f} ms, under Lightning {median['Lightning']:.2f} ms: {ratio:.2f} x (limit {LIMIT})"
-    )
+    print(f"a step by hand {median['by hand']:.2f} ms, under Lightning {median['Lightning']:.2f} ms")
+    print(f"ratio {ratio:.2f} (limit {LIMIT})")
 
 
 if __name__ == "__main__":
