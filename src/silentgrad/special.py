@@ -71,7 +71,7 @@ def dawson_integral(t: Tensor) -> Tensor:
 
     Example:
         >>> dawson_integral(torch.tensor(1.0))
-        tensor(0.3599)
+        tensor(0.3697)
     """
     result: Tensor = _DawsonIntegral.apply(t)
     return result
