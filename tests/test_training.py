@@ -141,6 +141,8 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "model.unknown" in fails(capsys, "train", "--model.unknown", "3")
     wrong = fails(capsys, "train", *SMALL, "--model.estimator", "exact", "--folder", str(tmp_path / "b"))
     assert "no closed form" in wrong
+    assert not (tmp_path / "a").exists()  # a refused run leaves nothing behind
+    assert not (tmp_path / "b").exists()
     assert "no run" in fails(capsys, "evaluate", str(tmp_path / "nothing"))
 
 

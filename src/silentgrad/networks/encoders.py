@@ -55,17 +55,10 @@ def prior_of(q: td.Distribution) -> td.Distribution:
     return td.Independent(prior, q.reinterpreted_batch_ndims) if isinstance(q, td.Independent) else prior
 
 
-class Centre(nn.Module):
-    """Moves pixels from [0, 1) to [-1, 1), where networks train better."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * x - 1
-
-
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:
     """Fully connected, for small machines."""
     widths = [torch.Size(event_shape).numel(), *hidden]
-    layers: list[nn.Module] = [Centre(), nn.Flatten()]
+    layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
@@ -75,7 +68,6 @@ def conv_body(event_shape: Sequence[int], outputs: int, channels: int = 32) -> n
     """The paper's encoder for MNIST: three 3x3 convolutions and a linear layer."""
     colours, height, width = event_shape
     return nn.Sequential(
-        Centre(),
         nn.Conv2d(colours, channels, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(channels, channels, 3, padding=1),
@@ -94,7 +86,7 @@ def strided_body(event_shape: Sequence[int], outputs: int, channels: int = 64) -
             f"the strided encoder takes images of 32 x 32 or larger multiples of 8, got {height} x {width}"
         )
     widths = [colours, channels, 2 * channels, 4 * channels]
-    layers: list[nn.Module] = [Centre()]
+    layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         layers += [nn.Conv2d(before, after, 4, stride=2, padding=1), nn.ReLU(), nn.BatchNorm2d(after)]
     layers += [nn.Conv2d(widths[-1], 4 * channels, 4), nn.ReLU(), nn.BatchNorm2d(4 * channels), nn.Flatten()]

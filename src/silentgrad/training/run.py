@@ -53,12 +53,13 @@ def train_model(
     Returns:
         The summary, as in the folder's `summary.json`.
     """
-    checkpoint = _prepare(folder, {"data": data, "model": model, "train": train}, resume)
     images = ImageData(data.name, data.root, data.batch_size, train.seed)
     images.prepare_data()
     images.setup()
     torch.manual_seed(mixed(train.seed, 0))
     vae = build_model(model, images.images.event_shape, images.images.levels)
+    # Only now, so that what cannot be trained leaves no folder behind.
+    checkpoint = _prepare(folder, {"data": data, "model": model, "train": train}, resume)
     if vae.linear is not None and model.start != "random" and checkpoint is None:
         vae.linear.init_from_data(_seen(images.images.train[:10_000], images.images.levels, train.seed), model.start)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
@@ -67,7 +68,10 @@ def train_model(
         trainer = _trainer(train, folder, quiet)
         try:
             trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
-        except (DomainError, ValueError) as error:  # a latent or a decoder met NaN before the loss did
+        except ValueError as error:
+            if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
+                raise
+            # a latent (torch.distributions) or a decoder met NaN before the loss did
             raise DivergedError(f"{error} (in epoch {plan.epoch}). {ADVICE}") from error
         plan.iwae_samples = train.iwae_samples
         trainer.test(plan, datamodule=images, verbose=False)
@@ -158,8 +162,10 @@ def _without_known_remarks() -> Iterator[None]:
     with warnings.catch_warnings():
         for message in (".*does not have many workers.*", ".*Checkpoint directory.*", ".*LeafSpec.*"):
             warnings.filterwarnings("ignore", message)
-        yield
-    log.setLevel(level)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
 
 
 def _seen(images: Tensor, levels: int, seed: int) -> Tensor:
