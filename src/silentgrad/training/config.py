@@ -95,7 +95,7 @@ class TrainConfig:
         tensorboard: Log for TensorBoard too (needs the extra of that name).
     """
 
-    epochs: int = 20
+    epochs: int = 60
     lr: float = 5e-4
     lr_mean: float | None = None
     lr_precision: float | None = None

@@ -30,7 +30,7 @@ from silentgrad.training.config import DataConfig, ModelConfig, TrainConfig
 from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
 from silentgrad.training.recorder import Recorder, environment
 
-PICTURES = 16
+PICTURES, SAMPLES = 16, 64
 
 
 class RunError(SilentgradError):
@@ -210,7 +210,8 @@ def pictures(vae: GuidedVAE, images: Images) -> dict[str, Tensor]:
     torch.manual_seed(0)
     x = _seen(images.test[:PICTURES], images.levels, 0).to(next(vae.parameters()).dtype)
     q = vae.encoder(x)
-    reconstruction, sample = vae.decoder(q.sample()), vae.decoder(prior_of(q).sample())
+    drawn = torch.cat([prior_of(q).sample() for _ in range(SAMPLES // PICTURES)])
+    reconstruction, sample = vae.decoder(q.sample()), vae.decoder(drawn)
     found = {"originals": x, "means": reconstruction.mean, "samples": sample.mean}
     if not plain(vae):
         found["stds"] = reconstruction.stddev
