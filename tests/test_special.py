@@ -115,3 +115,10 @@ def test_per_example_gradients_by_vmap() -> None:
 def test_half_precision_is_evaluated_in_single() -> None:
     e, v = torch.tensor([0.5, 3.0], dtype=torch.bfloat16), torch.tensor([1.0, 0.25], dtype=torch.bfloat16)
     assert torch.equal(expected_log_square(e, v), expected_log_square(e.float(), v.float()).bfloat16())
+    assert torch.equal(dawson_integral(e), dawson_integral(e.float()).bfloat16())
+
+
+def test_one_variance_serves_many_means() -> None:
+    e = torch.linspace(-2, 2, 5, dtype=torch.float64).requires_grad_()
+    v = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(expected_log_square, (e, v))

@@ -112,9 +112,9 @@ class _DawsonIntegral(torch.autograd.Function):
 
     @staticmethod
     def forward(t: Tensor) -> Tensor:
-        t2 = 2 * t.square()
+        t2 = 2 * t.to(torch.promote_types(t.dtype, torch.float32)).square()
         rho = 1 / (1 + t2)
-        return (torch.log1p(t2) + (t2 * rho).square() * _ratio(ZETA, rho)) / 4
+        return ((torch.log1p(t2) + (t2 * rho).square() * _ratio(ZETA, rho)) / 4).to(t.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
