@@ -173,7 +173,11 @@ def _downwards(e: Tensor, s: Tensor, rho: Tensor) -> list[Tensor]:
     g = [_ratio(EIGHTH, rho), _ratio(SEVENTH, rho).mul_(e)]
     for n in range(6, 0, -1):
         g.append(torch.addcmul(rho * g[-2], e, g[-1]).div_(-n))
-    return [x.mul_(unit**n) for n, x in enumerate(reversed(g), start=1)]
+    g, scale = g[::-1], unit
+    for x in g:
+        x.mul_(scale)
+        scale = scale * unit  # a product a step: a general power costs as much as ten of them
+    return g
 
 
 def _upwards(e: Tensor, v: Tensor, low: list[Tensor], highest: int) -> list[Tensor]:

@@ -26,12 +26,14 @@ def edgeworth(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:
     """
     v = _above_zero(v)
     square = e.square() + v
-    unit = square.detach().sqrt()
-    k3, k4 = k3 / unit**3, k4 / unit**4
-    g = log_square_derivatives(e / unit, v / unit.square(), 0, 6)
-    series = g[0] + k3 / 6 * g[3] + k4 / 24 * g[4] + k3.square() / 72 * g[6] + 2 * unit.log()
-    breaks = (series > square.log()) & (v > 1e-3 * square)  # below, both agree to rounding
-    return torch.where(breaks, square.log(), series)
+    unit_square = square.detach()
+    unit = unit_square.sqrt()
+    k3, k4 = k3 / (unit_square * unit), k4 / unit_square.square()
+    g = log_square_derivatives(e / unit, v / unit_square, 0, 6)
+    series = g[0] + k3 / 6 * g[3] + k4 / 24 * g[4] + k3.square() / 72 * g[6] + unit_square.log()
+    bound = square.log()
+    breaks = (series > bound) & (v > 1e-3 * square)  # below, both agree to rounding
+    return torch.where(breaks, bound, series)
 
 
 def taylor(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:
