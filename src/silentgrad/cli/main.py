@@ -7,6 +7,7 @@ from typing import Any
 from jsonargparse import auto_cli
 from rich.console import Console
 
+import silentgrad
 from silentgrad.cli import commands, recipes
 from silentgrad.errors import SilentgradError
 
@@ -22,9 +23,9 @@ COMMANDS: dict[str, Any] = {
 
 def main(arguments: list[str] | None = None) -> None:
     """The `silentgrad` command."""
-    words = with_recipe(sys.argv[1:] if arguments is None else arguments)
     try:
-        auto_cli(COMMANDS, args=words, prog="silentgrad", description=__import__("silentgrad").__doc__)
+        words = with_recipe(sys.argv[1:] if arguments is None else arguments)
+        auto_cli(COMMANDS, args=words, prog="silentgrad", description=silentgrad.__doc__)
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
@@ -42,11 +43,7 @@ def with_recipe(words: list[str]) -> list[str]:
     for word in rest:
         if word == "--recipe" or word.startswith("--recipe="):
             name = word.partition("=")[2] if "=" in word else next(rest, "")
-            try:
-                result += ["--config", str(recipes.recipe_path(name))]
-            except SilentgradError as error:
-                Console(stderr=True).print(f"[red]silentgrad:[/red] {error}", highlight=False, soft_wrap=True)
-                raise SystemExit(1) from None
+            result += ["--config", str(recipes.recipe_path(name))]
         else:
             result.append(word)
     return result

@@ -2,7 +2,7 @@ r"""E[log v^2] of the linear precision link, from the mean e, variance V and hig
 
 =============  =====================================================================================================
 ``exact``      Gaussian latents: v is Gaussian, :math:`G_0(e, V)` of :mod:`silentgrad.special`
-``edgeworth``  the Gaussian form corrected for skewness and kurtosis (first-order Edgeworth expansion of v's density)
+``edgeworth``  the Gaussian form corrected for skewness and kurtosis (Edgeworth's expansion of v's density)
 ``taylor``     the paper's second-order expansion, :math:`\log E v^2 - \mathrm{Var}(v^2) / 2 (E v^2)^2`
 =============  =====================================================================================================
 """

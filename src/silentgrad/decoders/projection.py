@@ -37,11 +37,12 @@ def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.L
     if isinstance(moments, JointMoments):
         var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
-    s2, s3, k4 = (x.reshape(mean.shape) for x in (moments.s2, moments.s3, moments.k4))
+    s2 = moments.s2.reshape(mean.shape)
     e_u, e_v, var_u, var_v, cov, ww, aa, wa = _TwoOrders.apply(mean, s2, u.weight, v.weight, u.bias, v.bias)
     gaussian = Projection(e_u, e_v, var_u, var_v, cov)
     if moments.gaussian:
         return gaussian
+    s3, k4 = moments.s3.reshape(mean.shape), moments.k4.reshape(mean.shape)
     even = replace(gaussian, k_uuvv=linear(k4, wa.square()), k_vvvv=linear(k4, aa.square()))
     if moments.symmetric:
         return even

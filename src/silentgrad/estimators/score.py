@@ -19,7 +19,7 @@ class Reinforce(Estimator):
     """The score-function estimator with a running average of the log-probability as its baseline, as in the paper.
 
     Args:
-        decay: Of the running average. The paper does not say; 0.99 follows Mnih and Gregor's usual choice of scale.
+        decay: Of the running average. The paper does not give it.
     """
 
     unbiased = True

@@ -54,7 +54,6 @@ def train_model(
         The summary, as in the folder's `summary.json`.
     """
     images = ImageData(data.name, data.root, data.batch_size, train.seed)
-    images.prepare_data()
     images.setup()
     torch.manual_seed(mixed(train.seed, 0))
     vae = build_model(model, images.images.event_shape, images.images.levels)
