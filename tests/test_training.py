@@ -2,6 +2,7 @@
 
 import csv
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,10 +15,12 @@ import yaml
 from safetensors.torch import load_file
 
 from silentgrad.cli.main import COMMANDS, main, with_recipe
-from silentgrad.cli.recipes import header, names, recipe_path
 from silentgrad.data import Images
 from silentgrad.errors import SilentgradError
 from silentgrad.training import DataConfig, ModelConfig, TrainConfig, build_model, load_run, read_config, train_model
+from silentgrad.training.recipes import recipe_header as header
+from silentgrad.training.recipes import recipe_names as names
+from silentgrad.training.recipes import recipe_path
 
 SMALL = ["--model.latent_dim", "4", "--model.hidden", "[16]", "--train.accelerator", "cpu", "--quiet", "true"]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
@@ -132,10 +135,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "precious").write_text("mine")
     assert "exists" in fails(capsys, "train", *SMALL, "--folder", str(folder))
     assert (folder / "precious").read_text() == "mine"
-    assert (
-        "no run to resume"
-        in fails(capsys, "train", "--resume", "true", "--folder", str(tmp_path / "none")) + " no run to resume"
-    )
+    assert "no run" in fails(capsys, "train", "--resume", "true", "--folder", str(tmp_path / "none"))
     assert "did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterised-cpu")
     assert "mnist" in fails(capsys, "train", *SMALL, "--data.name", "mnits", "--folder", str(tmp_path / "a"))
     assert "model.unknown" in fails(capsys, "train", "--model.unknown", "3")
@@ -144,6 +144,52 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (tmp_path / "a").exists()  # a refused run leaves nothing behind
     assert not (tmp_path / "b").exists()
     assert "no run" in fails(capsys, "evaluate", str(tmp_path / "nothing"))
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the full disk: the first checkpoint does not fit."""
+    words = ["train", *SMALL, "--train.epochs", "2"]
+    full = subprocess.run(
+        silentgrad(*words, "--folder", str(tmp_path / "full")),
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert full.returncode == 1
+    assert "cannot write to" in full.stderr
+    assert "--resume true" in full.stderr
+    assert "Traceback" not in full.stderr
+    main(["train", "--folder", str(tmp_path / "full"), "--resume", "true", "--quiet", "true"])
+    main([*words, "--folder", str(tmp_path / "whole")])
+    assert rows(tmp_path / "full") == rows(tmp_path / "whole")
+
+
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["train", *SMALL, "--train.epochs", "1", "--train.tensorboard", "true", "--folder"]
+    main([*words, str(tmp_path / "with")])
+    assert list((tmp_path / "with" / "tensorboard").glob("events*"))
+    monkeypatch.setattr("silentgrad.training.run.TensorBoardLogger", _missing)
+    with pytest.raises(SystemExit):
+        main([*words, str(tmp_path / "without")])
+    assert not (tmp_path / "without").exists()
+
+
+def _missing(*_: object, **__: object) -> None:
+    raise ModuleNotFoundError("tensorboard")
+
+
+def test_figures_are_those_of_the_best_epoch(tmp_path: Path) -> None:
+    """The rate is so high that the last epoch is not the best one."""
+    train = TrainConfig(epochs=4, lr=0.05, accelerator="cpu")
+    model = ModelConfig(latent_dim=4, hidden=[16], linear="none")
+    summary = train_model(DataConfig(), model, train, tmp_path / "run", quiet=True)
+    bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
+    assert summary["best_epoch"] == 1 + bpd.index(min(bpd))
+    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
+        assert torch.equal(best[f"model.{name}"], value)
 
 
 def test_divergence_says_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

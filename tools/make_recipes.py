@@ -29,7 +29,7 @@ PAPER_BPD = {
 BATCH = {"mnist": 64, "imagenet32": 128, "cifar10": 256}
 EPOCHS = {"mnist": 200, "imagenet32": 100, "cifar10": 2000}
 LATENTS = {"mnist": 200, "imagenet32": 1024, "cifar10": 1024}
-CPU_EPOCHS = {"mnist": 30, "imagenet32": 20, "cifar10": 20}
+CPU_EPOCHS = {"mnist": 20, "imagenet32": 20, "cifar10": 20}
 
 
 def fixed(latent: str, method: str, scale: str) -> dict:
@@ -60,10 +60,12 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
         if estimator == "none":
             model |= {"cutoff": 100 if epochs >= 200 else 50}
     else:
-        train = {"epochs": CPU_EPOCHS[dataset], "lr": 1e-4, "clip": 1.0}
-        model |= {"network": "mlp", "hidden": [512], "latent_dim": 100 if dataset == "mnist" else 256}
+        train = {"epochs": CPU_EPOCHS[dataset], "lr": 5e-4, "clip": 1.0}
+        model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
         if guided:
-            model |= {"annealing_rate": 0.05}
+            # Bernoulli latents: the exponential link would take ten times as long
+            model |= {"linear": "exp" if latent == "gaussian" else "linear", "start": "ppca", "annealing_rate": 0.1}
+            train |= {"lr_precision": 5e-3 if latent == "gaussian" else 1e-2}
         if estimator == "none":
             model |= {"cutoff": int(0.7 * CPU_EPOCHS[dataset])}
     return {"data": {"name": dataset, "batch_size": BATCH[dataset]}, "model": model, "train": train}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import yaml  # type: ignore[import-untyped]
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from silentgrad.errors import SilentgradError
@@ -70,9 +70,23 @@ class Run:
         )
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Named values from a JSON file.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    return _parsed(path, _json)
+
+
 def write_json_atomically(path: Path, obj: object) -> None:
     """Writes JSON so that a reader finds the old file or the new one, never half of it."""
     write_atomically(path, (json.dumps(obj, indent=2) + "\n").encode())
+
+
+def write_tensors_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Writes a safetensors file, whole or not at all."""
+    write_atomically(path, save({name: value.contiguous() for name, value in tensors.items()}, metadata))
 
 
 def write_atomically(path: Path, content: bytes) -> None:

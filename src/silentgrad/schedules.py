@@ -1,6 +1,7 @@
-"""Schedules: pure functions from an epoch, counted from 1, to a value."""
+"""Schedules: pure functions from an epoch, counted from 1, to a value; picklable, as models that hold them must be."""
 
 from collections.abc import Callable
+from functools import partial
 
 from silentgrad.errors import DomainError
 
@@ -9,7 +10,7 @@ Schedule = Callable[[int], float]
 
 def constant(value: float) -> Schedule:
     """The same value for ever."""
-    return lambda epoch: value
+    return partial(_constant, value)
 
 
 def linear_decay(rate: float) -> Schedule:
@@ -21,7 +22,7 @@ def linear_decay(rate: float) -> Schedule:
     """
     if not rate >= 0:
         raise DomainError(f"an annealing rate cannot be negative, got {rate}")
-    return lambda epoch: max(0.0, 1.0 - epoch * rate)
+    return partial(_linear_decay, rate)
 
 
 def geometric(start: float, factor: float, floor: float) -> Schedule:
@@ -33,4 +34,16 @@ def geometric(start: float, factor: float, floor: float) -> Schedule:
     """
     if not (start > 0 and floor > 0 and 0 < factor <= 1):
         raise DomainError(f"expected positive start and floor and a factor in (0, 1], got {start}, {floor}, {factor}")
-    return lambda epoch: max(floor, start * factor ** (epoch - 1))
+    return partial(_geometric, start, factor, floor)
+
+
+def _constant(value: float, epoch: int) -> float:
+    return value
+
+
+def _linear_decay(rate: float, epoch: int) -> float:
+    return max(0.0, 1.0 - epoch * rate)
+
+
+def _geometric(start: float, factor: float, floor: float, epoch: int) -> float:
+    return max(floor, start * factor ** (epoch - 1))

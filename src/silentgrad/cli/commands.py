@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import save_file
 
 from silentgrad.data import NAMES, dequantise, load
 from silentgrad.data.catalogue import check, describe
 from silentgrad.models import evaluate as evaluate_batch
+from silentgrad.records import write_tensors_atomically
 from silentgrad.reports import write_report
 from silentgrad.reports.figures import samples
 from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
@@ -91,7 +91,7 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
     config, _, _ = read_config(run)
     images = load(data or config.name, root or config.root)
     path = output or run / "pictures.safetensors"
-    save_file(pictures(load_run(run, images), images), path)
+    write_tensors_atomically(path, pictures(load_run(run, images), images))
     if output is None:
         console.print(f"report: {write_report(run)}", soft_wrap=True, highlight=False)
     else:

@@ -6,16 +6,19 @@ from typing import Any
 
 from jsonargparse import auto_cli
 from rich.console import Console
+from rich.markup import escape
 
 import silentgrad
-from silentgrad.cli import commands, recipes
+from silentgrad.cli import commands, recipes, reproduce
 from silentgrad.errors import SilentgradError
+from silentgrad.training.recipes import recipe_path
 
 COMMANDS: dict[str, Any] = {
     "train": commands.train,
     "evaluate": commands.evaluate,
     "reconstruct": commands.reconstruct,
     "sample": commands.sample,
+    "reproduce": reproduce.reproduce,
     "recipes": recipes.recipes,
     "data": {"list": commands.data_list, "get": commands.data_get, "check": commands.data_check},
 }
@@ -29,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
-        Console(stderr=True).print(f"[red]silentgrad:[/red] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")
@@ -43,7 +46,7 @@ def with_recipe(words: list[str]) -> list[str]:
     for word in rest:
         if word == "--recipe" or word.startswith("--recipe="):
             name = word.partition("=")[2] if "=" in word else next(rest, "")
-            result += ["--config", str(recipes.recipe_path(name))]
+            result += ["--config", str(recipe_path(name))]
         else:
             result.append(word)
     return result

@@ -48,23 +48,25 @@ class LinearDecoder(nn.Module):
         """log p(x|z) as a function of z, for an estimator; the exact one finds the closed form in it."""
         return LogProbOf(self, x)
 
-    def init_from_data(self, data: Tensor, method: str = "ppca") -> None:
+    def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts the mean from data `(examples, *event_shape)`.
 
         Args:
             data: Examples as the model sees them.
             method: "mean" sets the bias to the mean example; "ppca" also the weights to those of probabilistic PCA.
+            prior: Of one latent, so that x has pPCA's mean and covariance under it; N(0, 1) if absent.
         """
         if method not in ("mean", "ppca"):
             raise DomainError(f'method has to be "mean" or "ppca", got {method!r}')
         if data.shape[1:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
         components = principal_components(data)
+        centre, scale = (0.0, 1.0) if prior is None else (float(prior.mean), float(prior.stddev))
         with torch.no_grad():
-            self.mean.bias.copy_(components.mean)
             if method == "ppca":
                 variance = self._start_variance(components)
-                self.mean.weight.copy_(ppca_weights(components, self.latent_dim, variance))
+                self.mean.weight.copy_(ppca_weights(components, self.latent_dim, variance) / scale)
+            self.mean.bias.copy_(components.mean - centre * self.mean.weight.sum(1))
 
     def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         raise NotImplementedError

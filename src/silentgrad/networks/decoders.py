@@ -31,7 +31,11 @@ class NonlinearGaussian(nn.Module):
         self.most = math.log(12 * levels**2)
 
     def forward(self, z: Tensor) -> td.Independent:
-        mean, g = self.network(z).chunk(2, dim=1)
+        numbers = self.network(z)
+        expected = (2 * self.event_shape[0], *self.event_shape[1:])
+        if numbers.shape[-len(expected) :] != expected:
+            raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")
+        mean, g = numbers.chunk(2, dim=1)
         log_precision = self.most - softplus(self.most - START_LOG_PRECISION - g)
         return td.Independent(td.Normal(mean, torch.exp(-log_precision / 2)), len(self.event_shape))
 

@@ -34,6 +34,8 @@ class Encoder(nn.Module):
         numbers = self.body(x)
         if self.family == "bernoulli":
             return td.Independent(td.Bernoulli(logits=numbers), 1)
+        if numbers.shape[-1] % 2:
+            raise ShapeError(f"the body of a Gaussian encoder gives two numbers per latent, got {numbers.shape[-1]}")
         mean, log_std = numbers.chunk(2, dim=-1)
         # Beyond e^12 a deviation and its square leave what single precision can sum; no trained latent comes near.
         return td.Independent(td.Normal(mean, log_std.clamp(min=-12, max=12).exp()), 1)

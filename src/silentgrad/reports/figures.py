@@ -16,7 +16,7 @@ from torch import Tensor
 from silentgrad.records import Metrics
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
-TILE, GAP, MARGIN, LABELS = 128, 8, 8, 132  # figure pixels
+TILE, GAP, MARGIN, LABELS, LETTER = 128, 8, 8, 132, 13  # figure pixels
 COLUMNS = 10
 
 # Okabe and Ito's colours, told apart by colour-blind readers
@@ -28,16 +28,16 @@ def reconstructions(pictures: dict[str, Tensor]) -> Figure:
     """Originals, reconstructed means under them, and the learned standard deviations when there are any."""
     rows = {"original": pictures["originals"], "mean": pictures["means"]}
     if "stds" in pictures:
-        rows["std. dev."] = _unit_range(pictures["stds"])
+        rows["std. dev."] = unit_range(pictures["stds"])
     count = min(COLUMNS, *map(len, rows.values()))
-    return _image_figure(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
+    return image_figure(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
 
 
 def samples(pictures: dict[str, Tensor]) -> Figure:
     """Decoded draws from the prior, in a grid."""
     images = pictures["samples"]
     fullest = min(range(8, 13), key=lambda columns: -len(images) % columns)  # fewest holes in the last row
-    return _image_figure(images, min(fullest, len(images)), [])
+    return image_figure(images, min(fullest, len(images)), [])
 
 
 def curves(metrics: Metrics, limit_bpd: float | None = None) -> Figure:
@@ -129,16 +129,17 @@ def _named_lines(axes: Axes) -> Iterable[Line2D]:
     return (line for line in axes.get_lines() if not str(line.get_label()).startswith("_"))
 
 
-def _unit_range(images: Tensor) -> Tensor:
+def unit_range(images: Tensor) -> Tensor:
+    """Images moved and scaled so that the smallest number is 0 and the largest 1."""
     low, high = images.aminmax()
     return (images - low) / (high - low).clamp(min=1e-12)
 
 
-def _image_figure(images: Tensor, columns: int, labels: list[str]) -> Figure:
+def image_figure(images: Tensor, columns: int, labels: list[str]) -> Figure:
     """Images row by row, one figure pixel or a whole number of them for each of theirs."""
     grid = _grid(_tiles(images), columns)
     height, width = grid.shape[:2]
-    left = LABELS if labels else MARGIN
+    left = max(LABELS, LETTER * (2 + max(map(len, labels)))) if labels else MARGIN
     full_width, full_height = left + width + MARGIN, height + 2 * MARGIN
     figure = Figure(figsize=(full_width / DPI, full_height / DPI), dpi=DPI)
     axes = figure.add_axes((left / full_width, MARGIN / full_height, width / full_width, height / full_height))

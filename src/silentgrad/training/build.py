@@ -58,9 +58,16 @@ def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> Gu
 
 def variance_schedule(config: ModelConfig) -> Schedule:
     """The fixed variance over epochs."""
-    if config.variance_start is None:
-        return constant(config.variance)
-    return geometric(config.variance_start, config.variance_factor, config.variance)
+    return _shrinking(config.variance_start, config.variance_factor, config.variance)
+
+
+def temperature_schedule(config: ModelConfig) -> Schedule:
+    """The temperature of Gumbel-Softmax over epochs."""
+    return _shrinking(config.temperature_start, config.temperature_factor, config.temperature)
+
+
+def _shrinking(start: float | None, factor: float, end: float) -> Schedule:
+    return constant(end) if start is None else geometric(start, factor, end)
 
 
 def _encoder(config: ModelConfig, event_shape: torch.Size) -> Encoder:
@@ -99,7 +106,7 @@ def _estimator(config: ModelConfig) -> Estimator:
     estimators: dict[str, Callable[[], Estimator]] = {
         "exact": Exact,
         "reparameterized": Reparameterized,
-        "gumbel-softmax": lambda: GumbelSoftmax(config.temperature),
+        "gumbel-softmax": lambda: GumbelSoftmax(temperature_schedule(config), config.hard),
         "straight-through": StraightThrough,
         "reinforce": Reinforce,
         "rloo": Rloo,

@@ -1,8 +1,10 @@
 """What a training run is told: plain dataclasses, from which the command line and the recipes follow."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+import yaml  # type: ignore[import-untyped]
 
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.models import Weighting
@@ -47,6 +49,9 @@ class ModelConfig:
         estimator: Of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is alone.
             With both decoders, none trains the encoder by the linear one only ("None + SG").
         temperature: Of gumbel-softmax.
+        temperature_start: Start the temperature here and shrink it every epoch, down to `temperature`.
+        temperature_factor: By which it shrinks.
+        hard: Round gumbel-softmax's samples and pass the relaxed ones' gradient.
         variance: The fixed variance.
         variance_start: Start the fixed variance here and shrink it every epoch; keeps Bernoulli latents unsaturated.
         variance_factor: By which it shrinks.
@@ -67,6 +72,9 @@ class ModelConfig:
     nonlinear: bool = True
     estimator: EstimatorName = "reparameterized"
     temperature: float = 0.5
+    temperature_start: float | None = None
+    temperature_factor: float = 0.9
+    hard: bool = False
     variance: float = 0.01
     variance_start: float | None = None
     variance_factor: float = 0.7
@@ -91,6 +99,7 @@ class TrainConfig:
         accelerator: As Lightning names them: auto, cpu, gpu, mps.
         devices: How many processes, one per device.
         precision: As Lightning names them: 32-true, bf16-mixed, 64-true.
+        keep: Epochs whose weights are kept, in epochs/ of the run's folder.
         iwae_samples: Samples of the importance-weighted bound in the final evaluation; 1 is the ELBO.
         tensorboard: Log for TensorBoard too (needs the extra of that name).
     """
@@ -104,5 +113,28 @@ class TrainConfig:
     accelerator: str = "auto"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
+    keep: list[int] = field(default_factory=list)
     iwae_samples: int = 1
     tensorboard: bool = False
+
+
+class Settings(NamedTuple):
+    """All that a run is told."""
+
+    data: DataConfig
+    model: ModelConfig
+    train: TrainConfig
+
+    def as_yaml(self) -> str:
+        """As a run's `config.yaml` and a recipe have it."""
+        content = {name: asdict(part) for name, part in self._asdict().items()}
+        content["data"]["root"] = None if self.data.root is None else str(self.data.root)
+        return str(yaml.safe_dump(content, sort_keys=False))
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a recipe or a run's `config.yaml`; what the file leaves out is the default."""
+    content: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text())
+    data = DataConfig(**content.get("data", {}))
+    data.root = Path(data.root) if data.root else None
+    return Settings(data, ModelConfig(**content.get("model", {})), TrainConfig(**content.get("train", {})))

@@ -69,7 +69,9 @@ class TrainingPlan(lightning.LightningModule):
             )
             if parameters
         ]
-        return torch.optim.AdamW(groups, lr=self.config.lr, betas=(0.9, 0.95))
+        # Fused updates take a fifth of the time; under mixed precision Lightning refuses to clip their gradients.
+        fused = self.config.precision != "bf16-mixed"
+        return torch.optim.AdamW(groups, lr=self.config.lr, betas=(0.9, 0.95), fused=fused)
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(mixed(self.config.seed, self.epoch, self.global_rank))

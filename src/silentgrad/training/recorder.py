@@ -6,13 +6,14 @@ import io
 import platform
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 
-from silentgrad.records import write_atomically
+from silentgrad.records import write_atomically, write_tensors_atomically
 from silentgrad.training.loop import TrainingPlan
 
 COLUMNS = (
@@ -68,6 +69,23 @@ class Recorder(lightning.Callback):
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomically(self.path, text.getvalue().encode())
+
+
+class Keeper(lightning.Callback):
+    """Keeps the model's weights of chosen epochs.
+
+    Args:
+        folder: The run's.
+        epochs: Which, counted from 1.
+    """
+
+    def __init__(self, folder: Path, epochs: Collection[int]) -> None:
+        self.folder, self.epochs = folder / "epochs", epochs
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and isinstance(plan, TrainingPlan) and plan.epoch in self.epochs:
+            self.folder.mkdir(exist_ok=True)
+            write_tensors_atomically(self.folder / f"{plan.epoch}.safetensors", plan.model.state_dict())
 
 
 def environment() -> dict[str, str]:

@@ -1,34 +1,34 @@
 """A training run from start to finish: a folder with everything about it."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-import yaml  # type: ignore[import-untyped]
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.data import ImageData, Images, dequantise
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import prior_of
 from silentgrad.ppca import ppca_bound
-from silentgrad.records import write_atomically, write_json_atomically
+from silentgrad.records import write_atomically, write_json_atomically, write_tensors_atomically
 from silentgrad.training.build import build_model, variance_schedule
-from silentgrad.training.config import DataConfig, ModelConfig, TrainConfig
+from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
 from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
-from silentgrad.training.recorder import Recorder, environment
+from silentgrad.training.recorder import Keeper, Recorder, environment
 
 PICTURES, SAMPLES = 16, 64
 
@@ -38,9 +38,15 @@ class RunError(SilentgradError):
 
 
 def train_model(
-    data: DataConfig, model: ModelConfig, train: TrainConfig, folder: Path, resume: bool = False, quiet: bool = False
+    data: DataConfig,
+    model: ModelConfig,
+    train: TrainConfig,
+    folder: Path,
+    resume: bool = False,
+    quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
-    """Trains a model and leaves a run's folder.
+    """Trains a model and leaves a run's folder, whose figures are those of the epoch with the best validation BPD.
 
     Args:
         data: Which images.
@@ -49,6 +55,7 @@ def train_model(
         folder: Where the run goes; it must not exist, unless `resume`.
         resume: Go on from the last finished epoch of the run in `folder`.
         quiet: No progress bar.
+        callbacks: More of Lightning's callbacks.
 
     Returns:
         The summary, as in the folder's `summary.json`.
@@ -57,36 +64,54 @@ def train_model(
     images.setup()
     torch.manual_seed(mixed(train.seed, 0))
     vae = build_model(model, images.images.event_shape, images.images.levels)
+    logger = _logger(train, folder)
     # Only now, so that what cannot be trained leaves no folder behind.
-    checkpoint = _prepare(folder, {"data": data, "model": model, "train": train}, resume)
+    checkpoint = _prepare(folder, Settings(data, model, train), resume)
     if vae.linear is not None and model.start != "random" and checkpoint is None:
-        vae.linear.init_from_data(_seen(images.images.train[:10_000], images.images.levels, train.seed), model.start)
+        prior = td.Normal(0.0, 1.0) if model.latent == "gaussian" else td.Bernoulli(0.5)
+        seen = _seen(images.images.train[:10_000], images.images.levels, train.seed)
+        vae.linear.init_from_data(seen, model.start, prior)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
     start = time.perf_counter()
     with _without_known_remarks():
-        trainer = _trainer(train, folder, quiet)
+        trainer = _trainer(train, folder, quiet, callbacks, logger)
         try:
             trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+        except OSError as error:
+            raise RunError(
+                f"cannot write to {folder}: {error.strerror or error}. All epochs up to the last checkpoint are safe: "
+                "make room, then go on with --resume true"
+            ) from error
         except ValueError as error:
             if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
                 raise
             # a latent (torch.distributions) or a decoder met NaN before the loss did
-            raise DivergedError(f"{error} (in epoch {plan.epoch}). {ADVICE}") from error
+            reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
+            raise DivergedError(f"{reason} (in epoch {plan.epoch}). {ADVICE}") from error
         plan.iwae_samples = train.iwae_samples
-        trainer.test(plan, datamodule=images, verbose=False)
+        trainer.test(plan, datamodule=images, verbose=False, ckpt_path=_best(folder), weights_only=True)
     if trainer.is_global_zero:
         _finish(folder, plan, images.images, model, time.perf_counter() - start)
     return plan.figures
 
 
 def load_run(folder: Path, images: Images) -> GuidedVAE:
-    """The trained model of a finished run, its weights read without executing anything from the file."""
+    """The trained model of a finished run."""
     path = folder / "model.safetensors"
     if not path.exists():
         raise RunError(f"{folder} holds no finished run: it has no {path.name}")
+    return load_weights(folder, path, images)
+
+
+def load_weights(folder: Path, path: Path, images: Images) -> GuidedVAE:
+    """The model of the run in a folder with the weights of a file, read without executing anything from it."""
     vae = build_model(read_config(folder)[1], images.event_shape, images.levels)
     try:
         vae.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise RunError(f"there are no weights in {path}") from None
+    except SafetensorError as error:
+        raise RunError(f"cannot read {path}: {error}") from None
     except RuntimeError as error:
         raise RunError(
             f"the model in {folder} does not fit images of shape {tuple(images.event_shape)}: {error}"
@@ -94,18 +119,15 @@ def load_run(folder: Path, images: Images) -> GuidedVAE:
     return vae.eval()
 
 
-def read_config(folder: Path) -> tuple[DataConfig, ModelConfig, TrainConfig]:
+def read_config(folder: Path) -> Settings:
     """The settings of the run in a folder."""
     path = folder / "config.yaml"
     if not path.exists():
         raise RunError(f"{folder} holds no run: it has no config.yaml")
-    content = yaml.safe_load(path.read_text())
-    root = content["data"].pop("root", None)
-    data = DataConfig(**content["data"], root=Path(root) if root else None)
-    return data, ModelConfig(**content["model"]), TrainConfig(**content["train"])
+    return read_settings(path)
 
 
-def _prepare(folder: Path, settings: dict[str, Any], resume: bool) -> Path | None:
+def _prepare(folder: Path, settings: Settings, resume: bool) -> Path | None:
     """Makes the folder, or finds the checkpoint to resume from."""
     checkpoint = folder / "checkpoints" / "last.ckpt"
     if not first_process():
@@ -117,11 +139,13 @@ def _prepare(folder: Path, settings: dict[str, Any], resume: bool) -> Path | Non
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder} exists: choose another --folder, or go on with that run by --resume true")
     folder.mkdir(parents=True, exist_ok=True)
-    content = {name: dataclasses.asdict(value) for name, value in settings.items()}
-    content["data"]["root"] = None if content["data"]["root"] is None else str(content["data"]["root"])
-    write_atomically(folder / "config.yaml", yaml.safe_dump(content, sort_keys=False).encode())
+    write_atomically(folder / "config.yaml", settings.as_yaml().encode())
     write_json_atomically(folder / "environment.json", environment())
     return None
+
+
+def _best(folder: Path) -> Path:
+    return folder / "checkpoints" / "best.ckpt"
 
 
 def first_process() -> bool:
@@ -129,12 +153,14 @@ def first_process() -> bool:
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
-def _trainer(train: TrainConfig, folder: Path, quiet: bool) -> lightning.Trainer:
+def _trainer(
+    train: TrainConfig, folder: Path, quiet: bool, more: Sequence[Callback], logger: Logger | bool
+) -> lightning.Trainer:
     checkpoints = ModelCheckpoint(
         folder / "checkpoints", filename="best", monitor="valid_bpd", save_last=True, enable_version_counter=False
     )
-    callbacks: list[Callback] = [checkpoints, Recorder(folder)] + ([] if quiet else [RichProgressBar()])
-    logger: Logger | bool = TensorBoardLogger(folder, name="tensorboard", version="") if train.tensorboard else False
+    callbacks: list[Callback] = [checkpoints, Recorder(folder), Keeper(folder, train.keep), *more]
+    callbacks += [] if quiet else [RichProgressBar()]
     return lightning.Trainer(
         accelerator=train.accelerator,
         devices=train.devices,
@@ -152,6 +178,15 @@ def _trainer(train: TrainConfig, folder: Path, quiet: bool) -> lightning.Trainer
     )
 
 
+def _logger(train: TrainConfig, folder: Path) -> Logger | bool:
+    if not train.tensorboard:
+        return False
+    try:
+        return TensorBoardLogger(folder, name="tensorboard", version="")
+    except ModuleNotFoundError as error:
+        raise RunError("--train.tensorboard needs an extra: pip install 'silentgrad[tensorboard]'") from error
+
+
 @contextlib.contextmanager
 def _without_known_remarks() -> Iterator[None]:
     """Silences what Lightning says about things that are meant: no worker processes, resuming, its advertisements."""
@@ -159,8 +194,8 @@ def _without_known_remarks() -> Iterator[None]:
     level = log.level
     log.setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        for message in (".*does not have many workers.*", ".*Checkpoint directory.*", ".*LeafSpec.*"):
-            warnings.filterwarnings("ignore", message)
+        for remark in ("does not have many workers", "Checkpoint directory", "LeafSpec", "logging interval"):
+            warnings.filterwarnings("ignore", f".*{remark}.*")
         try:
             yield
         finally:
@@ -194,12 +229,13 @@ def _finish(folder: Path, plan: TrainingPlan, images: Images, model: ModelConfig
         **({} if limit is None else {"limit_bpd": limit}),
         "seconds": round(seconds, 1),
         "epochs": plan.trainer.max_epochs,
+        "best_epoch": int(torch.load(_best(folder), weights_only=True, mmap=True)["epoch"]) + 1,
         "parameters": sum(p.numel() for p in plan.model.parameters()),
     }
     plan.figures = summary
     vae = plan.model.cpu().eval()
-    save_file({k: v.contiguous() for k, v in vae.state_dict().items()}, folder / "model.safetensors")
-    save_file(pictures(vae, images), folder / "pictures.safetensors")
+    write_tensors_atomically(folder / "model.safetensors", vae.state_dict())
+    write_tensors_atomically(folder / "pictures.safetensors", pictures(vae, images))
     write_json_atomically(folder / "summary.json", summary)
 
 

@@ -1,0 +1,16 @@
+"""Measurements of gradients: their variance and its sources, their bias against enumeration."""
+
+from silentgrad.analysis.bias import Bias, gradient_bias, log_term_bias
+from silentgrad.analysis.tally import Decomposition, Figures, Group
+from silentgrad.analysis.variance import MethodName, gradient_variance
+
+__all__ = [
+    "Bias",
+    "Decomposition",
+    "Figures",
+    "Group",
+    "MethodName",
+    "gradient_bias",
+    "gradient_variance",
+    "log_term_bias",
+]

@@ -1,0 +1,88 @@
+r"""One draw after another of an estimator's gradient, up to the latent's parameters and no further.
+
+The encoder's part of a gradient is linear: with J the Jacobian of the latent's parameters in the encoder's, a draw's
+gradient is :math:`g_s = J^T c_s`, where the cotangent :math:`c_s` is the gradient in the latent's parameters. The
+cotangent is small, and costs the decoder's evaluation only.
+
+A linear decoder takes several draws at a time. With a fixed variance it is evaluated through its sufficient statistics,
+
+.. math:: \log p(x|z) = \log p(x|0) + h \cdot z - \tfrac12 z \cdot G z,\quad
+          h = W^T \Sigma^{-1} (x - b),\; G = W^T \Sigma^{-1} W,
+
+whose products are latents x latents instead of latents x outputs, and which has its gradient h - G z on the way.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from silentgrad.analysis.latents import Parts
+from silentgrad.decoders import LinearDecoder, LinearGaussian
+from silentgrad.decoders.linear import LogProbOf
+from silentgrad.estimators import Estimator, LogProb
+from silentgrad.estimators.base import value_with_gradient_of
+
+Cotangent = list[Tensor]
+AT_ONCE = 2**18  # numbers per evaluation: few calls, and what they work on stays in a processor's cache
+
+
+class RepeatedLogProb(LogProbOf):
+    """log p(x|z) for latents `(draws * batch, ...)`, draw after draw."""
+
+    def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
+        super().__init__(decoder, x)
+        self.at_once = max(1, AT_ONCE // x.numel())
+
+    def __call__(self, z: Tensor) -> Tensor:
+        count = len(z) // len(self.x)
+        return self.decoder(z).log_prob(self.x.repeat(count, *[1] * (self.x.dim() - 1)))
+
+
+class QuadraticLogProb(LogProbOf):
+    """The same for a fixed variance, through the sufficient statistics; may be differentiated once."""
+
+    @torch.no_grad()
+    def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:
+        super().__init__(decoder, x)
+        weight, residual = decoder.mean.weight, x.flatten(1) - decoder.mean.bias
+        scaled = weight / decoder.variance.reshape(-1, 1)
+        self.h, self.G = residual @ scaled, weight.T @ scaled
+        self.at_zero = decoder(torch.zeros_like(self.h)).log_prob(x)
+        self.at_once = max(1, AT_ONCE // self.h.numel())
+
+    def __call__(self, z: Tensor) -> Tensor:
+        z = z.unflatten(0, (-1, len(self.h)))
+        fixed = z.detach()
+        along_gradient = (z * (self.h - fixed @ self.G)).sum(-1)
+        value = self.at_zero + ((fixed * self.h).sum(-1) + along_gradient) / 2
+        return value_with_gradient_of(value, along_gradient).flatten()
+
+
+def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
+    """log p(x|z) as an estimator takes it, in training."""
+    return decoder.log_prob_of(x) if isinstance(decoder, LinearDecoder) else lambda z: decoder(z).log_prob(x)
+
+
+def quick_log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
+    """The same function, a linear decoder's for several draws at a time: its attribute `at_once` says how many."""
+    if isinstance(decoder, LinearGaussian):
+        return QuadraticLogProb(decoder, x)
+    return RepeatedLogProb(decoder, x) if isinstance(decoder, LinearDecoder) else log_prob_of(decoder, x)
+
+
+def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int) -> Iterator[Cotangent]:
+    """Gradients in the latent's parameters of -E[log p(x|z)], averaged over the batch.
+
+    Yields:
+        One draw or several, `(count, batch, ...)` for each parameter. An exact estimator owes the same bits to every
+        draw, and a matrix product may round its rows differently: its draws are evaluated one by one.
+    """
+    batch = len(parts.tensors[0])
+    at_once = 1 if estimator.exact else getattr(log_prob, "at_once", 1)
+    for start in range(0, draws, at_once):
+        count = min(at_once, draws - start)
+        leaves = [t.detach().repeat(count, *[1] * (t.dim() - 1)).requires_grad_() for t in parts.tensors]
+        loss = -estimator(parts.rebuild(leaves), log_prob).sum() / batch
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        yield [gradient.unflatten(0, (count, batch)) for gradient in gradients]

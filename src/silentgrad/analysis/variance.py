@@ -1,0 +1,127 @@
+r"""The decomposition of the encoder's gradient variance into what batches and what latent draws contribute.
+
+With :math:`g_{ns}` the gradient of the training loss for batch n and draw s, N batches and S draws each,
+
+.. math::
+    \mathrm{Est} = \mathrm{mean}_n \mathrm{var}_s\, g_{ns},\qquad
+    \mathrm{Batch} = \mathrm{var}_n(\mathrm{mean}_s\, g_{ns}) - \mathrm{Est} / S,\qquad
+    \mathrm{SNR} = \frac{|E g|^2}{\mathrm{Est} + \mathrm{Batch}},
+
+variances with S - 1 and N - 1 and summed over the encoder's parameters. :math:`|E g|^2` is estimated by
+:math:`|\bar g|^2 - \mathrm{var}_n(\mathrm{mean}_s\, g_{ns}) / N`, so every figure but the quotients is unbiased; Batch
+and SNR can come out negative where noise hides them.
+
+Standard errors are jackknifed over consecutive pairs of batches. A pair has its own unbiased estimates of all three,
+:math:`\tfrac12 |\bar g_1 - \bar g_2|^2` of the batches' variance and :math:`\bar g_1 \cdot \bar g_2` of
+:math:`|E g|^2`, so one earlier gradient is all that has to be kept. They cover batches, draws and signs together, and
+are too large rather than too small: the figures compare all batches with each other, not only those in a pair.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from silentgrad.analysis.batch import MeasuredBatch, encoder_parameters
+from silentgrad.analysis.drawing import log_prob_of, quick_log_prob_of
+from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sketch, added
+from silentgrad.analysis.tally import Decomposition, Tally
+from silentgrad.errors import DomainError
+from silentgrad.estimators import Estimator
+from silentgrad.models import GuidedVAE
+
+MethodName = Literal["sketch", "every"]
+FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
+
+
+def gradient_variance(
+    model: GuidedVAE,
+    batches: Iterable[Tensor],
+    draws: int,
+    estimators: Mapping[str, Estimator] | Iterable[Estimator],
+    method: MethodName = "sketch",
+    products: int = 8,
+    epoch: int | None = None,
+    seed: int = 0,
+) -> dict[str, Decomposition]:
+    """How much of the encoder's gradient noise is the batches', and how much the estimator's.
+
+    Args:
+        model: The VAE, measured as it stands: call `model.eval()` first for batch normalisation with its running
+            statistics. The estimators are applied to `model.decoder`.
+        batches: Dequantised images, at least four batches of one size; each is encoded once. Wrap them in
+            `rich.progress.track` to see progress.
+        draws: Latent draws per batch. Memory does not grow with them. An exact estimator draws nothing: it is evaluated
+            twice, so that its variance is measured and not assumed.
+        estimators: By name, or as a list to be named after their classes. They are copied. One that learns in training
+            (REINFORCE's baseline) takes one training step on each batch and is then held for the draws.
+        method: "every" computes every draw's gradient, "sketch" a few random combinations of them.
+        products: Vector-Jacobian products per batch of the sketch.
+        epoch: Measure the guided objective of this epoch, w_lin times the linear decoder's closed form and 1 - w_lin
+            times the estimator's; absent, the estimator's alone.
+        seed: Of draws and signs. The global random state is left as it was, and the draws do not depend on the method.
+
+    Returns:
+        A decomposition for each estimator, in their order.
+
+    Example:
+        >>> import silentgrad as sg
+        >>> from silentgrad.networks import Encoder, mlp_body
+        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), 6), "gaussian"), sg.LinearGaussian(3, (1, 2, 2)))
+        >>> found = gradient_variance(model, torch.rand(4, 5, 1, 2, 2), 10, [sg.Exact(), sg.Reparameterized()])
+        >>> found["Exact"].est, found["Reparameterized"].est > 0
+        (0.0, True)
+    """
+    if draws < 2 or products < 1:
+        raise DomainError(f"a variance needs at least 2 draws and 1 product, got {draws} and {products}")
+    copies = {name: copy.deepcopy(estimator) for name, estimator in named(estimators).items()}
+    tallies = {name: Tally(2 if estimator.exact else draws) for name, estimator in copies.items()}
+    exact: Gradient = []
+    seeds = torch.Generator().manual_seed(seed)
+    log_prob = log_prob_of if method == "every" else quick_log_prob_of
+    for x in batches:
+        batch = MeasuredBatch(model, x, log_prob(model.decoder, x), epoch)
+        exact = added(exact, batch.exact_gradient())
+        for name, tally in tallies.items():
+            draw_seed, sign_seed = torch.randint(2**62, (2,), generator=seeds).tolist()
+            with seeded(draw_seed, x.device):
+                how = _method(method, batch.pullback, products, sign_seed)
+                found = batch.over_draws(copies[name], how, tally.draws)
+            tally.add(batch.pullback(found.mean), found.variance)
+    if min(tally.batches for tally in tallies.values()) < FEWEST_BATCHES:
+        raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
+    names = list(encoder_parameters(model))
+    return {name: tally.result(names, exact) for name, tally in tallies.items()}
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Randomness of its own; the global random state is put back afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> Method:
+    if name == "every":
+        return Every(pullback)
+    if name == "sketch":
+        return Sketch(pullback, products, torch.Generator().manual_seed(seed))
+    raise DomainError(f'method has to be "sketch" or "every", got {name!r}')
+
+
+def named(estimators: Mapping[str, Estimator] | Iterable[Estimator]) -> dict[str, Estimator]:
+    """Estimators by name; a list is named after their classes."""
+    if isinstance(estimators, Mapping):
+        named = dict(estimators)
+    else:
+        listed = list(estimators)
+        named = {type(estimator).__name__: estimator for estimator in listed}
+        if len(named) < len(listed):
+            raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
+    if not named:
+        raise DomainError("there is no estimator to measure")
+    return named

@@ -1,0 +1,1 @@
+"""Experiments: many runs and what they say together."""

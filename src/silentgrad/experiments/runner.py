@@ -1,0 +1,113 @@
+"""Many runs, side by side, each in a process of its own; what is finished is skipped, what was interrupted goes on."""
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from silentgrad.errors import SilentgradError
+from silentgrad.experiments.cells import Cell, same_experiment
+from silentgrad.records import write_json_atomically
+from silentgrad.training import DivergedError, Settings, read_config, train_model
+
+POLL_SECONDS = 0.5
+FAILURE = "failure.json"
+
+
+class ExperimentError(SilentgradError):
+    """A run of an experiment could not be made, or was made with other settings."""
+
+
+def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, accelerator: str) -> None:
+    """Makes the runs that are missing in `folder`.
+
+    Args:
+        cells: The runs.
+        folder: Each run goes into a folder of its name in here.
+        jobs: How many at a time; each takes its share of the processor's cores.
+        root: Folder that holds the datasets.
+        accelerator: As Lightning names them.
+    """
+    if jobs < 1:
+        raise ExperimentError(f"jobs has to be at least 1, got {jobs}")
+    for cell in cells:
+        _require_same_settings(cell, folder / cell.name)
+    waiting = [cell for cell in cells if not finished(folder / cell.name)]
+    done = len(cells) - len(waiting)
+    Console().print(f"{len(cells)} runs in {folder}, {done} of them finished before", soft_wrap=True)
+    if not waiting:
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with _progress() as progress, _workers(min(jobs, len(waiting)), threads) as workers:
+        task = progress.add_task("epochs", total=sum(cell.settings.train.epochs for cell in waiting))
+        futures = {
+            workers.submit(_train, _placed(cell.settings, root, accelerator), folder / cell.name): cell.name
+            for cell in waiting
+        }
+        pending = set(futures)
+        while pending:
+            ended, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
+            for future in ended:
+                _require_success(future, futures[future])
+            progress.update(task, completed=sum(_epochs(folder / cell.name) for cell in waiting))
+
+
+def finished(folder: Path) -> bool:
+    """Whether a run has come to its end, be it that it diverged."""
+    return (folder / "summary.json").exists() or (folder / FAILURE).exists()
+
+
+def _require_same_settings(cell: Cell, folder: Path) -> None:
+    if (folder / "config.yaml").exists() and not same_experiment(read_config(folder), cell.settings):
+        raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
+
+
+def _placed(settings: Settings, root: Path | None, accelerator: str) -> Settings:
+    data = settings.data if root is None else replace(settings.data, root=root)
+    return settings._replace(data=data, train=replace(settings.train, accelerator=accelerator))
+
+
+def _train(settings: Settings, folder: Path) -> None:
+    """In a worker's process. A run that diverges would do so again, so its failure is a result."""
+    try:
+        train_model(*settings, folder, resume=(folder / "config.yaml").exists(), quiet=True)
+    except DivergedError as error:
+        write_json_atomically(folder / FAILURE, {"message": str(error)})
+
+
+def _require_success(future: Future[None], name: str) -> None:
+    error = future.exception()
+    if isinstance(error, BrokenProcessPool):
+        raise ExperimentError(f"the process of {name} was killed; call again to go on with it")
+    if error is not None:
+        raise error
+
+
+@contextlib.contextmanager
+def _workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one; their runs go on from the last finished epoch the next time."""
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(count, context, torch.set_num_threads, (threads,))
+    try:
+        yield executor
+    finally:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        executor.shutdown(cancel_futures=True)
+
+
+def _progress() -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+
+
+def _epochs(folder: Path) -> int:
+    path = folder / "metrics.csv"
+    return len(path.read_text().splitlines()) - 1 if path.exists() else 0

@@ -1,0 +1,160 @@
+"""The paper's tables at the smallest scale: every page is made, what is done is kept, the arithmetic is right."""
+
+import csv
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from browser import WIDTHS, look, needs_browser
+from silentgrad.cli.main import main
+from silentgrad.errors import SilentgradError
+from silentgrad.experiments import paper
+from silentgrad.experiments.cells import fixed_cells, learned_cells, recipe_of
+from silentgrad.experiments.runner import FAILURE, run_all
+from silentgrad.experiments.tables import Results, fixed_table, learned_table, spread
+from silentgrad.reports.tables import write_tables
+from silentgrad.training.recipes import recipe_names
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+SMOKE = ["--scale", "smoke", "--seeds", "1", "--accelerator", "cpu", "--jobs", "1"]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reproduce")
+    main(["reproduce", "all", *SMOKE, "--folder", str(folder)])
+    return folder
+
+
+@pytest.mark.parametrize("table", ["fixed", "variance", "bpd", "kld", "mse"])
+def test_every_table_is_written_in_four_forms(everything: Path, table: str) -> None:
+    record = json.loads((everything / f"{table}.json").read_text())
+    rows = len(record["rows"])
+    assert rows == {"fixed": 11, "variance": 5}.get(table, 5)
+    markdown = (everything / f"{table}.md").read_text()
+    assert sum(line.startswith("| ") for line in markdown.splitlines()) == rows + 1
+    assert "silentgrad reproduce all --scale smoke" in markdown
+    assert "images digits instead of mnist" in markdown
+    assert (everything / f"{table}.tex").read_text().count(r"\\") == rows + 1
+    with (everything / f"{table}.csv").open(newline="") as file:
+        assert len(list(csv.reader(file))) == rows + 1
+    assert "<table>" in (everything / f"{table}.html").read_text()
+
+
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", ["fixed", "variance", "bpd", "kld", "mse", "figures"])
+def test_a_browser_shows_every_page(everything: Path, tmp_path: Path, page: str, width: int) -> None:
+    assert look(everything / f"{page}.html", width, tmp_path).problems == []
+
+
+def test_the_limit_and_the_papers_figures_stand_in_the_table(everything: Path) -> None:
+    record = json.loads((everything / "fixed.json").read_text())
+    limits = [row for row in record["rows"] if str(row[1]).startswith("limit")]
+    run = json.loads((everything / "mnist-fixed-gaussian-silent-seed0" / "summary.json").read_text())
+    assert [row[3] for row in limits] == [run["limit_bpd"]]
+    assert record["rows"][0][3] == {"mean": run["bpd"], "seeds": 1}
+    assert record["rows"][0][4] == paper.FIXED["gaussian", "silent"][0]
+
+
+def test_the_exact_estimator_has_no_variance(everything: Path) -> None:
+    record = json.loads((everything / "variance.json").read_text())
+    for row in record["rows"]:
+        estimates = row[3:8:3]
+        assert (set(estimates) == {0.0}) == (row[1] == "Silent Gradients")
+
+
+def test_what_is_done_is_not_done_again(everything: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = sorted(everything.glob("*/model.safetensors"))
+    before = [path.stat().st_mtime_ns for path in models]
+    assert len(models) == 10 + 8
+    main(["reproduce", "kld", *SMOKE, "--folder", str(everything)])
+    assert "8 of them finished before" in capsys.readouterr().out
+    assert [path.stat().st_mtime_ns for path in models] == before
+
+
+def test_runs_with_other_settings_are_refused(everything: Path) -> None:
+    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
+    other = cell._replace(settings=cell.settings._replace(train=cell.settings.train.__class__(epochs=3)))
+    with pytest.raises(SilentgradError, match="other settings"):
+        run_all([other], everything, 1, None, "cpu")
+
+
+def made_up(folder: Path, cells: Results, bpd: dict[str, list[float]]) -> None:
+    for cell in cells.cells:
+        (folder / cell.name).mkdir()
+        value = bpd[cell.method][cell.seed]
+        (folder / cell.name / "summary.json").write_text(json.dumps({"bpd": value, "mse": 1.0, "seconds": 60.0}))
+
+
+def test_means_deviations_and_verdicts(tmp_path: Path) -> None:
+    results = Results(
+        tmp_path, [c for c in learned_cells("cpu", ["mnist"], 3) if "reparam" in c.method or "gumbel" in c.method]
+    )
+    made_up(tmp_path, results, {"reparameterized": [4.0, 4.2, 4.4], "reparameterized-sg": [3.0, 3.1, 3.5],
+                                "gumbel-softmax": [1.0, 1.0, 1.0], "gumbel-softmax-sg": [2.0, 2.0, 2.0]})  # fmt: skip
+    table = learned_table("bpd", results, ["mnist"], "cpu")
+    row = next(row for row in table["rows"] if row[2] == "Reparameterization")
+    assert row[3]["mean"] == pytest.approx(4.2)
+    assert row[4]["std"] == pytest.approx(statistics.stdev([3.0, 3.1, 3.5]))
+    assert row[7] == "yes"
+    assert "MNIST, Continuous, Reparameterization: SG lowers BPD by 1.000, as in the paper." in table["verdicts"]
+    assert "MNIST, Discrete, Gumbel-Softmax: SG raises BPD by 1.000, unlike in the paper." in table["verdicts"]
+    assert any("epochs 20 instead of 200" in note for note in table["notes"])
+
+
+def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
+    results = Results(tmp_path, [cell for cell in fixed_cells("cpu", 2) if cell.latent == "bernoulli"])
+    made_up(tmp_path, results, {"silent": [6.9, 6.9], "gumbel-softmax": [7.0, 7.0], "reinforce": [7.1, 7.1]})
+    diverged = tmp_path / results.where(method="silent", scheduled=False)[1].name
+    (diverged / "summary.json").unlink()
+    (diverged / FAILURE).write_text('{"message": "the loss became nan"}')
+    gaussian = Results(tmp_path, [cell for cell in fixed_cells("cpu", 2) if cell.latent == "gaussian"])
+    made_up(tmp_path, gaussian, {"silent": [6.8, 6.8], "reparameterized": [6.7, 6.7]})
+    table = fixed_table(Results(tmp_path, [*gaussian.cells, *results.cells]), "cpu")
+    row = next(row for row in table["rows"] if row[:3] == ["Discrete", "Silent Gradients", "no"])
+    assert row[3] == "diverged (1 of 2)"
+    assert table["verdicts"][0].startswith("Continuous: the best is Reparameterization")
+    assert "unlike in the paper" in table["verdicts"][0]
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    assert spread([3.0]) == {"mean": 3.0, "seeds": 1}
+    assert spread([]) is None
+    record = tmp_path / "t.json"
+    record.write_text(json.dumps({"title": "A & B", "command": "c", "columns": ["", "x"], "best": [0], "notes": [],
+                                  "rows": [["<i>", {"mean": 1.25, "std": 0.5, "seeds": 3}]], "verdicts": [],
+                                  "digits": {"x": 1}, "curves": {}}))  # fmt: skip
+    page = write_tables(record).read_text()
+    assert "&lt;i&gt;" in page
+    assert "1.2 ± 0.5" in page
+    assert r"\textbf{1.2 $\pm$ 0.5}" in (tmp_path / "t.tex").read_text()
+    assert (tmp_path / "t.csv").read_text().splitlines()[1] == "<i>,1.25,0.5,3"
+
+
+@pytest.mark.parametrize("scale", ["cpu", "paper"])
+def test_every_cell_is_a_recipe(scale: str) -> None:
+    cells = [*fixed_cells(scale, 1), *learned_cells(scale, list(paper.DATASETS), 1)]
+    assert {recipe_of(cell, scale) for cell in cells} <= set(recipe_names())
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--datasets", "[mnits]"], "mnist, imagenet32, cifar10"),
+        (["--seeds", "0"], "at least 1"),
+        (["--jobs", "0"], "at least 1"),
+        (["--scale", "huge"], "scale"),
+    ],
+)
+def test_bad_options_are_named(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "bpd", *words, "--folder", str(tmp_path / "none")])
+    assert stop.value.code not in (0, None)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
