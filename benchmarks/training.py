@@ -17,11 +17,12 @@ import torch
 from torch import distributions as td
 
 from silentgrad import LinearGaussian
-from silentgrad.data import Batches, dequantise
+from silentgrad.data import Batches, Together, dequantise
 from silentgrad.networks import mlp_body
 from silentgrad.schedules import constant
 from silentgrad.training import ModelConfig, TrainConfig, TrainingPlan, build_model
 from silentgrad.training.recorder import Recorder
+from silentgrad.training.run import TOGETHER
 
 IMAGES = torch.randint(256, (64 * 300, 1, 28, 28), dtype=torch.uint8)
 LIMIT = 1.1
@@ -37,7 +38,7 @@ class Clock(lightning.Callback):
         self.start = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        self.epochs.append((time.perf_counter() - self.start) / trainer.num_training_batches)
+        self.epochs.append((time.perf_counter() - self.start) / (len(IMAGES) // 64))
 
 
 def under_lightning() -> float:
@@ -49,13 +50,15 @@ def under_lightning() -> float:
             accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
             enable_model_summary=False, callbacks=[clock, Recorder(Path(folder))],
         )  # fmt: skip
-        trainer.fit(plan, Batches(IMAGES, 64, shuffle=True, seed=0))
+        trainer.fit(plan, Together(Batches(IMAGES, 64, shuffle=True, seed=0), TOGETHER))
     return clock.epochs[0]
 
 
 def by_hand() -> float:
     encoder, decoder = mlp_body((1, 28, 28), 400), LinearGaussian(200, (1, 28, 28), 0.01)
-    optimizer = torch.optim.AdamW([*encoder.parameters(), *decoder.parameters()], lr=5e-4, betas=(0.9, 0.95), fused=True)
+    optimizer = torch.optim.AdamW(
+        [*encoder.parameters(), *decoder.parameters()], lr=5e-4, betas=(0.9, 0.95), fused=True
+    )
     order = torch.randperm(len(IMAGES))
     start = time.perf_counter()
     for indices in order.split(64):

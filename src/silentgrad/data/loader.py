@@ -1,5 +1,6 @@
 """Batches of images in memory or mapped from disk, without a worker process and without work per image."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -88,3 +89,38 @@ class Batches:
         mixed = np.random.SeedSequence((self.seed, self.epoch)).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(mixed[0]))
         return torch.randperm(len(self.images), generator=generator).to(self.images.device)
+
+
+class Together:
+    """Several batches at a time, for a loop that costs something each time it is asked for the next.
+
+    Args:
+        batches: What to take them from.
+        count: How many make one step of the loop.
+    """
+
+    batch_sampler = None
+
+    def __init__(self, batches: Batches, count: int) -> None:
+        self.batches, self.count = batches, count
+
+    def __len__(self) -> int:
+        return -(-len(self.batches) // self.count)
+
+    def __iter__(self) -> Iterator[list[tuple[int, Tensor]]]:
+        batches = iter(self.batches)
+        while group := list(itertools.islice(batches, self.count)):
+            yield group
+
+    @property
+    def sampler(self) -> Batches:
+        """Where Lightning looks for `set_epoch`."""
+        return self.batches
+
+    def state_dict(self) -> dict[str, int]:
+        """The position within the epoch."""
+        return self.batches.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Makes the next iteration start where the checkpoint was written."""
+        self.batches.load_state_dict(state)

@@ -8,7 +8,7 @@ from torch import Tensor
 from silentgrad.data import sources
 from silentgrad.data.catalogue import load
 from silentgrad.data.images import Images
-from silentgrad.data.loader import Batches
+from silentgrad.data.loader import Batches, Together
 
 
 class ImageData(lightning.LightningDataModule):
@@ -19,13 +19,21 @@ class ImageData(lightning.LightningDataModule):
         root: Folder that holds the datasets.
         batch_size: Images per step, over all processes.
         seed: Of the order of the training images.
+        together: Serve the training batches in groups of so many, as lists.
     """
 
     images: Images
 
-    def __init__(self, name: str = "digits", root: Path | None = None, batch_size: int = 64, seed: int = 0) -> None:
+    def __init__(
+        self,
+        name: str = "digits",
+        root: Path | None = None,
+        batch_size: int = 64,
+        seed: int = 0,
+        together: int | None = None,
+    ) -> None:
         super().__init__()
-        self.dataset, self.root, self.batch_size, self.seed = name, root, batch_size, seed
+        self.dataset, self.root, self.batch_size, self.seed, self.together = name, root, batch_size, seed, together
 
     def prepare_data(self) -> None:
         """Downloads what is missing; Lightning calls this in one process only."""
@@ -36,8 +44,9 @@ class ImageData(lightning.LightningDataModule):
         if not hasattr(self, "images"):
             self.images = load(self.dataset, self.root)
 
-    def train_dataloader(self) -> Batches:
-        return self._batches(self.images.train, shuffle=True)
+    def train_dataloader(self) -> Batches | Together:
+        batches = self._batches(self.images.train, shuffle=True)
+        return batches if self.together is None else Together(batches, self.together)
 
     def val_dataloader(self) -> Batches:
         return self._batches(self.images.valid, shuffle=False)

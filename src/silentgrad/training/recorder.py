@@ -32,8 +32,6 @@ class Recorder(lightning.Callback):
         self.path = folder / "metrics.csv"
         self.rows: list[dict[str, Any]] = []
         self.before = 0.0
-        self.loss = torch.zeros(())
-        self.steps = 0
 
     def on_train_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if self.path.exists():
@@ -42,15 +40,6 @@ class Recorder(lightning.Callback):
             self.before = float(self.rows[-1]["seconds"]) if self.rows else 0.0
         self.start = time.perf_counter()
 
-    def on_train_epoch_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        self.loss, self.steps = torch.zeros((), device=plan.device, dtype=torch.float64), 0
-
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, plan: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self.loss += outputs["loss"].detach()
-        self.steps += 1
-
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if not trainer.is_global_zero or not isinstance(plan, TrainingPlan):
             return
@@ -58,7 +47,7 @@ class Recorder(lightning.Callback):
             "epoch": plan.epoch,
             "seconds": round(self.before + time.perf_counter() - self.start, 3),
             **plan.figures,
-            "train_loss": self.loss.item() / max(1, self.steps),
+            "train_loss": torch.stack(plan.losses).double().mean().item(),
             "w_lin": plan.model.w_lin(plan.epoch),
             "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},

@@ -31,6 +31,7 @@ from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
 from silentgrad.training.recorder import Keeper, Recorder, environment
 
 PICTURES, SAMPLES = 16, 64
+TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
 
 
 class RunError(SilentgradError):
@@ -60,7 +61,9 @@ def train_model(
     Returns:
         The summary, as in the folder's `summary.json`.
     """
-    images = ImageData(data.name, data.root, data.batch_size, train.seed)
+    # One at a time with several processes: their gradients are averaged once per step of Lightning's loop.
+    together = TOGETHER if train.devices == 1 else 1
+    images = ImageData(data.name, data.root, data.batch_size, train.seed, together)
     images.setup()
     torch.manual_seed(mixed(train.seed, 0))
     vae = build_model(model, images.images.event_shape, images.images.levels)
@@ -167,7 +170,6 @@ def _trainer(
         strategy="ddp" if train.devices > 1 else "auto",
         precision=train.precision,
         max_epochs=train.epochs,
-        gradient_clip_val=train.clip or None,
         callbacks=callbacks,
         logger=logger,
         enable_progress_bar=not quiet,
