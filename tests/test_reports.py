@@ -174,7 +174,7 @@ def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
     figure = figures.reconstructions(images)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    factor, top, left = figures.TILE // 8, figures.MARGIN, figures.LABELS
+    factor, top, left = figures.TILE // 8, figures.MARGIN, round(figure.axes[0].get_window_extent().x0)
     drawn = torch.tensor(np.asarray(canvas.buffer_rgba()))[..., 0].float()
     first = drawn[top : top + figures.TILE, left : left + figures.TILE]
     expected = images["originals"][0, 0].repeat_interleave(factor, 0).repeat_interleave(factor, 1) * 255
@@ -244,7 +244,7 @@ def test_everything_a_page_is_given_is_escaped() -> None:
 
 
 def test_a_table_sets_numbers_right_text_left_and_marks_a_row() -> None:
-    page = html.table(["run", "bpd"], [["a", 2.5], [None, None]], "runs", marked=1)
+    page = html.table(["run", "bpd"], [["a", 2.5], [None, None]], "runs", marked=[1])
     assert '<th scope="col" class="text">run</th><th scope="col">bpd</th>' in page
     assert '<tr><td class="text">a</td><td>2.500</td></tr>' in page
     assert '<tr class="marked"><td class="text"></td><td></td></tr>' in page

@@ -36,7 +36,7 @@ def fixed(latent: str, method: str, scale: str) -> dict:
         model |= {"network": "conv", "channels": 32}
         return {"data": {"name": "mnist", "batch_size": 64}, "model": model, "train": {"epochs": 500, "lr": 5e-4}}
     if latent == "bernoulli":
-        model |= {"variance_start": 0.3, "variance_factor": 0.7}
+        model |= {"variance_start": 0.3, "variance_factor": 0.5}
     epochs = 25 if latent == "gaussian" else 20
     model |= {"network": "mlp", "hidden": [512]}
     return {"data": {"name": "mnist", "batch_size": 64}, "model": model, "train": {"epochs": epochs, "lr": 5e-4}}

@@ -113,7 +113,7 @@ def _written(scale: Scale) -> str:
 def _fixed(latent: str, method: str, scale: Scale, seed: int, scheduled: bool) -> Settings:
     settings = _seeded(read_recipe(f"mnist-fixed-{latent}-{method}-{_written(scale)}"), scale, seed)
     model = replace(settings.model, variance_start=SCHEDULE if scheduled else None)
-    return settings._replace(model=model, train=replace(settings.train, keep=KEPT_EPOCHS[scale]))
+    return settings._replace(model=model, train=replace(settings.train, keep=[] if scheduled else KEPT_EPOCHS[scale]))
 
 
 def _learned(dataset: str, latent: str, method: str, scale: Scale, seed: int) -> Settings:
@@ -137,4 +137,5 @@ def same_experiment(one: Settings, other: Settings) -> bool:
 def _essence(settings: Settings) -> dict[str, Any]:
     data = replace(settings.data, root=None)
     train = replace(settings.train, accelerator="auto", devices=1)
-    return {**asdict(data), **asdict(settings.model), **asdict(train)}
+    unused = {} if settings.model.variance_start is not None else {"variance_factor": None}
+    return {**asdict(data), **asdict(settings.model), **asdict(train), **unused}

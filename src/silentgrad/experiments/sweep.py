@@ -29,9 +29,10 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_s
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from silentgrad.data import load
 from silentgrad.errors import SilentgradError
 from silentgrad.records import Run, write_atomically, write_json_atomically
-from silentgrad.training import DivergedError, Settings, train_model
+from silentgrad.training import DivergedError, Settings, build_model, train_model
 
 HEARTBEAT, PATIENCE = 30, 120  # seconds: how often a process says that it is alive, and for how long it is believed
 TRIALS_BEFORE_PRUNING = 3
@@ -108,7 +109,10 @@ def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, lis
     late = [epoch for epoch in grid.cutoff if epoch > epochs] if "cutoff" in over else []
     if late:
         raise SweepError(f"cut-offs {late} come after the last of {epochs} epochs: give others by --grid.cutoff")
-    return {name: list(dict.fromkeys(getattr(grid, name))) for name in over}
+    space = {name: list(dict.fromkeys(getattr(grid, name))) for name in over}
+    if not all(space.values()):
+        raise SweepError("there is nothing to try: a list of --grid is empty")
+    return space
 
 
 def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Record]:
@@ -127,6 +131,9 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     """
     if sweep.around.train.devices > 1:
         raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
+    data, model, _ = sweep.around
+    images = load(data.name, data.root)
+    build_model(model, images.event_shape, images.levels)  # so that what cannot be trained leaves no study behind
     finished: list[int] = []
     with _study(sweep, storage) as study:
         write_records(study, sweep)
@@ -159,6 +166,8 @@ def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
             )
             _require_same_settings(study, sweep)
             yield study
+        except (SQLAlchemyError, StorageInternalError) as error:
+            raise SweepError(f"the database failed; once it works, the same command goes on: {error}") from error
         finally:
             storage.engine.dispose()
             optuna.logging.set_verbosity(verbosity)

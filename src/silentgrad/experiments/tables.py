@@ -182,7 +182,17 @@ def _notes(results: Results, scale: Scale) -> list[str]:
     ]
     if scale == "smoke":
         said.append("This scale shows that everything works; its figures mean nothing.")
-    return said + [f"Reduced: {sentence}." for sentence in reductions(results.cells, scale)]
+    return said + _images(results) + [f"Reduced: {sentence}." for sentence in reductions(results.cells, scale)]
+
+
+def _images(results: Results) -> list[str]:
+    """How many images each dataset was trained on: a folder may hold a part of a dataset only."""
+    found = {}
+    for cell in results.cells:
+        path = results.folder / cell.name / "summary.json"
+        if path.exists():
+            found[paper.DATASETS[cell.dataset]] = read_json(path).get("train_images")
+    return [f"{dataset}: {count:,} training images." for dataset, count in found.items() if count is not None]
 
 
 def _label(cell: Cell) -> str:

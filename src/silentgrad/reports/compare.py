@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from silentgrad.records import Metrics, RecordError, Run, write_atomically
 from silentgrad.reports import html
-from silentgrad.reports.figures import DPI, _dress, _points, _y_limits
+from silentgrad.reports.figures import DPI, dress, points, y_limits
 
 # Okabe and Ito's colours without yellow, which is faint on white; then the same again with another line style
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -128,7 +128,9 @@ def _page(runs: dict[str, Run], table: Table) -> str:
     finished = [bpd for run in runs.values() if (bpd := html.finite(run.summary.get("bpd"))) is not None]
     best = [run.summary.get("bpd") for run in runs.values()].index(min(finished)) if finished else None
     sections = [
-        html.header(title, html.table(*table, "The runs, their settings and figures", marked=best)),
+        html.header(
+            title, html.table(*table, "The runs, their settings and figures", marked=[] if best is None else [best])
+        ),
         html.section("Curves", html.picture(html.png(curves(runs)), _caption(runs))),
     ]
     if reached := reaches(runs):
@@ -162,7 +164,7 @@ def curves(runs: dict[str, Run]) -> Figure:
 def _panel(axes: Axes, runs: dict[str, Run], metric: str, clock: str) -> None:
     values: list[float] = []
     for number, (name, run) in enumerate(runs.items()):
-        times, column = _points(run.metrics, clock, f"valid_{metric}")
+        times, column = points(run.metrics, clock, f"valid_{metric}")
         values += column
         style = STYLES[number // len(COLOURS) % len(STYLES)]
         axes.plot(times, column, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=1.6, label=name)
@@ -170,8 +172,8 @@ def _panel(axes: Axes, runs: dict[str, Run], metric: str, clock: str) -> None:
     if limit is not None:
         axes.axhline(limit, color="#777777", linestyle=":", linewidth=1.2)
     if values:
-        axes.set_ylim(_y_limits(values, limit))
-    _dress(axes, metric.upper(), clock)
+        axes.set_ylim(y_limits(values, limit))
+    dress(axes, metric.upper(), clock)
 
 
 def reaches(runs: dict[str, Run]) -> Table | None:
@@ -187,10 +189,10 @@ def reaches(runs: dict[str, Run]) -> Table | None:
 
 def _levels(runs: dict[str, Run]) -> list[float]:
     """Round numbers, from what is usual after the first epochs down to the best."""
-    values = [value for run in runs.values() for value in _points(run.metrics, "epoch", "valid_bpd")[1]]
+    values = [value for run in runs.values() for value in points(run.metrics, "epoch", "valid_bpd")[1]]
     if not values:
         return []
-    best, usual = min(values), _y_limits(values, None)[1]
+    best, usual = min(values), y_limits(values, None)[1]
     levels = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(best, usual)
     return [float(level) for level in reversed(levels) if best <= level <= usual]
 

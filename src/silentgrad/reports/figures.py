@@ -63,20 +63,20 @@ def curves(metrics: Metrics, limit_bpd: float | None = None) -> Figure:
 def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float | None) -> None:
     values: list[float] = []
     for split, (colour, name) in SPLITS.items():
-        times, column = _points(metrics, clock, f"{split}_{metric}")
+        times, column = points(metrics, clock, f"{split}_{metric}")
         values += column
         if column:
             axes.plot(times, column, color=colour, label=name, linewidth=1.8, marker=_marker(column), markersize=4)
     if limit is not None:
         axes.axhline(limit, color=INK, linestyle="--", linewidth=1.2, label="pPCA limit")
     if values:
-        axes.set_ylim(_y_limits(values, limit))
+        axes.set_ylim(y_limits(values, limit))
     else:
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
-    _dress(axes, metric.upper(), clock)
+    dress(axes, metric.upper(), clock)
 
 
-def _y_limits(values: list[float], limit: float | None) -> tuple[float, float]:
+def y_limits(values: list[float], limit: float | None) -> tuple[float, float]:
     """All values, unless a few tower over the rest as those of early epochs do: then the rest."""
     low, usual = min(values), torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
     ceiling = low + 2 * (usual - low)
@@ -91,7 +91,7 @@ def _marker(column: list[float]) -> str | None:
 
 
 def _guide_weight(axes: Axes, metrics: Metrics) -> None:
-    times, weights = _points(metrics, "epoch", "w_lin")
+    times, weights = points(metrics, "epoch", "w_lin")
     if not weights:
         return
     right = axes.twinx()
@@ -104,7 +104,7 @@ def _guide_weight(axes: Axes, metrics: Metrics) -> None:
     right.spines[:].set_visible(False)
 
 
-def _points(metrics: Metrics, x: str, y: str) -> tuple[list[float], list[float]]:
+def points(metrics: Metrics, x: str, y: str) -> tuple[list[float], list[float]]:
     """The two columns where both are finite, so that a line runs on over epochs without a measurement."""
     pairs = [
         (a, b)
@@ -114,7 +114,8 @@ def _points(metrics: Metrics, x: str, y: str) -> tuple[list[float], list[float]]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def _dress(axes: Axes, title: str, clock: str) -> None:
+def dress(axes: Axes, title: str, clock: str) -> None:
+    """Title, label of the horizontal axis, ticks and a quiet grid."""
     axes.set_title(title, loc="left", fontsize=12, color=INK)
     axes.set_xlabel(clock, fontsize=11, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=clock == "epoch", min_n_ticks=1))

@@ -6,7 +6,7 @@ Titles, captions and cells are plain text and escaped here; arguments called `bo
 import base64
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -109,19 +109,19 @@ def picture(content: bytes, caption: str, alt: str = "", small: bool = False) ->
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, marked: int | None = None) -> str:
+def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, marked: Collection[int] = ()) -> str:
     """A table that scrolls within the page's width; columns of numbers to the right, others to the left.
 
     Args:
         names: Of the columns.
         rows: Their cells: numbers, text, or None for an empty one.
         label: What the table holds, for screen readers.
-        marked: The row set in bold.
+        marked: The rows set in bold.
     """
     body = [list(row) for row in rows]
     kinds = [' class="text"' if any(isinstance(row[i], str) for row in body) else "" for i in range(len(names))]
     head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(names, kinds, strict=True))
-    lines = "".join(_row(cells, kinds, position == marked) for position, cells in enumerate(body))
+    lines = "".join(_row(cells, kinds, position in marked) for position, cells in enumerate(body))
     # focusable, so that the keyboard can scroll it
     box = f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}">'
     return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"

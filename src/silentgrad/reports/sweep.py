@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from silentgrad.records import RecordError, write_atomically
 from silentgrad.reports import html
-from silentgrad.reports.figures import DPI, GREEN, SPLITS, _dress, _y_limits
+from silentgrad.reports.figures import DPI, GREEN, SPLITS, dress, y_limits
 
 BLUE, GREY = SPLITS["valid"][0], "#777777"
 DONE = ("complete", "pruned", "diverged")
@@ -118,7 +118,9 @@ def _table(trials: list[Trial], space: list[str]) -> str:
     ]
     used = len(names) if any(trial["remark"] for trial in trials) else -1
     best = 0 if trials[0]["state"] == "complete" else None
-    return html.table(names[:used], [row[:used] for row in rows], "Trials, the best first", marked=best)
+    return html.table(
+        names[:used], [row[:used] for row in rows], "Trials, the best first", marked=[] if best is None else [best]
+    )
 
 
 def sweep_figure(trials: list[Trial], space: dict[str, list[float]]) -> Figure:
@@ -132,7 +134,7 @@ def sweep_figure(trials: list[Trial], space: dict[str, list[float]]) -> Figure:
     history = figure.add_subplot(grid[-1, len(space) % 2 :])  # what is left of the last row
     _history(history, shown)
     for axes in figure.axes:
-        axes.set_ylim(_y_limits([trial["valid_bpd"] for trial in shown], None))
+        axes.set_ylim(y_limits([trial["valid_bpd"] for trial in shown], None))
     handles, names = history.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
     return figure
@@ -147,7 +149,7 @@ def _by_setting(axes: Axes, trials: list[Trial], name: str, values: list[float])
         best[place] = min(trial["valid_bpd"], best.get(place, float("inf")))
     places = sorted(best)
     axes.plot(places, [best[place] for place in places], color=BLUE, linewidth=1.2)
-    _dress(axes, f"by {name}", name)
+    dress(axes, f"by {name}", name)
     axes.set_xticks(range(len(values)), [setting(value) for value in values])
     axes.set_xlim(-0.5, len(values) - 0.5)
 
@@ -159,7 +161,7 @@ def _history(axes: Axes, trials: list[Trial]) -> None:
     axes.step(
         [trial["number"] for trial in complete], best, where="post", color=GREEN, linewidth=1.4, label="best so far"
     )
-    _dress(axes, "in their order", "trial")
+    dress(axes, "in their order", "trial")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 

@@ -91,9 +91,8 @@ def _reconstructions(runs: dict[str, Run]) -> Figure:
 
 def _page(table: dict[str, Any], runs: dict[str, Run]) -> str:
     parts = [html.header(table["title"], html.paragraph(f"Made by {table['command']}"))]
-    marked = table["best"][0] if len(table["best"]) == 1 else None
     rows = [[text or None for text in row] for row in _texts(table)]
-    parts.append(html.table(table["columns"], rows, table["title"], marked))
+    parts.append(html.table(table["columns"], rows, table["title"], table["best"]))
     parts.append(html.section("What it says", "".join(map(html.paragraph, table["verdicts"]))))
     parts.append(html.section("What was reduced", "".join(map(html.paragraph, table["notes"]))))
     if len(runs) > 1:

@@ -77,7 +77,7 @@ class ModelConfig:
     hard: bool = False
     variance: float = 0.01
     variance_start: float | None = None
-    variance_factor: float = 0.7
+    variance_factor: float = 0.5
     annealing_rate: float = 0.05
     weighting: Weighting = "loss"
     cutoff: int | None = None

@@ -85,6 +85,8 @@ def train_model(
                 f"cannot write to {folder}: {error.strerror or error}. All epochs up to the last checkpoint are safe: "
                 "make room, then go on with --resume true"
             ) from error
+        except SystemExit as stop:  # what Lightning makes of Ctrl-C
+            raise KeyboardInterrupt from stop
         except ValueError as error:
             if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
                 raise
@@ -232,6 +234,7 @@ def _finish(folder: Path, plan: TrainingPlan, images: Images, model: ModelConfig
         "seconds": round(seconds, 1),
         "epochs": plan.trainer.max_epochs,
         "best_epoch": int(torch.load(_best(folder), weights_only=True, mmap=True)["epoch"]) + 1,
+        "train_images": len(images.train),
         "parameters": sum(p.numel() for p in plan.model.parameters()),
     }
     plan.figures = summary

@@ -1,0 +1,91 @@
+"""`silentgrad sweep`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from silentgrad.data import NAMES
+from silentgrad.experiments.sweep import PATIENCE, Grid, Sweep, run_sweep, search_space
+from silentgrad.reports.html import duration
+from silentgrad.reports.sweep import best_trial, points_done, read_sweep, setting, write_sweep_page
+from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig
+
+console = Console()
+
+
+def sweep(
+    data: DataConfig = DataConfig(),  # noqa: B008
+    model: ModelConfig = ModelConfig(),  # noqa: B008
+    train: TrainConfig = TrainConfig(),  # noqa: B008
+    over: str = "lr",
+    grid: Grid = Grid(),  # noqa: B008
+    study: str | None = None,
+    storage: str | None = None,
+    trials: int | None = None,
+    folder: Path | None = None,
+    quiet: bool = False,
+) -> None:
+    """Trains every point of a grid, the paper's by default, and writes the best one's recipe.
+
+    The same command goes on with a sweep that was interrupted. Started on several machines with one --storage, they
+    share the work.
+
+    Args:
+        data: Which images.
+        model: Which model, and how its gradient is estimated.
+        train: How to train.
+        over: What to vary, separated by commas: lr, annealing_rate, cutoff.
+        grid: The values to try.
+        study: The sweep's name; made of the data's and of what is varied if absent.
+        storage: The study's database as a URL, such as postgresql://user@host/name; an SQLite file in the sweep's
+            folder if absent.
+        trials: How many points to train here at most; all that are left if absent.
+        folder: Where the trials and the page go; sweeps/STUDY if absent.
+        quiet: No progress bars.
+    """
+    around = Settings(data, model, train)
+    names = [name.strip() for name in over.split(",")]
+    space = search_space(names, grid, around)
+    stem = data.name if data.name in NAMES else Path(data.name).stem
+    name = study or "-".join([stem, *names])
+    plan = Sweep(name, around, space, folder or Path("sweeps") / name)
+    _say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
+    try:
+        for trial in run_sweep(plan, storage or f"sqlite:///{plan.folder / 'study.db'}", trials, quiet):
+            _say(line(trial))
+            write_sweep_page(plan.folder)
+    except KeyboardInterrupt:
+        _say("interrupted; the same command goes on")
+        raise SystemExit(130) from None
+    for text in closing(read_sweep(plan.folder), plan.folder):
+        _say(text)
+    _say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def line(trial: dict[str, Any]) -> str:
+    """A trial in one line."""
+    point = ", ".join(f"{name} {setting(value)}" for name, value in trial["point"].items())
+    bpd = "" if trial["valid_bpd"] is None else f"validation BPD {trial['valid_bpd']:.4f}, "
+    spent = "" if trial["seconds"] is None else f", {duration(trial['seconds'])}"
+    return f"trial {trial['number']} {trial['state']}: {point}: {bpd}{trial['epochs']} epochs{spent}"
+
+
+def closing(records: dict[str, Any], folder: Path) -> Iterator[str]:
+    """What the sweep came to."""
+    yield f"{points_done(records)} of {records['size']} points done"
+    if any(trial["state"] == "running" for trial in records["trials"]):
+        yield (
+            "others are in training by other processes; if one of those was killed, the same command takes its trial "
+            f"up again {PATIENCE // 60} minutes later"
+        )
+    best = best_trial(records)
+    if best is not None:
+        yield f"best, {line(best)}, test BPD {best['figures']['bpd']:.4f}"
+        yield f"its recipe: {folder / 'best.yaml'}"
+
+
+def _say(text: str) -> None:
+    console.print(escape(text), soft_wrap=True, highlight=False)

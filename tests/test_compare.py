@@ -1,0 +1,175 @@
+"""Several runs beside each other: what differs, who was first, and a page that stays legible with many."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from browser import WIDTHS, look, needs_browser
+from silentgrad.cli.compare import with_list_of_runs
+from silentgrad.cli.main import main
+from silentgrad.records import Metrics, RecordError, Run, write_json_atomically
+from silentgrad.reports.compare import (
+    Reach,
+    comparison,
+    curves,
+    differences,
+    first_reach,
+    reaches,
+    run_names,
+    write_comparison,
+)
+
+CONFIG = {"data": {"name": "digits"}, "model": {"latent_dim": 8, "hidden": [64]}, "train": {"lr": 1e-3, "seed": 0}}
+SUMMARY = {"bpd": 2.5, "mse": 0.02, "kld": 7.5, "active": 6, "seconds": 75.0, "epochs": 20}
+
+
+def make_run(folder: Path, best: float = 2.5, lr: float = 1e-3, summary: dict[str, Any] | None = None) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"train": {"lr": lr, "seed": 0}}))
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["epoch", "seconds", "valid_bpd", "valid_kld", "valid_mse"])
+        rows.writerows([epoch, 3 * epoch, best + 4 / epoch, 7.0, 1 / epoch] for epoch in range(1, 21))
+    if summary is not None:
+        write_json_atomically(folder / "summary.json", summary)
+    return folder
+
+
+def read(*folders: Path) -> dict[str, Run]:
+    return dict(zip(run_names(folders), map(Run.read, folders), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("level", "reach"),
+    [(5.0, Reach(1.0, 2.0)), (4.0, Reach(2.0, 4.0)), (3.9, Reach(4.0, None)), (3.0, Reach(5.0, 11.0)), (2.9, None)],
+)
+def test_first_reach_is_the_first_epoch_at_or_below_the_level(level: float, reach: Reach | None) -> None:
+    metrics: Metrics = {
+        "epoch": [1, 2, 3, 4, 5, 6],
+        "seconds": [2, 4, 6, None, 11, 13],
+        "valid_bpd": [5.0, 4.0, None, 3.5, 3.0, 4.5],
+    }
+    assert first_reach(metrics, level) == reach
+
+
+def test_first_reach_without_the_columns() -> None:
+    assert first_reach({"epoch": [1.0]}, 3.0) is None
+    assert first_reach({"epoch": [1.0], "valid_bpd": [2.0]}, 3.0) == Reach(1.0, None)
+
+
+def test_only_settings_that_differ_are_shown() -> None:
+    a = {"data": {"name": "mnist"}, "model": {"hidden": [64], "cutoff": None}}
+    b = {"data": {"name": "mnist"}, "model": {"hidden": [32], "cutoff": None, "new": 1}}
+    assert differences({"a": a, "b": b}) == {"a": {"hidden": "[64]", "new": ""}, "b": {"hidden": "[32]", "new": "1"}}
+    assert differences({"a": a, "c": a}) == {"a": {}, "c": {}}
+
+
+def test_names_tell_the_runs_apart(tmp_path: Path) -> None:
+    assert run_names([Path("x/one"), Path("x/two/")]) == ["one", "two"]
+    assert run_names([Path("x/one"), Path("y/one"), Path("y/two")]) == ["x/one", "y/one", "y/two"]
+    with pytest.raises(RecordError, match="given twice"):
+        run_names([tmp_path / "one", tmp_path / "two" / ".." / "one"])
+
+
+def test_the_table_has_figures_and_differences(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one", summary=SUMMARY | {"limit_bpd": 2.25})
+    two = make_run(tmp_path / "two", lr=5e-4)
+    table = comparison(read(one, two)).joined()
+    first, second = (dict(zip(table.names, row, strict=True)) for row in table.rows)
+    assert first == {"run": "one", "test BPD": 2.5, "limit BPD": 2.25, "MSE": 0.02, "KLD": 7.5, "active": 6,
+                     "epochs": 20, "time": "1 min 15 s", "lr": "0.001"}  # fmt: skip
+    assert (second["test BPD"], second["epochs"], second["time"], second["lr"]) == (None, 20, "1 min 00 s", "0.0005")
+
+
+def test_settings_of_one_name_keep_their_groups() -> None:
+    one, two = {"a": {"size": 1}, "b": {"size": 2, "lr": 1}}, {"a": {"size": 2}, "b": {"size": 1, "lr": 2}}
+    assert list(differences({"one": one, "two": two})["one"]) == ["a.size", "b.size", "lr"]
+
+
+def test_levels_are_reached_when_the_curves_say_so(tmp_path: Path) -> None:
+    table = reaches(read(make_run(tmp_path / "fast", best=2.0), make_run(tmp_path / "slow", best=2.5)))
+    assert table is not None
+    levels = [float(name) for name in table.names[1:]]
+    assert levels == sorted(levels, reverse=True)
+    assert len(levels) >= 3
+    for best, (_, *cells) in zip((2.0, 2.5), table.rows, strict=True):
+        for level, cell in zip(levels, cells, strict=True):
+            epoch = next((n for n in range(1, 21) if best + 4 / n <= level), None)
+            assert str(cell).startswith("not reached" if epoch is None else f"epoch {epoch}, ")
+    assert any(row[-1] != "not reached" for row in table.rows)
+
+
+def test_runs_before_their_first_epoch(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name) for name in ("one", "two")]
+    for folder in folders:
+        (folder / "metrics.csv").write_text("epoch,seconds,valid_bpd\n")
+    write_comparison(folders, tmp_path / "page.html")
+    assert reaches(read(*folders)) is None
+
+
+def test_twelve_runs_have_twelve_lines(tmp_path: Path) -> None:
+    runs = read(*(make_run(tmp_path / f"run-{number:02}", best=2 + number / 10) for number in range(12)))
+    figure = curves(runs)
+    for axes in figure.axes:
+        looks = {(line.get_color(), line.get_linestyle()) for line in axes.get_lines()}
+        assert len(looks) == 12
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(runs)
+
+
+def test_the_limit_is_drawn_if_it_is_the_same_for_all(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one", summary=SUMMARY | {"limit_bpd": 2.25})
+    two = make_run(tmp_path / "two", summary=SUMMARY | {"limit_bpd": 2.25})
+    three = make_run(tmp_path / "three", summary=SUMMARY | {"limit_bpd": 2.0})
+    assert len(curves(read(one, two)).axes[0].get_lines()) == 3
+    assert len(curves(read(one, three)).axes[0].get_lines()) == 2
+
+
+def test_one_run_is_nothing_to_compare(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="nothing to compare"):
+        write_comparison([make_run(tmp_path / "one")], tmp_path / "page.html")
+    with pytest.raises(RecordError, match="is no folder"):
+        write_comparison([tmp_path / "one", tmp_path / "two"], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [make_run(tmp_path / "<b>[red]one", summary=SUMMARY), make_run(tmp_path / "two", lr=5e-4)]
+    main(["compare", *map(str, folders), "--output", str(tmp_path / "pages" / "both.html")])
+    said = capsys.readouterr().out
+    for text in ("<b>[red]one", "two", "0.0005", "2.500", "page: ", "both.html"):
+        assert text in said
+    page = (tmp_path / "pages" / "both.html").read_text()
+    assert "<b>" not in page
+    assert "&lt;b&gt;[red]one" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["compare", "a", "b"], ["compare", '["a", "b"]']),
+        (["compare", "a", "--output", "c", "b"], ["compare", "--output", "c", '["a", "b"]']),
+        (["compare", "--output=c", "a"], ["compare", "--output=c", '["a"]']),
+        (["compare", "[a,b]"], ["compare", "[a,b]"]),
+        (["compare", "--help"], ["compare", "--help"]),
+        (["train", "a", "b"], ["train", "a", "b"]),
+        ([], []),
+    ],
+)
+def test_runs_are_given_one_after_the_other(words: list[str], expected: list[str]) -> None:
+    assert with_list_of_runs(words) == expected
+
+
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_the_page_whole(tmp_path: Path, width: int) -> None:
+    folders = [
+        make_run(tmp_path / f"run-of-a-rather-long-name-{number}", 2 + number / 10, 1e-4 * number, SUMMARY)
+        for number in range(12)
+    ]
+    write_comparison(folders, tmp_path / "page.html")
+    seen = look(tmp_path / "page.html", width, tmp_path)
+    assert seen.problems == []
+    assert seen.images == 1

@@ -1,0 +1,152 @@
+"""Exported files say what the model says, to programs that know nothing of it."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from silentgrad.cli.main import main
+from silentgrad.networks import NonlinearGaussian
+from silentgrad.training import DataConfig, ModelConfig, TrainConfig, build_model, export, train_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+SHAPES = {"mlp": (1, 8, 8), "conv": (3, 8, 8), "strided": (3, 32, 32)}
+LATENTS = 4
+
+
+def outputs(content: bytes, **inputs: Tensor) -> dict[str, NDArray[np.float32]]:
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {k: v.numpy() for k, v in inputs.items()}), strict=True))
+
+
+def small(**settings: object) -> tuple[nn.Module, nn.Module, torch.Size]:
+    torch.manual_seed(0)
+    config = ModelConfig(latent_dim=LATENTS, hidden=[16], channels=4, **settings)
+    shape = torch.Size(SHAPES[config.network])
+    vae = build_model(config, shape, 17)
+    for module in vae.modules():  # as if trained: statistics of a batch normalisation are not 0 and 1
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    return vae.eval().encoder, vae.decoder, shape
+
+
+@pytest.mark.parametrize("network", ["mlp", "conv", "strided"])
+@pytest.mark.parametrize("latent", ["gaussian", "bernoulli"])
+def test_encoders(network: str, latent: str) -> None:
+    estimator = "reparameterized" if latent == "gaussian" else "gumbel-softmax"
+    encoder, _, shape = small(network=network, latent=latent, estimator=estimator)
+    content = export.to_onnx(encoder, torch.rand(3, *shape), "x")
+    x = torch.rand(7, *shape)
+    found = outputs(content, x=x)
+    with torch.no_grad():
+        numbers = encoder.body(x)
+    if latent == "bernoulli":
+        expected = {"probs": 1 / (1 + np.exp(-numbers.numpy()))}
+    else:
+        expected = {"mean": numbers[:, :LATENTS].numpy(), "std": np.exp(numbers[:, LATENTS:].numpy())}
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("network", "linear"),
+    [("mlp", None), ("conv", None), ("strided", None), ("mlp", "fixed"), ("mlp", "linear"), ("mlp", "exp")],
+)
+def test_decoders(network: str, linear: str | None) -> None:
+    alone = {"linear": linear, "nonlinear": False, "estimator": "exact"}
+    _, decoder, shape = small(network=network, **({} if linear is None else alone))
+    content = export.to_onnx(decoder, torch.randn(3, LATENTS), "z")
+    z = torch.randn(7, LATENTS)
+    found = outputs(content, z=z)
+    mean, std = by_hand(decoder, z, linear)
+    assert found["mean"].shape == found["std"].shape == (7, *shape)
+    np.testing.assert_allclose(found["mean"].reshape(7, -1), mean.reshape(7, -1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["std"].reshape(7, -1), std.reshape(7, -1), rtol=1e-5)
+
+
+@torch.no_grad()
+def by_hand(decoder: nn.Module, z: Tensor, linear: str | None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and standard deviation from the weights, without the decoder's own distribution."""
+    if isinstance(decoder, NonlinearGaussian):
+        mean, g = decoder.network(z).chunk(2, dim=1)
+        most = np.log(12 * 17**2)
+        log_precision = most - np.log1p(np.exp(most - np.log(9) - g.numpy()))
+        return mean.numpy(), np.exp(-log_precision / 2)
+    mean = z @ decoder.mean.weight.T + decoder.mean.bias
+    if linear == "fixed":
+        return mean.numpy(), np.full_like(mean.numpy(), 0.1)
+    v = (z @ decoder.precision.weight.T + decoder.precision.bias).numpy()
+    return mean.numpy(), 1 / np.abs(v) if linear == "linear" else np.exp(-v / 2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export") / "run"
+    model = ModelConfig(latent_dim=LATENTS, hidden=[16])
+    train_model(DataConfig(batch_size=256), model, TrainConfig(epochs=1, accelerator="cpu"), folder, quiet=True)
+    return folder
+
+
+def test_a_run_is_exported_and_can_be_rebuilt_from_the_files(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["export", str(run)])
+    said = capsys.readouterr().out
+    assert said.count("differs from torch by at most") == 2
+    assert "export/model.safetensors" in said.replace("\n", "")
+    files = {path.name for path in (run / "export").iterdir()}
+    assert files == {"model.safetensors", "encoder.onnx", "decoder.onnx"}
+    with safe_open(run / "export" / "model.safetensors", "pt") as file:
+        metadata, weights = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert json.loads(metadata["figures"]) == json.loads((run / "summary.json").read_text())
+    model = ModelConfig(**json.loads(metadata["config"])["model"])
+    shape = torch.Size(json.loads(metadata["event_shape"]))
+    vae = build_model(model, shape, int(metadata["levels"])).eval()
+    vae.load_state_dict(weights)
+    x = torch.rand(5, *shape)
+    encoded = outputs((run / "export" / "encoder.onnx").read_bytes(), x=x)
+    np.testing.assert_allclose(encoded["mean"], vae.encoder(x).mean.detach(), rtol=1e-5, atol=1e-6)
+    z = torch.from_numpy(encoded["mean"])
+    decoded = outputs((run / "export" / "decoder.onnx").read_bytes(), z=z)
+    np.testing.assert_allclose(decoded["mean"], vae.decoder(z).mean.detach(), rtol=1e-5, atol=1e-6)
+    assert metadata["silentgrad"]
+
+
+def test_a_file_that_differs_is_refused_and_leaves_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faithful = export.to_onnx
+
+    def unfaithful(network: nn.Module, example: Tensor, name: str) -> bytes:
+        content = faithful(network, example, name)
+        if name == "z":
+            with torch.no_grad():
+                next(network.parameters()).mul_(1.001)
+        return content
+
+    monkeypatch.setattr(export, "to_onnx", unfaithful)
+    with pytest.raises(export.ExportError, match=r"decoder differs from torch's by .*nothing was written"):
+        export.export_run(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_packages_the_extra_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(export.ExportError, match=r"needs onnxscript: pip install 'silentgrad\[onnx\]'"):
+        export.export_run(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_exporting_leaves_the_checks_of_distributions_as_they_were() -> None:
+    encoder, _, shape = small()
+    export.to_onnx(encoder, torch.rand(2, *shape), "x")
+    with pytest.raises(ValueError, match="invalid values"):
+        torch.distributions.Normal(0.0, -1.0)
