@@ -1,5 +1,6 @@
 """Variational autoencoders trained with gradients that have no sampling noise."""
 
+from silentgrad.analysis import gradient_bias, gradient_variance
 from silentgrad.cumulants import CumulantFunction, Cumulants, cumulants
 from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
@@ -48,5 +49,7 @@ __all__ = [
     "dawson",
     "dawson_integral",
     "expected_log_square",
+    "gradient_bias",
+    "gradient_variance",
     "ppca_bound",
 ]

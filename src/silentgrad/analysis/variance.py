@@ -58,11 +58,12 @@ def gradient_variance(
             twice, so that its variance is measured and not assumed.
         estimators: By name, or as a list to be named after their classes. They are copied. One that learns in training
             (REINFORCE's baseline) takes one training step on each batch and is then held for the draws.
-        method: "every" computes every draw's gradient, "sketch" a few random combinations of them.
+        method: "every" computes every draw's gradient by the definition; "sketch" a few random combinations of them,
+            and takes the draws of a linear decoder several at a time.
         products: Vector-Jacobian products per batch of the sketch.
         epoch: Measure the guided objective of this epoch, w_lin times the linear decoder's closed form and 1 - w_lin
             times the estimator's; absent, the estimator's alone.
-        seed: Of draws and signs. The global random state is left as it was, and the draws do not depend on the method.
+        seed: Of draws and signs. The global random state is left as it was.
 
     Returns:
         A decomposition for each estimator, in their order.
@@ -116,12 +117,12 @@ def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> M
 def named(estimators: Mapping[str, Estimator] | Iterable[Estimator]) -> dict[str, Estimator]:
     """Estimators by name; a list is named after their classes."""
     if isinstance(estimators, Mapping):
-        named = dict(estimators)
+        found = dict(estimators)
     else:
         listed = list(estimators)
-        named = {type(estimator).__name__: estimator for estimator in listed}
-        if len(named) < len(listed):
+        found = {type(estimator).__name__: estimator for estimator in listed}
+        if len(found) < len(listed):
             raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
-    if not named:
+    if not found:
         raise DomainError("there is no estimator to measure")
-    return named
+    return found

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import silentgrad
-from silentgrad.cli import commands, recipes, reproduce
+from silentgrad.cli import commands, compare, export, measure, recipes, reproduce, sweep
 from silentgrad.errors import SilentgradError
 from silentgrad.training.recipes import recipe_path
 
@@ -18,7 +18,12 @@ COMMANDS: dict[str, Any] = {
     "evaluate": commands.evaluate,
     "reconstruct": commands.reconstruct,
     "sample": commands.sample,
+    "variance": measure.variance,
+    "bias": measure.bias,
     "reproduce": reproduce.reproduce,
+    "sweep": sweep.sweep,
+    "compare": compare.compare,
+    "export": export.export,
     "recipes": recipes.recipes,
     "data": {"list": commands.data_list, "get": commands.data_get, "check": commands.data_check},
 }
@@ -27,7 +32,7 @@ COMMANDS: dict[str, Any] = {
 def main(arguments: list[str] | None = None) -> None:
     """The `silentgrad` command."""
     try:
-        words = with_recipe(sys.argv[1:] if arguments is None else arguments)
+        words = compare.with_list_of_runs(with_recipe(sys.argv[1:] if arguments is None else arguments))
         auto_cli(COMMANDS, args=words, prog="silentgrad", description=silentgrad.__doc__)
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):

@@ -1,20 +1,18 @@
 """The gradient-variance table: each method's own runs, measured at the epochs whose weights they kept."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.progress import track
-from torch import Tensor
 
 from silentgrad.analysis import gradient_variance
-from silentgrad.data import Images, dequantise, load
+from silentgrad.data import Images, load
 from silentgrad.experiments import paper
 from silentgrad.experiments.cells import KEPT_EPOCHS, Cell, Scale, reductions
 from silentgrad.experiments.tables import Content, Results
 from silentgrad.records import read_json, write_json_atomically
 from silentgrad.training import load_weights
+from silentgrad.training.measuring import training_batches
 
 BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}
 DRAWS = {"smoke": 8, "cpu": 200, "paper": 200}
@@ -68,14 +66,8 @@ def _measured(folder: Path, cell: Cell, epoch: int, images: Images, scale: Scale
     path = folder / "epochs" / f"{epoch}-variance-{scale}.json"
     if not path.exists():
         vae = load_weights(folder, folder / "epochs" / f"{epoch}.safetensors", images)
-        batches = _batches(images, BATCHES[scale], cell.settings.data.batch_size)
+        batches = training_batches(images, cell.settings.data.batch_size, BATCHES[scale], seed=0)
         (found,) = gradient_variance(vae, batches, DRAWS[scale], [vae.linear_estimator]).values()
         write_json_atomically(path, {name: getattr(found, name) for name in FIGURES})
     return read_json(path)
 
-
-def _batches(images: Images, count: int, size: int) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(len(images.train), generator=generator)
-    for indices in order.split(size)[:count]:
-        yield dequantise(images.train[indices], images.levels, generator)

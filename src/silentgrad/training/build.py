@@ -42,7 +42,7 @@ def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> Gu
     if config.estimator == "exact" and nonlinear is not None:
         raise DomainError("the nonlinear decoder has no closed form; estimator exact is for a linear decoder alone")
     alone = config.estimator == "none"
-    estimator = _sampler(config) if alone else _estimator(config)
+    estimator = _sampler(config) if alone else build_estimator(config)
     return GuidedVAE(
         encoder=_encoder(config, event_shape),
         linear=linear,
@@ -102,7 +102,8 @@ def _sampler(config: ModelConfig) -> Estimator:
     return Reparameterized() if config.latent == "gaussian" else StraightThrough()
 
 
-def _estimator(config: ModelConfig) -> Estimator:
+def build_estimator(config: ModelConfig) -> Estimator:
+    """The estimator that a configuration names."""
     estimators: dict[str, Callable[[], Estimator]] = {
         "exact": Exact,
         "reparameterized": Reparameterized,

@@ -100,6 +100,7 @@ class TrainConfig:
         devices: How many processes, one per device.
         precision: As Lightning names them: 32-true, bf16-mixed, 64-true.
         keep: Epochs whose weights are kept, in epochs/ of the run's folder.
+        variance_every: Epochs between measurements of the gradient's variance, in gradient_variance.csv; 0 for none.
         iwae_samples: Samples of the importance-weighted bound in the final evaluation; 1 is the ELBO.
         tensorboard: Log for TensorBoard too (needs the extra of that name).
     """
@@ -114,6 +115,7 @@ class TrainConfig:
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
     keep: list[int] = field(default_factory=list)
+    variance_every: int = 0
     iwae_samples: int = 1
     tensorboard: bool = False
 

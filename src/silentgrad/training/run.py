@@ -28,6 +28,7 @@ from silentgrad.records import write_atomically, write_json_atomically, write_te
 from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
 from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
+from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder, environment
 
 PICTURES, SAMPLES = 16, 64
@@ -165,6 +166,7 @@ def _trainer(
         folder / "checkpoints", filename="best", monitor="valid_bpd", save_last=True, enable_version_counter=False
     )
     callbacks: list[Callback] = [checkpoints, Recorder(folder), Keeper(folder, train.keep), *more]
+    callbacks += [GradientVarianceLog(folder, train.variance_every)] if train.variance_every else []
     callbacks += [] if quiet else [RichProgressBar()]
     return lightning.Trainer(
         accelerator=train.accelerator,

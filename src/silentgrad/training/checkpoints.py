@@ -1,0 +1,43 @@
+"""The weights of a run as they were at some time: at its end, at its best or last epoch, at an epoch that was kept."""
+
+import pickle
+from pathlib import Path
+
+import torch
+
+from silentgrad.data import Images
+from silentgrad.models import GuidedVAE
+from silentgrad.training.build import build_model
+from silentgrad.training.run import RunError, load_run, load_weights, read_config
+
+
+def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[GuidedVAE, int]:
+    """A run's model and the epoch its weights are from.
+
+    Args:
+        folder: The run's.
+        checkpoint: finished, last, best, the number of a kept epoch, or a .safetensors or .ckpt file of the run.
+        images: Of the shape it was trained on.
+    """
+    epochs = read_config(folder).train.epochs
+    if checkpoint == "finished":
+        return load_run(folder, images), epochs
+    if checkpoint.isdecimal():
+        return load_weights(folder, folder / "epochs" / f"{checkpoint}.safetensors", images), int(checkpoint)
+    path = folder / "checkpoints" / f"{checkpoint}.ckpt" if checkpoint in ("last", "best") else Path(checkpoint)
+    if path.suffix == ".ckpt":
+        return _from_lightning(folder, path, images)
+    return load_weights(folder, path, images), epochs
+
+
+def _from_lightning(folder: Path, path: Path, images: Images) -> tuple[GuidedVAE, int]:
+    vae = build_model(read_config(folder).model, images.event_shape, images.levels)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        weights = {name: value for name, value in state["state_dict"].items() if name.startswith("model.")}
+        vae.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
+    except FileNotFoundError:
+        raise RunError(f"there is no checkpoint {path}") from None
+    except (KeyError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise RunError(f"{path} is no checkpoint of the model in {folder} on {images.name}: {error}") from None
+    return vae.eval(), state["epoch"] + 1

@@ -1,0 +1,442 @@
+"""The measurements of gradients against brute force: one full backward pass per draw, and the textbook formulas."""
+
+import copy
+import csv
+import gc
+import itertools
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.analysis import Decomposition, MethodName, drawing, gradient_bias, gradient_variance, log_term_bias
+from silentgrad.analysis.drawing import log_prob_of, quick_log_prob_of
+from silentgrad.analysis.latents import parts_of
+from silentgrad.analysis.products import Pullback, Sketch
+from silentgrad.cli import measure
+from silentgrad.data import load
+from silentgrad.errors import DomainError, IntractableError
+from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, LogProb, Reinforce, Reparameterized
+from silentgrad.models import GuidedVAE
+from silentgrad.networks import Encoder, LatentFamily, NonlinearGaussian, mlp_body, mlp_network, numbers_per_latent
+from silentgrad.schedules import linear_decay
+from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
+from silentgrad.training.checkpoints import load_checkpoint
+from silentgrad.training.measuring import GradientVarianceLog
+
+SHAPE, LATENTS = (1, 2, 3), 3
+METHODS: list[MethodName] = ["every", "sketch"]
+EACH_METHOD = pytest.mark.parametrize("method", METHODS)
+SAMPLING: list[tuple[LatentFamily, Callable[[], Estimator]]] = [
+    ("gaussian", Reparameterized),
+    ("bernoulli", GumbelSoftmax),
+    ("bernoulli", Reinforce),
+]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Many small tensors: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Scripted(Estimator):
+    """Samples like reparameterisation, but the n-th call has the n-th noise, whoever calls."""
+
+    unbiased = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+        self.calls += 1
+        generator = torch.Generator().manual_seed(self.calls)
+        return log_prob(q.mean + q.stddev * torch.randn(q.mean.shape, generator=generator, dtype=q.mean.dtype))
+
+
+def batches_of(count: int, size: int = 5, seed: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, size, *SHAPE, dtype=torch.float64, generator=generator)
+
+
+def encoder_of(family: LatentFamily) -> Encoder:
+    return Encoder(mlp_body(SHAPE, numbers_per_latent(family) * LATENTS, (4,)), family)
+
+
+def linear_vae(family: LatentFamily, decoder: sg.LinearDecoder | None = None, kl_weight: float = 1.0) -> GuidedVAE:
+    torch.manual_seed(4)
+    chosen = decoder or sg.LinearGaussian(LATENTS, SHAPE, variance=0.1)
+    if isinstance(chosen, sg.LinearPrecisionGaussian):
+        nn.init.normal_(chosen.precision.weight)
+    return GuidedVAE(encoder_of(family), chosen, kl_weight=kl_weight).double()
+
+
+def brute_force(model: GuidedVAE, batches: Tensor, draws: int, epoch: int = 1) -> tuple[Tensor, Tensor]:
+    """g_ns `(batches, draws, parameters)`, by one backward pass each through the whole training loss; and the same
+    with the closed form where the model is linear."""
+
+    def gradient(x: Tensor) -> Tensor:
+        model.zero_grad()
+        model(x, epoch).total.backward()
+        return torch.cat([p.grad.flatten() for p in model.encoder.parameters() if p.grad is not None])
+
+    own = model.estimator or model.linear_estimator
+    found = []
+    for x in batches:
+        own.train()
+        with torch.no_grad():
+            model(x, epoch)
+        own.eval()
+        found.append(torch.stack([gradient(x) for _ in range(draws)]))
+    if model.nonlinear is not None:
+        return torch.stack(found), torch.zeros(0)
+    model.linear_estimator = Exact()
+    return torch.stack(found), torch.stack([gradient(x) for x in batches]).mean(0)
+
+
+def textbook(g: Tensor) -> dict[str, float]:
+    """The definitions, over gradients `(batches, draws, parameters)`."""
+    batches, draws, _ = g.shape
+    est = g.var(1).mean(0).sum()
+    spread = g.mean(1).var(0).sum()
+    batch = spread - est / draws
+    signal = g.mean((0, 1)).square().sum() - spread / batches
+    figures = {"est": est, "batch": batch, "est_percent": 100 * est / (est + batch), "snr": signal / (est + batch)}
+    return {name: value.item() for name, value in figures.items()}
+
+
+def test_every_draw_gives_the_textbook_figures() -> None:
+    """With the same noise on both sides the figures agree to rounding: totals, layers and the cosine."""
+    batches, draws = batches_of(6), 7
+    model = linear_vae("gaussian", kl_weight=0.7)
+    (found,) = gradient_variance(model, batches, draws, [Scripted()], "every").values()
+    model.linear_estimator = Scripted()
+    g, exact = brute_force(model, batches, draws)
+    for name, value in textbook(g).items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-9)
+    mean = g.mean((0, 1))
+    assert found.cosine == pytest.approx((mean @ exact / mean.norm() / exact.norm()).item(), rel=1e-9)
+    first = sum(p.numel() for name, p in model.encoder.named_parameters() if name.startswith("body.1."))
+    assert list(found.groups) == ["body.1", "body.3"]
+    for part, layer in zip((g[..., :first], g[..., first:]), found.groups.values(), strict=True):
+        assert layer.est == pytest.approx(textbook(part)["est"], rel=1e-9)
+        assert layer.batch == pytest.approx(textbook(part)["batch"], rel=1e-9)
+
+
+@pytest.mark.parametrize("epoch", [3, 10])
+def test_the_guided_objective_is_that_of_the_epoch(epoch: int) -> None:
+    torch.manual_seed(4)
+    nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, (6,)), SHAPE)
+    linear = sg.LinearGaussian(LATENTS, SHAPE)
+    model = GuidedVAE(
+        encoder_of("gaussian"), linear, nonlinear, estimator=Scripted(), weight=linear_decay(0.1)
+    ).double()
+    batches, draws = batches_of(4), 3
+    (found,) = gradient_variance(model, batches, draws, [Scripted()], "every", epoch=epoch).values()
+    if epoch == 10:
+        (alone,) = gradient_variance(model, batches, draws, [Scripted()], "every").values()
+        assert alone == found  # w_lin = 0
+    expected = textbook(brute_force(model, batches, draws, epoch)[0])
+    assert found.cosine is None
+    assert expected["est"] > 1e-6
+    for name, value in expected.items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-9)
+
+
+def test_the_sketch_is_unbiased_over_its_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Averaged over all 2^S sign vectors it is the sum over draws; so is a long random one."""
+    draws = 4
+    encoder, x = encoder_of("gaussian").double(), batches_of(1)[0]
+    outputs = parts_of(encoder(x)).tensors
+    pullback = Pullback(outputs, list(encoder.parameters()))
+    c = [torch.randn(draws, *o.shape, dtype=torch.float64) for o in outputs]
+    mean = [part.mean(0) for part in c]
+    g = torch.stack([torch.cat([p.flatten() for p in pullback([part[s] for part in c])]) for s in range(draws)])
+    expected = (g - g.mean(0)).square().sum()
+    all_signs = torch.tensor(list(itertools.product((0, 1), repeat=draws)))
+    sketch = Sketch(pullback, len(all_signs), torch.Generator())
+    monkeypatch.setattr(torch, "randint", lambda *_, **__: all_signs)
+    sketch.add(c)
+    torch.testing.assert_close(sketch.sum_of_squares(mean, draws).sum(), expected)
+
+
+@pytest.mark.parametrize(("family", "estimator"), SAMPLING, ids=[e.__name__ for _, e in SAMPLING])
+def test_both_methods_agree_with_brute_force(family: LatentFamily, estimator: Callable[[], Estimator]) -> None:
+    """The same batches, other draws: the difference is within the standard errors, which are small."""
+    batches, draws = batches_of(16), 30
+    model = linear_vae(family)
+    nn.init.constant_(model.decoder.mean.bias, 1.5)  # far off: without its baseline REINFORCE would be another
+    measured = [gradient_variance(model, batches, draws, [estimator()], method, seed=1) for method in METHODS]
+    torch.manual_seed(2)
+    model.linear_estimator = estimator()
+    expected = textbook(brute_force(model, batches, draws)[0])
+    for (found,) in (results.values() for results in measured):
+        for name, value in expected.items():
+            assert abs(getattr(found, name) - value) < 3 * getattr(found.errors, name), name
+        assert found.errors.est < 0.25 * found.est
+        assert found.errors.est_percent < 10
+        assert found.cosine is not None
+        assert found.cosine > 0.8
+
+
+def test_standard_errors_are_those_of_repetition() -> None:
+    model, repetitions = linear_vae("gaussian"), 40
+    found = [
+        next(iter(gradient_variance(model, batches_of(8, seed=n), 4, [Reparameterized()], seed=n).values()))
+        for n in range(repetitions)
+    ]
+    for name in ("est", "batch", "est_percent", "snr"):
+        spread = statistics.stdev(getattr(d, name) for d in found)
+        claimed = statistics.mean(getattr(d.errors, name) for d in found)
+        assert 0.7 < claimed / spread < 2, name
+
+
+@EACH_METHOD
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
+def test_exact_has_no_variance_at_all(family: LatentFamily, method: MethodName) -> None:
+    """In single precision, where draws that differed in one bit would show."""
+    decoders = [sg.LinearGaussian(LATENTS, SHAPE, 0.01)]
+    decoders += [sg.LinearPrecisionGaussian(LATENTS, SHAPE, link=link) for link in ("linear", "exp")]
+    for decoder in decoders:
+        model = linear_vae(family, decoder).float()
+        (found,) = gradient_variance(model, batches_of(4).float(), 200, [Exact()], method).values()
+        assert found.est == 0.0
+        assert found.est_percent == 0.0
+        assert found.errors.est == 0.0
+        assert found.batch > 0
+        assert found.cosine == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("variance", [0.3, torch.tensor([[[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]])])
+def test_sufficient_statistics_are_the_decoder(variance: float | Tensor) -> None:
+    decoder, x = sg.LinearGaussian(LATENTS, SHAPE, variance).double(), batches_of(1)[0]
+    z = torch.randn(4 * len(x), LATENTS, dtype=torch.float64, requires_grad=True)
+    value = quick_log_prob_of(decoder, x)(z)
+    expected = torch.cat([log_prob_of(decoder, x)(part) for part in z.split(len(x))])
+    torch.testing.assert_close(value, expected)
+    weights = torch.randn(len(z), dtype=torch.float64)
+    torch.testing.assert_close(*(torch.autograd.grad(weights @ v, z)[0] for v in (value, expected)))
+
+
+def test_one_encoder_run_and_memory_that_does_not_grow_with_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "AT_ONCE", 100)
+    model, batches = linear_vae("gaussian"), batches_of(4)
+    runs: list[int] = []
+    model.encoder.register_forward_hook(lambda *_: runs.append(1))
+    held: dict[int, int] = {}
+
+    class Watching(Reparameterized):
+        calls = 0
+
+        def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+            self.calls += 1
+            if self.calls == draws // 3:  # the last of a batch; three at once, after one to learn from
+                held[draws] = sum(o.numel() for o in gc.get_objects() if issubclass(type(o), Tensor))
+            return super().forward(q, log_prob)
+
+    for draws in (60, 600):
+        gradient_variance(model, batches, draws, [Watching()], "sketch")
+    assert len(runs) == 2 * len(batches)
+    assert held[600] <= 1.05 * held[60]
+
+
+def test_nothing_is_disturbed() -> None:
+    model, estimator = linear_vae("bernoulli"), Reinforce()
+    before = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    gradient_variance(model, batches_of(4), 5, [estimator])
+    gradient_bias(model, batches_of(1)[0], [estimator], draws=5)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[0][name])
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert all(p.grad is None for p in model.parameters())
+    assert estimator.seen == 0
+    assert estimator.training
+
+
+def test_refusals() -> None:
+    model, batches = linear_vae("bernoulli"), batches_of(4)
+    with pytest.raises(DomainError, match="at least 2 draws"):
+        gradient_variance(model, batches, 1, [Reinforce()])
+    with pytest.raises(DomainError, match="at least 4 batches"):
+        gradient_variance(model, batches[:3], 2, [Reinforce()])
+    with pytest.raises(DomainError, match="give them names"):
+        gradient_variance(model, batches, 2, [GumbelSoftmax(0.5), GumbelSoftmax(1.0)])
+    with pytest.raises(DomainError, match="no estimator"):
+        gradient_variance(model, batches, 2, [])
+    with pytest.raises(DomainError, match="sketch"):
+        gradient_variance(model, batches, 2, [Reinforce()], "all")  # type: ignore[arg-type]
+    with pytest.raises(IntractableError, match="cannot be reparameterised"):
+        gradient_variance(model, batches, 2, [Reparameterized()])
+    with pytest.raises(IntractableError, match="Laplace"):
+        parts_of(td.Laplace(torch.zeros(2), torch.ones(2)))
+    with pytest.raises(DomainError, match="learned precision"):
+        log_term_bias(model, batches[0])
+    model.encoder.requires_grad_(False)
+    with pytest.raises(DomainError, match="frozen"):
+        gradient_variance(model, batches, 2, [Reinforce()])
+
+
+def test_names_are_the_users() -> None:
+    estimators = {"cold": GumbelSoftmax(0.1), "warm": GumbelSoftmax(1.0)}
+    found = gradient_variance(linear_vae("bernoulli"), batches_of(4), 20, estimators)
+    assert list(found) == ["cold", "warm"]
+    assert found["cold"].est > found["warm"].est
+
+
+def enumerated_gradient(model: GuidedVAE, x: Tensor) -> Tensor:
+    """By hand: every configuration, one backward pass through everything."""
+    p = model.encoder(x).base_dist.probs
+    expected = torch.zeros(len(x), dtype=x.dtype)
+    for bits in itertools.product((0.0, 1.0), repeat=LATENTS):
+        z = torch.tensor(bits, dtype=x.dtype)
+        probability = torch.where(z > 0, p, 1 - p).prod(-1)
+        expected = expected + probability * model.decoder(z.expand(len(x), -1)).log_prob(x)
+    kld = (p * (2 * p).log() + (1 - p) * (2 * (1 - p)).log()).sum(-1)
+    return flat_gradient((kld - expected).mean(), model)
+
+
+def flat_gradient(loss: Tensor, model: GuidedVAE) -> Tensor:
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.encoder.parameters()))])
+
+
+@pytest.mark.parametrize("term", ["taylor", "edgeworth"])
+def test_the_deviation_of_a_closed_form_is_the_distance_by_hand(term: str) -> None:
+    decoder = sg.LinearPrecisionGaussian(LATENTS, SHAPE, log_term=term)  # type: ignore[arg-type]
+    model, x = linear_vae("bernoulli", decoder), batches_of(1)[0]
+    truth = enumerated_gradient(model, x)
+    distance = (flat_gradient(model(x, 1).total, model) - truth).norm()
+    found = log_term_bias(model, x)[term]  # type: ignore[index]
+    assert found.deviation == pytest.approx(distance.item(), rel=1e-8)
+    assert found.relative == pytest.approx((distance / truth.norm()).item(), rel=1e-8)
+    assert found.noise == 0
+    assert found.deviation > 1e-6
+
+
+def test_the_exponential_link_deviates_by_rounding_only() -> None:
+    model = linear_vae("bernoulli", sg.LinearPrecisionGaussian(LATENTS, SHAPE, link="exp"))
+    found = log_term_bias(model, batches_of(1)[0])
+    assert list(found) == ["exact"]
+    assert found["exact"].relative < 1e-12
+
+
+def test_what_draws_leave_shrinks_and_what_bias_leaves_does_not() -> None:
+    model, x = linear_vae("bernoulli", sg.LinearPrecisionGaussian(LATENTS, SHAPE)), batches_of(1)[0]
+    few, many = (gradient_bias(model, x, [Reinforce(), GumbelSoftmax()], draws) for draws in (200, 20_000))
+    assert 5 < few["Reinforce"].noise / many["Reinforce"].noise < 20
+    assert 0.2 < many["Reinforce"].deviation / many["Reinforce"].noise < 3
+    assert many["GumbelSoftmax"].deviation > 5 * many["GumbelSoftmax"].noise
+
+
+SMALL = ModelConfig(latent="bernoulli", latent_dim=4, hidden=[16], linear="fixed", nonlinear=False, estimator="exact")
+
+
+def trained(folder: Path, model: ModelConfig, epochs: int = 2, *callbacks: lightning.Callback) -> Path:
+    train = TrainConfig(epochs=epochs, accelerator="cpu", keep=[1])
+    train_model(DataConfig(batch_size=256), model, train, folder, quiet=True, callbacks=callbacks)
+    return folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_variance_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path / "run", SMALL)
+    for method in METHODS:
+        measure.variance(run, batches=4, draws=10, method=method)
+        found = [row for row in rows(run / "variance.csv") if row["layer"] == "all"]
+        assert [row["estimator"] for row in found] == ["Exact", "GumbelSoftmax", "Reinforce"]
+        assert [float(row["est"]) for row in found if row["estimator"] == "Exact"] == [0.0]
+        assert float(found[2]["est_percent"]) > float(found[1]["est_percent"]) > 0
+    assert str(run / "variance.csv") in capsys.readouterr().out
+    elsewhere = tmp_path / "one.csv"
+    for checkpoint in ("last", "best", "1", str(run / "epochs" / "1.safetensors")):
+        measure.variance(run, checkpoint, ["rloo", "disarm"], batches=4, draws=4, output=elsewhere)
+        assert [row["estimator"] for row in rows(elsewhere) if row["layer"] == "all"] == ["Rloo", "DisArm"]
+    with pytest.raises(DomainError, match="none"):
+        measure.variance(run, estimators=["none"])
+
+
+def test_checkpoints_of_a_run(tmp_path: Path) -> None:
+    images = load("digits")
+    run = trained(tmp_path / "run", SMALL)
+    last, epoch = load_checkpoint(run, "last", images)
+    kept, first = load_checkpoint(run, "1", images)
+    assert (epoch, first, last.training) == (2, 1, False)
+    assert any(not torch.equal(a, b) for a, b in zip(last.parameters(), kept.parameters(), strict=True))
+    for wrong in ("7", "nothing.ckpt", "nothing.safetensors"):
+        with pytest.raises(RunError, match="there"):
+            load_checkpoint(run, wrong, images)
+    (tmp_path / "broken.ckpt").write_bytes(b"no checkpoint")
+    with pytest.raises(RunError, match="is no checkpoint"):
+        load_checkpoint(run, str(tmp_path / "broken.ckpt"), images)
+
+
+GUIDED = ModelConfig(latent_dim=4, hidden=[16], annealing_rate=0.5, cutoff=4)
+
+
+@pytest.mark.parametrize("model", [GUIDED, SMALL], ids=["guided", "linear"])
+def test_logging_variance_leaves_training_as_it_was(model: ModelConfig, tmp_path: Path) -> None:
+    plain = trained(tmp_path / "plain", model, 4)
+    log = GradientVarianceLog(tmp_path / "logged", every=1, batches=4, draws=3)
+    logged = trained(tmp_path / "logged", model, 4, log)
+    assert (plain / "model.safetensors").read_bytes() == (logged / "model.safetensors").read_bytes()
+    totals = [row for row in rows(logged / "gradient_variance.csv") if row["layer"] == "all"]
+    frozen = model.cutoff is not None
+    assert [row["epoch"] for row in totals] == ["1", "2", "3"] + ([] if frozen else ["4"])
+    assert {row["estimator"] for row in totals} == {"Reparameterized" if frozen else "Exact"}
+
+
+def test_a_resumed_run_keeps_its_rows(tmp_path: Path) -> None:
+    run, data, train = tmp_path / "run", DataConfig(batch_size=256), TrainConfig(epochs=4, accelerator="cpu")
+
+    class Stop(lightning.Callback):
+        def on_train_epoch_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+            if trainer.current_epoch == 3:
+                raise RunError("stopped")
+
+    callbacks = [GradientVarianceLog(run, every=2, batches=4, draws=3), Stop()]
+    with pytest.raises(RunError, match="stopped"):
+        train_model(data, SMALL, train, run, quiet=True, callbacks=callbacks)
+    before = rows(run / "gradient_variance.csv")
+    again = [GradientVarianceLog(run, every=2, batches=4, draws=3)]
+    train_model(data, SMALL, train, run, resume=True, quiet=True, callbacks=again)
+    after = rows(run / "gradient_variance.csv")
+    assert after[: len(before)] == before
+    assert sorted({row["epoch"] for row in after}) == ["2", "4"]
+    assert len(after) == 2 * len(before)
+
+
+def test_bias_of_two_trained_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The paper's order, and the exact form and Edgeworth's below the paper's Taylor."""
+    folder = tmp_path / "bias"
+    measure.bias(latents=6, epochs=8, images=8, draws=5_000, folder=folder)
+    found = {(row["link"], row["gradient"]): float(row["deviation"]) for row in rows(folder / "bias.csv")}
+    order = [("exp", "silent, exact"), ("linear", "silent, edgeworth"), ("linear", "silent, taylor"),
+             ("linear", "REINFORCE"), ("linear", "Gumbel-Softmax")]  # fmt: skip
+    deviations = [found[name] for name in order]
+    assert deviations == sorted(deviations)
+    assert str(folder / "bias.csv") in capsys.readouterr().out
+    measure.bias(run=folder / "exp", images=4, draws=100)
+    assert {row["link"] for row in rows(folder / "exp" / "bias.csv")} == {"exp"}
+    with pytest.raises(RunError, match="Bernoulli"):
+        measure.bias(run=trained(tmp_path / "gaussian", ModelConfig(latent_dim=2, hidden=[4])))
+
+
+def test_decomposition_is_a_plain_record() -> None:
+    (found,) = gradient_variance(linear_vae("gaussian"), batches_of(5), 4, [Reparameterized()]).values()
+    assert isinstance(found, Decomposition)
+    assert found.est == pytest.approx(sum(part.est for part in found.groups.values()))
+    assert found.batch == pytest.approx(sum(part.batch for part in found.groups.values()))
