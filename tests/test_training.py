@@ -192,6 +192,17 @@ def test_figures_are_those_of_the_best_epoch(tmp_path: Path) -> None:
         assert torch.equal(best[f"model.{name}"], value)
 
 
+def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:
+    """With its first, large variance this model has a better BPD, but it is another model."""
+    model = ModelConfig(latent_dim=2, hidden=[4], linear="fixed", nonlinear=False, estimator="exact")
+    model.variance_start, model.variance_factor, model.variance = 0.3, 0.01, 0.003
+    train = TrainConfig(epochs=3, lr=1e-5, accelerator="cpu")
+    summary = train_model(DataConfig(), model, train, tmp_path / "run", quiet=True)
+    bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
+    assert bpd.index(min(bpd)) == 0
+    assert summary["best_epoch"] > 1
+
+
 def test_divergence_says_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, "train", *SMALL, "--train.lr", "1e12", "--folder", str(tmp_path / "run"))
     assert "--train.lr" in said

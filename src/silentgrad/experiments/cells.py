@@ -77,17 +77,18 @@ def reductions(cells: Sequence[Cell], scale: Scale) -> list[str]:
     found: dict[tuple[str, str], set[str]] = {}
     for cell in cells:
         changed = _difference(cell.settings, read_recipe(recipe_of(cell, "paper")))
-        found.setdefault((cell.dataset, changed), set()).add(cell.method)
-    everything = {dataset: {cell.method for cell in cells if cell.dataset == dataset} for dataset, _ in found}
+        found.setdefault((cell.dataset, changed), set()).add(f"{cell.latent} {cell.method}")
     return [
-        f"{paper.DATASETS[dataset]}{_only(methods, everything[dataset])}: {changed}"
-        for (dataset, changed), methods in found.items()
+        f"{paper.DATASETS[dataset]}{_only(runs, cells, dataset)}: {changed}"
+        for (dataset, changed), runs in found.items()
         if changed
     ]
 
 
-def _only(methods: set[str], everything: set[str]) -> str:
-    return "" if methods == everything else f" ({', '.join(sorted(methods))})"
+def _only(runs: set[str], cells: Sequence[Cell], dataset: str) -> str:
+    """Which runs of a dataset are meant; nothing if all of them."""
+    everything = {f"{cell.latent} {cell.method}" for cell in cells if cell.dataset == dataset}
+    return "" if runs == everything else f" ({', '.join(sorted(runs))})"
 
 
 def _difference(ours: Settings, full: Settings) -> str:

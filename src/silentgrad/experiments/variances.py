@@ -70,4 +70,3 @@ def _measured(folder: Path, cell: Cell, epoch: int, images: Images, scale: Scale
         (found,) = gradient_variance(vae, batches, DRAWS[scale], [vae.linear_estimator]).values()
         write_json_atomically(path, {name: getattr(found, name) for name in FIGURES})
     return read_json(path)
-

@@ -23,6 +23,7 @@ from silentgrad.schedules import Schedule
 from silentgrad.training.config import TrainConfig
 
 ADVICE = "Try a lower --train.lr or --train.lr_precision, or --train.clip 1.0. The last finished epoch is saved."
+JUDGED, FAR = "judged_bpd", 1e6  # the figure that the best epoch is chosen by
 ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used
 
 
@@ -159,6 +160,10 @@ class TrainingPlan(lightning.LightningModule):
         if not math.isfinite(bpd) and not self.trainer.sanity_checking:
             raise DivergedError(f"{stage} BPD is {bpd} after epoch {self.epoch}. {ADVICE}")
         self.log(f"{stage}_bpd", torch.tensor(bpd, dtype=torch.float64), prog_bar=True, sync_dist=False)
+        if stage == "valid":
+            # A model with another variance than the last epoch's is another model: nearer ones come first.
+            distance = self.variance(self.epoch) - self.variance(self.config.epochs)
+            self.log(JUDGED, torch.tensor(bpd + FAR * distance, dtype=torch.float64), sync_dist=False)
 
 
 def mixed(*numbers: int) -> int:

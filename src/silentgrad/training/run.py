@@ -27,7 +27,7 @@ from silentgrad.ppca import ppca_bound
 from silentgrad.records import write_atomically, write_json_atomically, write_tensors_atomically
 from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
-from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
+from silentgrad.training.loop import ADVICE, JUDGED, DivergedError, TrainingPlan, mixed
 from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder, environment
 
@@ -163,7 +163,7 @@ def _trainer(
     train: TrainConfig, folder: Path, quiet: bool, more: Sequence[Callback], logger: Logger | bool
 ) -> lightning.Trainer:
     checkpoints = ModelCheckpoint(
-        folder / "checkpoints", filename="best", monitor="valid_bpd", save_last=True, enable_version_counter=False
+        folder / "checkpoints", filename="best", monitor=JUDGED, save_last=True, enable_version_counter=False
     )
     callbacks: list[Callback] = [checkpoints, Recorder(folder), Keeper(folder, train.keep), *more]
     callbacks += [GradientVarianceLog(folder, train.variance_every)] if train.variance_every else []
