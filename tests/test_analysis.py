@@ -5,7 +5,7 @@ import csv
 import gc
 import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import lightning
@@ -39,15 +39,6 @@ SAMPLING: list[tuple[LatentFamily, Callable[[], Estimator]]] = [
     ("bernoulli", Reinforce),
 ]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Many small tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Scripted(Estimator):

@@ -9,7 +9,7 @@ replicate, equal to the truth to 1e-10; one that does not has a variance.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,15 +38,6 @@ from silentgrad.schedules import constant, geometric, linear_decay
 
 REPLICATES, GROUPS = 40_000, 100
 INSIDE, OUTSIDE = 5, 8  # standard errors
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Many small tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Statistical tests repeat one example along the batch under fixed seeds; means ag
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -28,15 +28,6 @@ MODELS: list[tuple[LatentFamily, Callable[[], Estimator]]] = [
 ]
 EACH = pytest.mark.parametrize(("family", "estimator"), MODELS, ids=[f"{f}, {e.__name__}" for f, e in MODELS])
 EACH_FAMILY = pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Many small tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(examples: int = 5) -> Tensor:
