@@ -192,6 +192,9 @@ def edgeworth_density(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], T
 
 
 ALL_DECODERS = [
+    Decoder(
+        "Normal likelihood", lambda d: sg.LinearLikelihood(d, OUTPUTS, sg.likelihoods.Normal(OUTPUTS)), by_sampling_law
+    ),
     Decoder("fixed variance", lambda d: sg.LinearGaussian(d, OUTPUTS, variance=0.3), by_sampling_law),
     Decoder(
         "fixed variance per output",

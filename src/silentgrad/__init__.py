@@ -1,8 +1,9 @@
 """Variational autoencoders trained with gradients that have no sampling noise."""
 
+from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
 from silentgrad.cumulants import CumulantFunction, Cumulants, cumulants
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
 from silentgrad.estimators import (
     DisArm,
@@ -15,6 +16,8 @@ from silentgrad.estimators import (
     Rloo,
     StraightThrough,
 )
+from silentgrad.guide import SilentGuide, freeze
+from silentgrad.likelihoods import expected_log_prob
 from silentgrad.models import GuidedVAE
 from silentgrad.moments import JointMoments, Moments, central_moments
 from silentgrad.ppca import ppca_bound
@@ -35,12 +38,14 @@ __all__ = [
     "JointMoments",
     "LinearDecoder",
     "LinearGaussian",
+    "LinearLikelihood",
     "LinearPrecisionGaussian",
     "Moments",
     "Reinforce",
     "Reparameterized",
     "Rloo",
     "ShapeError",
+    "SilentGuide",
     "SilentgradError",
     "StraightThrough",
     "UnregisteredLatentError",
@@ -48,8 +53,11 @@ __all__ = [
     "cumulants",
     "dawson",
     "dawson_integral",
+    "expected_log_prob",
     "expected_log_square",
+    "freeze",
     "gradient_bias",
     "gradient_variance",
+    "likelihoods",
     "ppca_bound",
 ]

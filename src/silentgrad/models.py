@@ -21,6 +21,7 @@ from torch import distributions as td
 from silentgrad.decoders import LinearDecoder, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact
+from silentgrad.guide import freeze
 from silentgrad.networks import prior_of
 from silentgrad.schedules import Schedule, constant
 
@@ -88,7 +89,7 @@ class GuidedVAE(nn.Module):
             if estimator is not None:
                 estimator.on_epoch(epoch)
         if self.cutoff is not None and epoch >= self.cutoff:
-            self.encoder.requires_grad_(False).eval()  # its batch statistics too
+            freeze(self.encoder)
 
     def forward(self, x: Tensor, epoch: int) -> Losses:
         """One line of Algorithm 1 after the other."""

@@ -1,0 +1,166 @@
+r"""The guide: Algorithm 1 for a VAE that already exists.
+
+The host keeps its encoder, decoder, sampling and KL divergence. Its reconstruction loss goes through the guide, which
+owns a linear decoder and returns, with w the schedule's weight,
+
+.. math:: w\, L_\mathrm{lin}(x, q) + (1 - w)\, L_\mathrm{host},
+    \qquad L_\mathrm{lin} = -E_{q(z|x)}[\log p_\mathrm{lin}(x|z)] \text{ in closed form.}
+
+Both have to be in nats per example. Shapes tell most mistakes: one number per example cannot be a sum over the batch. A
+scalar does not tell how it was reduced, so the host has to say it. What it says can be wrong, and so can the unit: many
+hosts average over outputs. About a nat per output is the natural size of a loss, whatever the likelihood, so with B
+examples and K outputs the first call refuses
+
+- a "mean" above K max(20, B / 4), which looks like a sum over the batch;
+- any loss that per example is below min(10, K / 20), which looks like a mean over outputs (a "sum", over the batch).
+
+The generous factors leave room for likelihoods that are sharper or flatter than usual, so mistakes in small batches or
+with few outputs can pass; those that change the shape cannot.
+
+The paper's other weighting, of the encoder's gradient only, needs the host's own sample to be drawn from a latent with
+a scaled gradient: `silentgrad.GuidedVAE` has it, a loss that was already computed cannot.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.decoders.precision import Link
+from silentgrad.errors import DomainError, ShapeError
+from silentgrad.schedules import Schedule
+
+Reduction = Literal["none", "mean", "sum"]
+
+
+class SilentGuide(nn.Module):
+    """A linear decoder that guides the encoder of any VAE with gradients that have no sampling noise.
+
+    Its parameters go to the optimiser beside the host's. As a submodule of the host it is in the host's `state_dict`,
+    and `del host.guide` takes it out again.
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example.
+        schedule: w as a function of the epoch or the step, counted from 1; see `silentgrad.schedules`.
+        reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
+        link: Learned precision with this link, as in `LinearPrecisionGaussian`; "exp" unless another option is given.
+        variance: Fixed variance instead, as in `LinearGaussian`.
+        likelihood: Another likelihood instead, as in `LinearLikelihood`.
+        check: Whether the first call refuses a loss whose size looks like another reduction's.
+
+    Example:
+        >>> from silentgrad.schedules import linear_decay
+        >>> guide = SilentGuide(2, (28, 28), linear_decay(0.05))
+        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> guide(torch.zeros(5, 28, 28), q, nll=torch.full((5,), 700.0), epoch=1).shape
+        torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        latent_dim: int,
+        event_shape: int | Sequence[int],
+        schedule: Schedule,
+        reduction: Reduction = "none",
+        *,
+        link: Link | None = None,
+        variance: float | Tensor | None = None,
+        likelihood: Callable[[Tensor], td.Distribution] | None = None,
+        check: bool = True,
+    ) -> None:
+        super().__init__()
+        if reduction not in get_args(Reduction):
+            raise DomainError(f"reduction has to be one of {', '.join(get_args(Reduction))}; got {reduction!r}")
+        if sum(option is not None for option in (link, variance, likelihood)) > 1:
+            raise DomainError("link, variance and likelihood exclude each other: each chooses the linear decoder")
+        self.decoder: LinearDecoder
+        if variance is not None:
+            self.decoder = LinearGaussian(latent_dim, event_shape, variance)
+        elif likelihood is not None:
+            self.decoder = LinearLikelihood(latent_dim, event_shape, likelihood)
+        else:
+            self.decoder = LinearPrecisionGaussian(latent_dim, event_shape, link or "exp")
+        self.schedule, self.reduction, self._unchecked = schedule, reduction, check
+
+    def forward(
+        self, x: Tensor, q: td.Distribution, nll: Tensor, *, epoch: int | None = None, step: int | None = None
+    ) -> Tensor:
+        """The annealed reconstruction loss, reduced as the host's; once w is 0, the host's own.
+
+        Args:
+            x: Examples `(batch, *event_shape)`.
+            q: Their latents, from the host's encoder.
+            nll: The host's reconstruction loss in nats, without the KL divergence.
+            epoch: Where the schedule stands, counted from 1; or
+            step: the same, if the schedule is over steps.
+        """
+        w = self.weight(epoch, step)
+        if w == 0:
+            return nll
+        silent = -self.decoder.expected_log_prob(x, q)
+        self._require_reduction(nll, silent)
+        return w * self._reduced(silent) + (1 - w) * nll
+
+    def weight(self, epoch: int | None = None, step: int | None = None) -> float:
+        """w, the weight of the linear decoder's loss, in an epoch or at a step."""
+        given = [count for count in (epoch, step) if count is not None]
+        if len(given) != 1:
+            raise DomainError("say where the schedule stands: either epoch=... or step=...")
+        if given[0] < 1:
+            raise DomainError(f"epochs and steps are counted from 1, got {given[0]}")
+        w = self.schedule(given[0])
+        if not 0 <= w <= 1:
+            raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {given[0]}")
+        return w
+
+    def start_from(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
+        """Starts the linear decoder from data `(examples, *event_shape)`, as `LinearDecoder.init_from_data`."""
+        self.decoder.init_from_data(data, method, prior)
+
+    def _reduced(self, silent: Tensor) -> Tensor:
+        if self.reduction == "none":
+            return silent
+        return silent.mean() if self.reduction == "mean" else silent.sum()
+
+    def _require_reduction(self, nll: Tensor, silent: Tensor) -> None:
+        expected = silent.shape if self.reduction == "none" else torch.Size()
+        if nll.shape != expected:
+            raise ShapeError(
+                f"nll has shape {tuple(nll.shape)}; with reduction={self.reduction!r} it has to be {tuple(expected)}. "
+                "Sum it over the outputs of an example, and say by `reduction` whether it is reduced over the batch too"
+            )
+        if torch.compiler.is_compiling():
+            return
+        if nll.isnan().any():
+            raise DomainError("the host's loss nll is NaN")
+        if self._unchecked:
+            self._require_size(nll.detach(), silent.numel())
+            self._unchecked = False
+
+    def _require_size(self, nll: Tensor, batch: int) -> None:
+        outputs = self.decoder.event_shape.numel()
+        size = float(nll.abs().mean()) / (batch if self.reduction == "sum" else 1)
+        if self.reduction == "mean" and size > outputs * max(20, batch / 4):
+            suspicion = "a sum over the batch: then say reduction='sum'"
+        elif size < min(10, outputs / 20):
+            over = "batch or the outputs" if self.reduction == "sum" else "outputs"
+            suspicion = f"a mean over the {over}: a log-likelihood is a sum over outputs"
+        else:
+            return
+        raise DomainError(
+            f"nll is {size:.3g} per example of {outputs} outputs, where about a nat each is usual. It looks like "
+            f"{suspicion}. If it is right as it is, build the guide with check=False"
+        )
+
+
+def freeze(encoder: nn.Module) -> nn.Module:
+    """Stops an encoder from learning, its batch statistics too: the cut-off of Algorithm 1.
+
+    `train()` on the host would wake the batch statistics again: call this after it, in every epoch from the cut-off on.
+    """
+    return encoder.requires_grad_(False).eval()

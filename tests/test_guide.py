@@ -1,0 +1,286 @@
+"""The guide beside a VAE that knows nothing of it: Algorithm 1, what it refuses, how it comes and goes."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad import likelihoods
+from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.guide import SilentGuide, freeze
+from silentgrad.models import GuidedVAE
+from silentgrad.schedules import constant, linear_decay
+
+BATCH, LATENTS, SHAPE = 32, 3, (4, 4)
+
+
+class Host(nn.Module):
+    """Somebody's VAE, with a fixed standard deviation of 0.5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 6))
+        self.decoder = nn.Sequential(nn.Linear(LATENTS, 8), nn.Tanh(), nn.Linear(8, 16), nn.Unflatten(1, SHAPE))
+
+    def forward(self, x: Tensor) -> tuple[td.Normal, Tensor]:
+        loc, log_scale = self.encoder(x).chunk(2, dim=-1)
+        q = td.Normal(loc, log_scale.exp())
+        return q, td.Independent(td.Normal(self.decoder(q.rsample()), 0.5), 2).log_prob(x).neg()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.rand(BATCH, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def host() -> Host:
+    torch.manual_seed(0)
+    return Host()
+
+
+def gradients(loss: Tensor, *modules: nn.Module) -> list[Tensor | None]:
+    parameters = [p for module in modules for p in module.parameters()]
+    return list(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
+
+
+def test_is_the_algorithm_of_the_guided_model(host: Host, x: Tensor) -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = host.encoder
+
+        def forward(self, x: Tensor) -> td.Normal:
+            loc, log_scale = self.body(x).chunk(2, dim=-1)
+            return td.Normal(loc, log_scale.exp())
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = host.decoder
+
+        def forward(self, z: Tensor) -> td.Independent:
+            return td.Independent(td.Normal(self.body(z), 0.5), 2)
+
+    guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.1), "mean")
+    model = GuidedVAE(Encoder(), guide.decoder, Decoder(), estimator=sg.Reparameterized(), weight=linear_decay(0.1))
+    torch.manual_seed(1)
+    losses = model(x, epoch=3)
+    torch.manual_seed(1)
+    q, nll = host(x)
+    loss = guide(x, q, nll.mean(), epoch=3) + td.kl_divergence(q, td.Normal(0.0, 1.0)).sum(-1).mean()
+    torch.testing.assert_close(loss, losses.total)
+    for ours, theirs in zip(gradients(loss, host, guide), gradients(losses.total, host, guide), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_gives_back_the_reduction_it_was_given(reduction: str, host: Host, x: Tensor) -> None:
+    torch.manual_seed(0)
+    guide = SilentGuide(LATENTS, SHAPE, constant(0.3), reduction)
+    q, nll = host(x)
+    truth = -0.3 * guide.decoder.expected_log_prob(x, q) + 0.7 * nll
+    reduce: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda t: t, "mean": torch.mean, "sum": torch.sum}
+    torch.testing.assert_close(guide(x, q, reduce[reduction](nll), epoch=1), reduce[reduction](truth))
+
+
+def test_costs_nothing_once_its_weight_is_zero(host: Host, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.25))
+    q, nll = host(x)
+
+    def evaluated(*_: object) -> Tensor:
+        raise AssertionError("the linear decoder was evaluated")
+
+    monkeypatch.setattr(guide.decoder, "expected_log_prob", evaluated)
+    for epoch in (4, 5, 100):
+        assert guide(x, q, nll, epoch=epoch) is nll
+    with pytest.raises(AssertionError, match="evaluated"):
+        guide(x, q, nll, epoch=3)
+
+
+def test_follows_epochs_or_steps() -> None:
+    guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.1))
+    assert guide.weight(epoch=3) == guide.weight(step=3) == pytest.approx(0.7)
+    assert guide.weight(step=10) == 0
+
+
+def train(host: Host, guide: SilentGuide, x: Tensor) -> None:
+    optimizer = torch.optim.AdamW(nn.ModuleList([host, guide]).parameters(), lr=1e-2)
+    for epoch in range(1, 5):
+        q, nll = host(x)
+        loss = guide(x, q, nll, epoch=epoch).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_leaves_a_trained_model_as_it_was_without_it(host: Host, x: Tensor) -> None:
+    own_keys = list(host.state_dict())
+    host.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
+    train(host, host.guide, x)
+    host.eval()
+    torch.manual_seed(2)
+    before, values = host(x)[1], {k: v.clone() for k, v in host.state_dict().items()}
+    del host.guide
+    torch.manual_seed(2)
+    assert torch.equal(host(x)[1], before)
+    assert list(host.state_dict()) == own_keys
+    assert all(torch.equal(v, values[k]) for k, v in host.state_dict().items())
+
+
+def test_is_saved_and_loaded_with_the_host(host: Host, x: Tensor) -> None:
+    host.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
+    train(host, host.guide, x)
+    torch.manual_seed(5)
+    other = Host()
+    other.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
+    other.load_state_dict(host.state_dict())
+    q, nll = host.eval()(x)
+    assert torch.equal(other.guide(x, q, nll, epoch=2), host.guide(x, q, nll, epoch=2))
+
+
+def test_both_decoders_and_the_encoder_learn(host: Host, x: Tensor) -> None:
+    guide = SilentGuide(LATENTS, SHAPE, constant(0.5))
+    q, nll = host(x)
+    found = gradients(guide(x, q, nll, epoch=1).sum(), host, guide)
+    assert all(g is not None and g.abs().sum() > 0 for g in found[-3:])  # precision weights start at zero, not stuck
+    assert all(g is not None for g in found)
+
+
+def test_draws_nothing(host: Host, x: Tensor) -> None:
+    guide, (q, nll) = SilentGuide(LATENTS, SHAPE, constant(0.5)), host(x)
+    state = torch.get_rng_state()
+    assert torch.equal(guide(x, q, nll, epoch=1), guide(x, q, nll, epoch=1))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_copies_and_pickles() -> None:
+    guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3), likelihood=likelihoods.Laplace(SHAPE))
+    for other in (copy.deepcopy(guide), pickle.loads(pickle.dumps(guide))):
+        assert other.weight(epoch=2) == guide.weight(epoch=2)
+        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), guide.parameters(), strict=True))
+
+
+def test_options_choose_the_linear_decoder() -> None:
+    def decoder(**options: object) -> nn.Module:
+        return SilentGuide(LATENTS, SHAPE, constant(1.0), **options).decoder
+
+    default, linear = decoder(), decoder(link="linear")
+    assert isinstance(default, sg.LinearPrecisionGaussian)
+    assert isinstance(linear, sg.LinearPrecisionGaussian)
+    assert (default.link, linear.link) == ("exp", "linear")
+    fixed = decoder(variance=0.1)
+    assert isinstance(fixed, sg.LinearGaussian)
+    assert float(fixed.variance) == pytest.approx(0.1)
+    assert isinstance(decoder(likelihood=likelihoods.Bernoulli()), LinearLikelihood)
+
+
+def test_bernoulli_host_with_its_own_likelihood(x: Tensor) -> None:
+    """A host that is itself linear and Bernoulli has the guide's loss, once its sample is averaged."""
+    bits = (x > 0.5).float()
+    guide = SilentGuide(LATENTS, SHAPE, constant(1.0), likelihood=likelihoods.Bernoulli())
+    q = td.Normal(torch.zeros(BATCH, LATENTS), torch.ones(BATCH, LATENTS))
+    torch.manual_seed(0)
+    logits = guide.decoder.mean(q.sample((4000,))).unflatten(-1, SHAPE)
+    sampled = nn.functional.binary_cross_entropy_with_logits(logits, bits.expand_as(logits), reduction="none")
+    nll = sampled.sum((-1, -2)).mean(0).detach()
+    torch.testing.assert_close(guide(bits, q, nll, epoch=1), nll, rtol=0.02, atol=0)
+
+
+def test_start_from_data_is_a_better_start(x: Tensor) -> None:
+    guide = SilentGuide(LATENTS, SHAPE, constant(1.0), check=False)
+    q, nll = td.Normal(torch.zeros(BATCH, LATENTS), torch.ones(BATCH, LATENTS)), torch.zeros(BATCH)
+    before = guide(x, q, nll, epoch=1).mean()
+    guide.start_from(x)
+    assert guide(x, q, nll, epoch=1).mean() < before
+    torch.testing.assert_close(guide.decoder.mean.bias.detach(), x.mean(0).flatten())
+
+
+def test_freeze_stops_learning_and_batch_statistics(host: Host, x: Tensor) -> None:
+    assert freeze(host.encoder) is host.encoder
+    before = {k: v.clone() for k, v in host.encoder.state_dict().items()}
+    guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
+    train(host, guide, x)
+    assert all(torch.equal(v, before[k]) for k, v in host.encoder.state_dict().items())
+    assert host.decoder.training
+
+
+def call(nll: Callable[[Tensor], Tensor], reduction: str, **options: object) -> Tensor:
+    """A guide's first call, with a host's loss made from what it should be, one number per example."""
+    torch.manual_seed(0)
+    shape = (14, 14)
+    guide = SilentGuide(LATENTS, shape, constant(0.5), reduction, **options)
+    q = td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
+    x = torch.rand(64, *shape)
+    return guide(x, q, nll(td.Independent(td.Normal(0.5, 0.3).expand(shape), 2).log_prob(x).neg()), epoch=1)
+
+
+RIGHT = [(lambda t: t, "none"), (torch.mean, "mean"), (torch.sum, "sum")]
+WRONG = {
+    "a scalar where each example's is meant": (torch.mean, "none", sg.ShapeError, r"shape \(\).*has to be \(64,\)"),
+    "each example's where a mean is meant": (lambda t: t, "mean", sg.ShapeError, r"shape \(64,\).*has to be \(\)"),
+    "a column": (lambda t: t[:, None], "none", sg.ShapeError, r"\(64, 1\)"),
+    "each output's": (lambda t: t[:, None, None].expand(-1, 14, 14), "none", sg.ShapeError, "Sum it over the outputs"),
+    "another batch's": (lambda t: t[:3], "none", sg.ShapeError, r"\(3,\)"),
+    "a sum where a mean is meant": (lambda t: 3 * t.sum(), "mean", sg.DomainError, "reduction='sum'"),
+    "a mean where a sum is meant": (torch.mean, "sum", sg.DomainError, "batch or the outputs"),
+    "a mean over outputs": (lambda t: t.mean() / 196, "mean", sg.DomainError, "mean over the outputs"),
+    "a mean over outputs of each": (lambda t: t / 196, "none", sg.DomainError, "mean over the outputs"),
+    "a mean over everything, as a sum": (lambda t: t.mean() / 196, "sum", sg.DomainError, "batch or the outputs"),
+    "NaN": (lambda t: t * float("nan"), "none", sg.DomainError, "NaN"),
+}
+
+
+@pytest.mark.parametrize(("nll", "reduction"), RIGHT)
+@pytest.mark.parametrize("factor", [0.3, 1.0, 3.0])
+def test_a_loss_of_the_stated_reduction_passes(nll: Callable[[Tensor], Tensor], reduction: str, factor: float) -> None:
+    assert call(lambda t: factor * nll(t), reduction).isfinite().all()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_loss_of_another_reduction_is_refused(case: str) -> None:
+    nll, reduction, error, message = WRONG[case]
+    with pytest.raises(error, match=message):
+        call(nll, reduction)
+
+
+def test_the_size_is_compared_once_and_only_if_wanted(host: Host, x: Tensor) -> None:
+    call(lambda t: t.mean() / 196, "mean", check=False)
+    guide, (q, nll) = SilentGuide(LATENTS, SHAPE, constant(0.5)), host(x)
+    guide(x, q, nll, epoch=1)
+    guide(x, q, nll / 1000, epoch=1)
+
+
+def bad_inputs() -> dict[str, tuple[type[Exception], str, Callable[[], object]]]:
+    x, nll = torch.rand(2, *SHAPE), torch.full((2,), 20.0)
+    q, tails = td.Normal(torch.zeros(2, 3), torch.ones(2, 3)), td.StudentT(5.0, torch.zeros(2, 3))
+    guide = SilentGuide(3, SHAPE, constant(0.5))
+
+    def build(*arguments: object, **options: object) -> SilentGuide:
+        return SilentGuide(3, SHAPE, *arguments, **options)
+
+    return {
+        "no place": (sg.DomainError, "either epoch", lambda: guide(x, q, nll)),
+        "two places": (sg.DomainError, "either epoch", lambda: guide(x, q, nll, epoch=1, step=1)),
+        "from zero": (sg.DomainError, "counted from 1", lambda: guide(x, q, nll, epoch=0)),
+        "weight": (sg.DomainError, "between 0 and 1", lambda: build(constant(1.5)).weight(epoch=1)),
+        "reduction": (sg.DomainError, "none, mean, sum", lambda: build(constant(1.0), "max")),
+        "two decoders": (sg.DomainError, "exclude", lambda: build(constant(1.0), link="exp", variance=0.1)),
+        "flat x": (sg.ShapeError, "x has shape", lambda: guide(x.flatten(1), q, nll, epoch=1)),
+        "latents": (sg.ShapeError, "3 latents", lambda: guide(x, td.Normal(nll[:, None], 1.0), nll, epoch=1)),
+        "a tensor": (sg.UnregisteredLatentError, "got Tensor", lambda: guide(x, q.loc, nll, epoch=1)),
+        "intractable": (sg.IntractableError, "StudentT", lambda: guide(x, tails, nll, epoch=1)),
+        "NaN in x": (sg.DomainError, "not finite: x", lambda: guide(x * float("nan"), q, nll, epoch=1)),
+    }
+
+
+@pytest.mark.parametrize("case", bad_inputs())
+def test_bad_input_is_named(case: str) -> None:
+    error, message, wrong = bad_inputs()[case]
+    with pytest.raises(error, match=message):
+        wrong()

@@ -1,0 +1,350 @@
+"""Likelihoods beyond the Gaussian: values and derivatives against adaptive quadrature, decoders against the oracles."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from torch import distributions as td
+
+import oracles
+import silentgrad as sg
+from members import ALL_LATENTS, BATCH, OUTPUTS, Latent, by_sampling_law
+from silentgrad import distributions, likelihoods, quadrature
+from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.likelihoods import expected_log_prob
+
+DOUBLE = torch.float64
+PAGE = (Path(__file__).parents[1] / "docs" / "likelihoods.md").read_text()
+SCALE, DF, LEVELS = 0.4, 4.0, 17
+
+
+def log_level(x: float, u: np.ndarray) -> np.ndarray:
+    """The probability of a level, as a difference of the smaller tails."""
+    half = 0.5 / (LEVELS - 1)
+    low, high = (x - half - u) / SCALE if x > 0 else -np.inf, (x + half - u) / SCALE if x < 1 else np.inf
+    tails = (stats.logistic.logcdf, high, low), (stats.logistic.logsf, low, high)
+    with np.errstate(divide="ignore"):  # in the tail that is not taken
+        below, above = (log(far) + np.log1p(-np.exp(log(near) - log(far))) for log, far, near in tails)
+    return np.where(u > x, below, above)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A likelihood, its log-probability by another library, and where it is tried."""
+
+    build: Callable[[], torch.nn.Module]
+    log_prob: Callable[[float, np.ndarray], np.ndarray]
+    xs: tuple[float, ...]
+    deviations: tuple[float, ...] = (0.01, 0.1, 0.5, 1, 3, 10, 100)
+    means: tuple[float, ...] = (-30, -4, -0.5, 0, 0.3, 2, 12)
+
+
+CASES = {
+    "Bernoulli": Case(likelihoods.Bernoulli, lambda x, u: x * u - np.logaddexp(0, u), (0.0, 0.3, 1.0)),
+    "Poisson": Case(
+        likelihoods.Poisson, lambda x, u: stats.poisson.logpmf(x, np.exp(u)), (0.0, 1.0, 7.0),
+        deviations=(0.01, 0.1, 0.5, 1, 3), means=(-4, -0.5, 0, 0.3, 2),
+    ),
+    "Normal": Case(lambda: likelihoods.Normal(()), lambda x, u: stats.norm.logpdf(x, u, SCALE), (0.0, 0.7)),
+    "Laplace": Case(lambda: likelihoods.Laplace(()), lambda x, u: -abs(x - u) / SCALE - np.log(2 * SCALE), (0.0, 0.7)),
+    "StudentT": Case(
+        lambda: likelihoods.StudentT((), DF), lambda x, u: stats.t.logpdf(x, DF, u, SCALE), (0.0, 0.7)
+    ),
+    "Logistic": Case(lambda: likelihoods.Logistic(()), lambda x, u: stats.logistic.logpdf(x, u, SCALE), (0.0, 0.7)),
+    "DiscretisedLogistic": Case(lambda: likelihoods.DiscretisedLogistic((), LEVELS), log_level, (0.0, 0.25, 1.0)),
+}  # fmt: skip
+EACH_CASE = pytest.mark.parametrize("name", CASES)
+
+
+def make(name: str) -> torch.nn.Module:
+    likelihood = CASES[name].build().double()
+    if isinstance(likelihood, likelihoods.LocationScale):
+        torch.nn.init.constant_(likelihood.log_scale, math.log(SCALE))
+    return likelihood
+
+
+def truth(log_prob: Callable[[np.ndarray], np.ndarray], mean: float, deviation: float, bend: float) -> list[float]:
+    """E f, dE/dm = E[f e] / s and dE/dV = E[f (e^2 - 1)] / 2V for u = m + s e, on panels that are finest at the bend.
+
+    The value at the mean is taken off first: it has no part in the derivatives, and would cancel in them.
+    """
+    reaches = SCALE * np.concatenate([[0.0], np.geomspace(0.1, 1000, 60)])
+    near = (bend + np.concatenate([-reaches, reaches]) - mean) / deviation
+    edges = np.unique(np.clip(np.concatenate([np.linspace(-12, 12, 49), near]), -12, 12))
+    e, w = (t.numpy() for t in oracles.legendre(torch.from_numpy(edges), order=20))
+    centre = log_prob(np.float64(mean))
+    f = w * stats.norm.pdf(e) * (log_prob(mean + deviation * e) - centre)
+    weights = np.ones_like(e), e / deviation, (e**2 - 1) / (2 * deviation**2)
+    value, in_mean, in_variance = (float((f * weight).sum()) for weight in weights)
+    return [value + float(centre), in_mean, in_variance]
+
+
+def grid(name: str) -> tuple[list[tuple[float, float, float]], np.ndarray]:
+    """All (x, mean, deviation) of a case and the truths there, a row each."""
+    case = CASES[name]
+    points = [(x, float(m), float(s)) for x in case.xs for m in case.means for s in case.deviations]
+    bends = [0.0 if name in ("Bernoulli", "Poisson") else x for x, _, _ in points]
+    rows = [
+        truth(lambda u, x=x: case.log_prob(x, u), m, s, bend) for (x, m, s), bend in zip(points, bends, strict=True)
+    ]
+    return points, np.array(rows)
+
+
+def evaluate(
+    likelihood: Callable[[Tensor], td.Distribution], points: list[tuple[float, float, float]], dtype: torch.dtype
+) -> np.ndarray:
+    """Value and derivatives in mean and variance at all points, a row each."""
+    x, mean, deviation = torch.tensor(points, dtype=DOUBLE).to(dtype).T
+    mean, variance = mean.clone().requires_grad_(), deviation.square().requires_grad_()
+    value = expected_log_prob(likelihood, x, mean, variance)
+    gradients = torch.autograd.grad(value.sum(), [mean, variance])
+    return torch.stack([value.detach(), *gradients], -1).double().numpy()
+
+
+def errors(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The largest error of the value and of the derivatives, relative to the truth where that is above 1."""
+    error = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
+    return float(error[:, 0].max()), float(error[:, 1:].max())
+
+
+def stated(row: str) -> list[float]:
+    """The figures of a row of the page's tables."""
+    (cells,) = re.findall(rf"^\| `?{re.escape(row)}`? \|(.*)\|$", PAGE, re.MULTILINE)
+    return [float(cell) for cell in cells.split("|") if re.fullmatch(r" *[\d.]+e-\d+ *", cell)]
+
+
+@EACH_CASE
+def test_errors_are_those_stated(name: str) -> None:
+    points, expected = grid(name)
+    found = [
+        *errors(evaluate(make(name), points, DOUBLE), expected),
+        *errors(evaluate(make(name).float(), points, torch.float32), expected),
+    ]
+    print(name, *(f"{error:.1e}" for error in found))
+    assert len(stated(name)) == len(found)
+    assert all(error <= limit for error, limit in zip(found, stated(name), strict=True)), found
+
+
+@pytest.mark.parametrize("deviation", [0.5, 1, 2, 3, 5, 10])
+def test_errors_of_plain_quadrature_are_those_stated(deviation: float) -> None:
+    """What a likelihood of a user's own gets: the Bernoulli one given as a function, so that nothing knows it."""
+    points = [(1.0, m, float(deviation)) for m in (-4.0, -0.5, 0.0, 0.3, 2.0)]
+    rows = [truth(lambda u: CASES["Bernoulli"].log_prob(1.0, u), m, s, 0.0) for _, m, s in points]
+    found = errors(evaluate(lambda u: td.Bernoulli(logits=u), points, DOUBLE), np.array(rows))
+    print(deviation, *(f"{error:.1e}" for error in found))
+    assert all(error <= limit for error, limit in zip(found, stated(f"{deviation}"), strict=True)), found
+
+
+@EACH_CASE
+def test_the_law_itself_is_that_of_the_other_library(name: str) -> None:
+    case = CASES[name]
+    u = torch.linspace(-5, 5, 41, dtype=DOUBLE)
+    for x in case.xs:
+        log_prob = make(name)(u).log_prob(torch.full_like(u, x))
+        np.testing.assert_allclose(log_prob.detach(), case.log_prob(x, u.numpy()), rtol=1e-10)
+
+
+@EACH_CASE
+def test_derivatives_of_first_and_second_order(name: str) -> None:
+    likelihood, x = make(name), torch.full((3,), CASES[name].xs[-1], dtype=DOUBLE)
+    mean = torch.tensor([-1.0, 0.2, 0.9], dtype=DOUBLE, requires_grad=True)
+    variance = torch.tensor([0.3, 2.0, 1e-2], dtype=DOUBLE, requires_grad=True)
+
+    def value(mean: Tensor, variance: Tensor) -> Tensor:
+        return expected_log_prob(likelihood, x, mean, variance)
+
+    assert torch.autograd.gradcheck(value, (mean, variance), fast_mode=True)
+    assert torch.autograd.gradgradcheck(value, (mean, variance), fast_mode=True)
+
+
+@EACH_CASE
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_no_variance_is_the_log_probability_itself(name: str, dtype: torch.dtype) -> None:
+    likelihood = make(name).to(dtype)
+    x = torch.full((4,), CASES[name].xs[-1], dtype=dtype)
+    mean = torch.tensor([-2.0, 0.0, float(x[0]), 3.0], dtype=dtype, requires_grad=True)
+    variance = torch.zeros(4, dtype=dtype, requires_grad=True)
+    value = expected_log_prob(likelihood, x, mean, variance)
+    torch.testing.assert_close(value, likelihood(mean).log_prob(x), rtol=1e-6, atol=1e-6)
+    for gradient in torch.autograd.grad(value.sum(), [mean, variance, *likelihood.parameters()]):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["Bernoulli", "StudentT", "Logistic", "DiscretisedLogistic", "Laplace", "Normal"])
+def test_extremes_are_finite_in_single_precision(name: str) -> None:
+    likelihood = make(name).float()
+    mean = torch.tensor([-1e4, -1.0, 0.0, 1.0, 1e4], requires_grad=True)
+    for size in (0.0, 1e-12, 1.0, 1e4):
+        variance = torch.full((5,), size, requires_grad=True)
+        value = expected_log_prob(likelihood, torch.ones(5), mean, variance)
+        for result in (value, *torch.autograd.grad(value.sum(), [mean, variance, *likelihood.parameters()])):
+            assert result.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["Bernoulli", "StudentT", "a function"])
+def test_not_keeping_the_nodes_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    likelihood = (lambda u: td.Laplace(u, 0.5)) if name == "a function" else make(name)
+    results = []
+    for large in (quadrature.LARGE, 0):
+        monkeypatch.setattr(quadrature, "LARGE", large)
+        mean, variance = (torch.tensor([v, 1.0], dtype=DOUBLE, requires_grad=True) for v in (0.3, 0.6))
+        value = expected_log_prob(likelihood, torch.ones(2, dtype=DOUBLE), mean, variance)
+        first = torch.autograd.grad(value.sum(), [mean, variance], create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), [mean, variance])
+        results.append([value, *first, *second])
+    for kept, computed_again in zip(*results, strict=True):
+        torch.testing.assert_close(kept, computed_again, rtol=1e-14, atol=1e-14)
+
+
+COUNTS = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 1.0]], dtype=DOUBLE)
+BITS = (COUNTS > 0).to(DOUBLE)
+DECODERS = {
+    "Bernoulli": (lambda: likelihoods.Bernoulli(), BITS, lambda latent: latent.gaussian),
+    "Poisson": (lambda: likelihoods.Poisson(), COUNTS, lambda latent: latent.tilts),
+    "Normal": (lambda: likelihoods.Normal(OUTPUTS), COUNTS, lambda latent: True),
+    "StudentT": (lambda: likelihoods.StudentT(OUTPUTS, 3.0), COUNTS, lambda latent: latent.gaussian),
+    "Logistic": (lambda: likelihoods.Logistic(OUTPUTS), COUNTS, lambda latent: latent.gaussian),
+    "levels": (lambda: likelihoods.DiscretisedLogistic(OUTPUTS, 6), COUNTS / 5, lambda latent: latent.gaussian),
+    "a function": (lambda: lambda u: td.Gumbel(u, 2.0), COUNTS, lambda latent: latent.gaussian),
+}
+
+
+def make_decoder(name: str, latents: int) -> LinearLikelihood:
+    torch.manual_seed(1)
+    decoder = LinearLikelihood(latents, OUTPUTS, DECODERS[name][0]()).double()
+    torch.nn.init.uniform_(decoder.mean.weight, -0.25, 0.25)  # every tilt is in its domain
+    for parameter in decoder.likelihood.parameters() if isinstance(decoder.likelihood, torch.nn.Module) else ():
+        torch.nn.init.uniform_(parameter, -0.1, 0.3)  # wide enough for the oracle to resolve
+    return decoder
+
+
+FAMILIES = ("Normal", "Bernoulli", "Poisson", "Uniform", "LogNormal", "MultivariateNormal", "OneHotCategorical")
+
+
+@pytest.mark.parametrize("latent", [m for m in ALL_LATENTS if m.name in FAMILIES], ids=lambda m: m.name)
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_equal_the_oracle(name: str, latent: Latent) -> None:
+    parameters, decoder = latent.draw(), make_decoder(name, latent.latents)
+    _, x, tractable = DECODERS[name]
+    q = latent.build(*parameters)
+    if not tractable(latent):
+        with pytest.raises(sg.IntractableError, match=r"not Gaussian for \w+ latents|register"):
+            decoder.expected_log_prob(x, q)
+        return
+    leaves, weights = [*parameters, *decoder.parameters()], torch.tensor([1.0, -0.4], dtype=DOUBLE)
+    value, expected = decoder.expected_log_prob(x, q), by_sampling_law(decoder, x, latent.expectation(q))
+    assert value.shape == (BATCH,)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    gradients = torch.autograd.grad(value @ weights, leaves, retain_graph=True)  # both share q's own graph
+    for gradient, truth_of_it in zip(gradients, torch.autograd.grad(expected @ weights, leaves), strict=True):
+        torch.testing.assert_close(gradient, truth_of_it, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
+@pytest.mark.parametrize("name", ["Bernoulli", "a function"])
+def test_traceable_in_one_graph(name: str) -> None:
+    decoder, x = make_decoder(name, 2).float(), DECODERS[name][1].float()
+    decoder.nodes = 3
+    leaf = torch.rand(2, 2).requires_grad_()
+
+    def objective(leaf: Tensor) -> Tensor:
+        return decoder.expected_log_prob(x, td.Normal(leaf, leaf, validate_args=False)).sum()
+
+    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
+    results = [(f(leaf), *torch.autograd.grad(f(leaf), [leaf, *decoder.parameters()])) for f in (compiled, objective)]
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_levels_are_a_distribution() -> None:
+    loc, scale = torch.tensor([-3.0, 0.1, 0.5, 0.97, 30.0], dtype=DOUBLE), torch.tensor(0.05, dtype=DOUBLE)
+    p = distributions.DiscretisedLogistic(loc, scale, 6)
+    values = torch.arange(6, dtype=DOUBLE).unsqueeze(-1) / 5
+    probabilities = p.log_prob(values).exp()
+    torch.testing.assert_close(probabilities.sum(0), torch.ones(5, dtype=DOUBLE))
+    torch.testing.assert_close(p.mean, (values * probabilities).sum(0))
+    assert p.log_prob(torch.zeros(5, dtype=DOUBLE))[-1] == pytest.approx(-(30 - 0.1) / 0.05)  # no tail underflows
+    torch.manual_seed(0)
+    draws = p.sample((4000,))
+    frequencies = (draws == values.unsqueeze(1)).double().mean(1)
+    torch.testing.assert_close(frequencies, probabilities, rtol=0, atol=0.04)
+
+
+def test_logistic_draws_have_its_moments() -> None:
+    torch.manual_seed(0)
+    p = distributions.Logistic(torch.tensor(2.0), torch.tensor(0.5))
+    draws = p.rsample((100_000,))
+    torch.testing.assert_close(draws.mean(), p.mean, rtol=0, atol=0.02)
+    torch.testing.assert_close(draws.var(), p.variance, rtol=0.03, atol=0)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(400, 2, generator=generator)
+    logits = hidden @ torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 1.0, 1.0, 2.0]])
+    return (torch.rand(400, 4, generator=generator) < logits.sigmoid()).float().unflatten(1, (2, 2))
+
+
+@pytest.mark.parametrize("prior", [None, td.Normal(0.5, 2.0)])
+def test_a_start_from_data_has_its_mean_and_components_to_first_order(
+    images: Tensor, prior: td.Distribution | None
+) -> None:
+    linear, decoder = sg.LinearGaussian(2, (2, 2)), LinearLikelihood(2, (2, 2), likelihoods.Bernoulli())
+    linear.set_variance(torch.linalg.eigvalsh(torch.cov(images.flatten(1).T, correction=0))[:2].mean().item())
+    for model in (linear, decoder):
+        model.init_from_data(images, prior=prior)
+    centre = torch.full((2,), 0.0 if prior is None else 0.5)
+    torch.testing.assert_close(decoder(centre).mean, images.mean(0), rtol=1e-4, atol=1e-5)
+    slope = torch.autograd.functional.jacobian(lambda z: decoder(z).mean.flatten(), centre)
+    torch.testing.assert_close(slope, linear.mean.weight.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_start_from_data_sets_the_scale() -> None:
+    data = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 0.5, 0.5])
+    for likelihood in (likelihoods.Laplace(3), likelihoods.StudentT(3, 5.0), likelihoods.Logistic(3)):
+        decoder = LinearLikelihood(1, 3, likelihood)
+        decoder.init_from_data(data)
+        torch.testing.assert_close(decoder(torch.zeros(1)).variance, torch.full((3,), 0.25), rtol=0.1, atol=0)
+
+
+def test_two_calls_give_the_same_bits_and_draw_nothing() -> None:
+    decoder, q = LinearLikelihood(2, 3, likelihoods.Bernoulli()), td.Normal(torch.zeros(4, 2), torch.ones(4, 2))
+    state = torch.get_rng_state()
+    first, second = (decoder.expected_log_prob(torch.ones(4, 3), q) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def bad_inputs() -> dict[str, tuple[type[Exception], str, Callable[[], object]]]:
+    one, bits = torch.ones(2, 3), likelihoods.Bernoulli()
+    normal, coin = td.Normal(torch.zeros(2, 2), torch.ones(2, 2)), td.Bernoulli(torch.full((2, 2), 0.5))
+    levels, laplace = likelihoods.DiscretisedLogistic(3, 5), LinearLikelihood(2, 3, likelihoods.Laplace(3))
+    decoder, unknown = LinearLikelihood(2, 3, bits), LinearLikelihood(2, 3, lambda u: td.Normal(u, 1.0))
+    return {
+        "another shape": (sg.ShapeError, "one shape", lambda: expected_log_prob(bits, one, one, one[:1])),
+        "negative variance": (sg.DomainError, "negative", lambda: expected_log_prob(bits, one, one, -one)),
+        "bytes": (sg.DomainError, "between 0 and 1", lambda: expected_log_prob(bits, 255 * one, one, one)),
+        "no counts": (sg.DomainError, "counts", lambda: expected_log_prob(likelihoods.Poisson(), -one, one, one)),
+        "dequantised": (sg.DomainError, "one of 5 equidistant", lambda: expected_log_prob(levels, 0.3 * one, one, one)),
+        "one level": (sg.DomainError, "two levels", lambda: likelihoods.DiscretisedLogistic(3, 1)),
+        "no degrees of freedom": (sg.DomainError, "df", lambda: likelihoods.StudentT(3, 0.0)),
+        "no nodes": (sg.DomainError, "node", lambda: quadrature.gauss_hermite(torch.exp, one, one, 0)),
+        "NaN": (sg.DomainError, "not finite: x", lambda: laplace.expected_log_prob(one * float("nan"), normal)),
+        "no link": (sg.IntractableError, "link", lambda: unknown.init_from_data(one)),
+        "coins": (sg.IntractableError, "for Bernoulli latents", lambda: decoder.expected_log_prob(one, coin)),
+    }
+
+
+@pytest.mark.parametrize("case", bad_inputs())
+def test_bad_input_is_named(case: str) -> None:
+    error, message, call = bad_inputs()[case]
+    with pytest.raises(error, match=message):
+        call()
