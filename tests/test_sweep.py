@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -322,7 +323,9 @@ def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.Captur
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [str(Path(sys.executable).with_name("silentgrad")), *words.split()]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    # started in the background, the tests would hand on that interrupts are ignored
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     metrics = folder / "trial-0000" / "metrics.csv"
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
         assert process.poll() is None, "finished before it could be interrupted"
