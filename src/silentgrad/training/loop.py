@@ -86,21 +86,26 @@ class TrainingPlan(lightning.LightningModule):
             loader.batches.set_epoch(self.current_epoch)
 
     def training_step(self, together: list[tuple[int, Tensor]]) -> None:
-        optimizer: Any = self.optimizers()
-        losses = []
-        for batch in together:
-            x = self._dequantised(batch, "train")
-            loss = self.model(x, self.epoch).total * self.share
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            if self.config.clip:
-                clip_grad_norm_(self.model.parameters(), self.config.clip)
-            optimizer.step()
-            losses.append(loss.detach())
+        wrapped: Any = self.optimizers()
+        # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
+        losses = [self._descend(batch, wrapped.optimizer) for batch in together[:-1]]
+        losses.append(self._descend(together[-1], wrapped))
         mean = torch.stack(losses).mean()
         if not mean.isfinite():
-            raise DivergedError(f"the loss became {mean.item()} in epoch {self.epoch}, batch {batch[0]}. {ADVICE}")
+            batch = together[-1][0]
+            raise DivergedError(f"the loss became {mean.item()} in epoch {self.epoch}, batch {batch}. {ADVICE}")
         self.losses += losses
+
+    def _descend(self, batch: tuple[int, Tensor], optimizer: torch.optim.Optimizer) -> Tensor:
+        """One step; the loss before it."""
+        x = self._dequantised(batch, "train")
+        loss: Tensor = self.model(x, self.epoch).total * self.share
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        if self.config.clip:
+            clip_grad_norm_(self.model.parameters(), self.config.clip)
+        optimizer.step()
+        return loss.detach()
 
     def validation_step(self, batch: tuple[int, Tensor]) -> None:
         self._measure(batch, "valid")
