@@ -113,6 +113,9 @@ def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
     (diverged / FAILURE).write_text('{"message": "the loss became nan"}')
     gaussian = Results(tmp_path, [cell for cell in fixed_cells("cpu", 2) if cell.latent == "gaussian"])
     made_up(tmp_path, gaussian, {"silent": [6.8, 6.8], "reparameterized": [6.7, 6.7]})
+    first = tmp_path / gaussian.cells[0].name
+    (first / "summary.json").unlink()
+    (first / FAILURE).write_text('{"message": "the loss became nan"}')
     table = fixed_table(Results(tmp_path, [*gaussian.cells, *results.cells]), "cpu")
     row = next(row for row in table["rows"] if row[:3] == ["Discrete", "Silent Gradients", "no"])
     assert row[3] == "diverged (1 of 2)"

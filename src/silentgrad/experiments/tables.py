@@ -100,8 +100,9 @@ def _fixed_row(results: Results, latent: str, method: str, scheduled: int) -> li
 
 
 def _limit(results: Results) -> Content:
-    gaussian = results.where(latent="gaussian", seed=0)
-    found = [read_json(results.folder / cell.name / "summary.json").get("limit_bpd") for cell in gaussian]
+    """Of any finished run that has one."""
+    paths = [results.folder / cell.name / "summary.json" for cell in results.where(latent="gaussian")]
+    found = (read_json(path).get("limit_bpd") for path in paths if path.exists())
     return next((limit for limit in found if limit is not None), None)
 
 

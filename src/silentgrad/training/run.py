@@ -71,34 +71,45 @@ def train_model(
     logger = _logger(train, folder)
     # Only now, so that what cannot be trained leaves no folder behind.
     checkpoint = _prepare(folder, Settings(data, model, train), resume)
-    if vae.linear is not None and model.start != "random" and checkpoint is None:
-        prior = td.Normal(0.0, 1.0) if model.latent == "gaussian" else td.Bernoulli(0.5)
-        seen = _seen(images.images.train[:10_000], images.images.levels, train.seed)
-        vae.linear.init_from_data(seen, model.start, prior)
+    if checkpoint is None:
+        _start_from_data(vae, model, images.images, train.seed)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
     start = time.perf_counter()
     with _without_known_remarks():
         trainer = _trainer(train, folder, quiet, callbacks, logger)
-        try:
+        with _failures_in_users_terms(plan, folder):
             trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
-        except OSError as error:
-            raise RunError(
-                f"cannot write to {folder}: {error.strerror or error}. All epochs up to the last checkpoint are safe: "
-                "make room, then go on with --resume true"
-            ) from error
-        except SystemExit as stop:  # what Lightning makes of Ctrl-C
-            raise KeyboardInterrupt from stop
-        except ValueError as error:
-            if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
-                raise
-            # a latent (torch.distributions) or a decoder met NaN before the loss did
-            reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
-            raise DivergedError(f"{reason} (in epoch {plan.epoch}). {ADVICE}") from error
         plan.iwae_samples = train.iwae_samples
         trainer.test(plan, datamodule=images, verbose=False, ckpt_path=_best(folder), weights_only=True)
     if trainer.is_global_zero:
         _finish(folder, plan, images.images, model, time.perf_counter() - start)
     return plan.figures
+
+
+def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: int) -> None:
+    """The linear decoder's start, for which a part of the training images is enough."""
+    if vae.linear is not None and model.start != "random":
+        prior = td.Normal(0.0, 1.0) if model.latent == "gaussian" else td.Bernoulli(0.5)
+        vae.linear.init_from_data(_seen(images.train[:10_000], images.levels, seed), model.start, prior)
+
+
+@contextlib.contextmanager
+def _failures_in_users_terms(plan: TrainingPlan, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {folder}: {error.strerror or error}. All epochs up to the last checkpoint are safe: "
+            "make room, then go on with --resume true"
+        ) from error
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from stop
+    except ValueError as error:
+        if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
+            raise
+        # a latent (torch.distributions) or a decoder met NaN before the loss did
+        reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
+        raise DivergedError(f"{reason} (in epoch {plan.epoch}). {ADVICE}") from error
 
 
 def load_run(folder: Path, images: Images) -> GuidedVAE:
