@@ -348,3 +348,20 @@ def test_bad_input_is_named(case: str) -> None:
     error, message, call = bad_inputs()[case]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(("rule", "bound"), [(quadrature._LOGISTIC, 3e-9), (quadrature._LOGISTIC_FINE, 1e-12)])
+def test_mixture_is_as_close_to_softplus_as_stated(rule: quadrature.Rule, bound: float) -> None:
+    u = np.linspace(-60, 60, 5001)
+    deviations, weights = np.sqrt([c for c, _ in rule]), np.array([w for _, w in rule])
+    smoothed = u[:, None] * stats.norm.cdf(u[:, None] / deviations) + deviations * stats.norm.pdf(
+        u[:, None] / deviations
+    )
+    assert abs(smoothed @ weights - np.logaddexp(0, u)).max() < bound
+
+
+def test_expected_softplus_under_function_transforms() -> None:
+    mean, variance = torch.linspace(-3, 3, 5, dtype=DOUBLE), torch.full((5,), 0.7, dtype=DOUBLE, requires_grad=True)
+    per_example = torch.func.vmap(torch.func.grad(quadrature.expected_softplus, argnums=1))(mean, variance.detach())
+    (together,) = torch.autograd.grad(quadrature.expected_softplus(mean, variance).sum(), variance)
+    torch.testing.assert_close(per_example, together)
