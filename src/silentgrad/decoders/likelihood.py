@@ -50,7 +50,7 @@ class LinearLikelihood(LinearDecoder):
         self.nodes = nodes
 
     def forward(self, z: Tensor) -> td.Independent:
-        u = self.mean(self._flatten_latent(z)).unflatten(-1, self.event_shape)
+        u = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         return td.Independent(self.likelihood(u), len(self.event_shape))
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
@@ -69,7 +69,7 @@ class LinearLikelihood(LinearDecoder):
                 self.mean.weight.mul_(slope.unsqueeze(-1))
             self.mean.bias.copy_(u - centre * self.mean.weight.sum(1))
 
-    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if isinstance(self.likelihood, Poisson):
             tilted = tilt(q, moments, mean, self.mean, self.mean)
             return self.likelihood.expectation(x, tilted.exponent, tilted.log_mass).sum(-1)
@@ -85,7 +85,7 @@ class LinearLikelihood(LinearDecoder):
             return project(moments, mean, self.mean, self.mean).var_u
         return linear(moments.s2.reshape(mean.shape), self.mean.weight.square())
 
-    def _start_variance(self, components: PrincipalComponents) -> float:
+    def start_variance(self, components: PrincipalComponents) -> float:
         variance = max(float(components.variances[self.latent_dim :].mean().nan_to_num()), 1 / 12 / 256**2)
         if isinstance(self.likelihood, LocationScale):
             self.likelihood.start(variance)

@@ -12,7 +12,10 @@ from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_compone
 
 
 class LinearDecoder(nn.Module):
-    """p(x|z) whose mean is u = W z + b, one per output. `decoder(z)` is the distribution of x."""
+    """p(x|z) whose mean is u = W z + b, one per output. `decoder(z)` is the distribution of x.
+
+    A decoder of your own adds `forward`, `closed_form` and, to start from pPCA, `start_variance`.
+    """
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
         super().__init__()
@@ -38,9 +41,9 @@ class LinearDecoder(nn.Module):
             ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
         """
         moments = central_moments(q)
-        mean = self._flatten_latent(moments.mean)
+        mean = self.flatten_latent(moments.mean)
         flat = self._flatten_event(x, mean)
-        result = self._closed_form(flat, mean, moments, q)
+        result = self.closed_form(flat, mean, moments, q)
         self._require_number(result, x, mean)
         return result
 
@@ -64,17 +67,26 @@ class LinearDecoder(nn.Module):
         centre, scale = (0.0, 1.0) if prior is None else (float(prior.mean), float(prior.stddev))
         with torch.no_grad():
             if method == "ppca":
-                variance = self._start_variance(components)
+                variance = self.start_variance(components)
                 self.mean.weight.copy_(ppca_weights(components, self.latent_dim, variance) / scale)
             self.mean.bias.copy_(components.mean - centre * self.mean.weight.sum(1))
 
-    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        """E_q[log p(x|z)], `(*batch,)`, once shapes were checked.
+
+        Args:
+            x: Examples `(*batch, outputs)`.
+            mean: Of the latents, `(*batch, latent_dim)`.
+            moments: Of the latents, in q's own shape.
+            q: The latents, for forms that need more than moments.
+        """
         raise NotImplementedError
 
-    def _start_variance(self, components: PrincipalComponents) -> float:
+    def start_variance(self, components: PrincipalComponents) -> float:
+        """The variance with which `init_from_data` computes pPCA's weights; sets the decoder's own to it."""
         raise NotImplementedError
 
-    def _flatten_latent(self, z: Tensor) -> Tensor:
+    def flatten_latent(self, z: Tensor) -> Tensor:
         """Merges trailing dimensions until they hold `latent_dim` numbers: `(*batch, groups, categories)` will do."""
         held = 1
         for position in range(z.dim() - 1, -1, -1):

@@ -65,7 +65,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         self._start_precision(START_PRECISION)
 
     def forward(self, z: Tensor) -> td.Independent:
-        z = self._flatten_latent(z)
+        z = self.flatten_latent(z)
         mean, precision = self.mean(z), self.precision(z)
         if self.link == "linear":
             scale = precision.abs().clamp(min=torch.finfo(z.dtype).tiny).reciprocal()
@@ -74,7 +74,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         normal = td.Normal(mean.unflatten(-1, self.event_shape), scale.unflatten(-1, self.event_shape))
         return td.Independent(normal, len(self.event_shape))
 
-    def _closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if self.link == "linear":
             squares, log_precision = self._linear_link(x, mean, moments)
         else:
@@ -120,7 +120,7 @@ class LinearPrecisionGaussian(LinearDecoder):
     def _start_precision(self, precision: float) -> None:
         nn.init.constant_(self.precision.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision))
 
-    def _start_variance(self, components: PrincipalComponents) -> float:
+    def start_variance(self, components: PrincipalComponents) -> float:
         """What the components left out leave unexplained, on average; it also becomes the constant precision."""
         variance = max(float(components.variances[self.latent_dim :].mean().nan_to_num()), 1 / 12 / 256**2)
         nn.init.zeros_(self.precision.weight)

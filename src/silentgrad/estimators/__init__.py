@@ -1,6 +1,14 @@
 """Estimators of E_q[log p(x|z)] and its gradient, all with one signature."""
 
-from silentgrad.estimators.base import Estimator, LogProb
+from silentgrad.estimators.base import (
+    Estimator,
+    LogProb,
+    base_of,
+    bernoulli_of,
+    joint_log_prob,
+    uniform_like,
+    value_with_gradient_of,
+)
 from silentgrad.estimators.deterministic import Enumerate, Exact
 from silentgrad.estimators.pathwise import GumbelSoftmax, Reparameterized, StraightThrough
 from silentgrad.estimators.score import DisArm, Reinforce, Rloo
@@ -16,4 +24,9 @@ __all__ = [
     "Reparameterized",
     "Rloo",
     "StraightThrough",
+    "base_of",
+    "bernoulli_of",
+    "joint_log_prob",
+    "uniform_like",
+    "value_with_gradient_of",
 ]

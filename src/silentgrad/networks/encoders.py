@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import DomainError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 
 LatentFamily = Literal["gaussian", "bernoulli"]
 
@@ -56,6 +56,18 @@ def prior_of(q: td.Distribution) -> td.Distribution:
     else:
         prior = td.Normal(torch.zeros_like(base.mean), torch.ones_like(base.mean), validate_args=False)
     return td.Independent(prior, q.reinterpreted_batch_ndims) if isinstance(q, td.Independent) else prior
+
+
+def kl_to_prior(q: td.Distribution) -> Tensor:
+    """KL(q(z|x) || p(z)), of the shape that q's log-probability has."""
+    try:
+        return td.kl_divergence(q, prior_of(q))
+    except NotImplementedError:
+        name = type(q.base_dist if isinstance(q, td.Independent) else q).__name__
+        raise IntractableError(
+            f"no KL divergence of {name} latents from N(0, 1) is known: register it by torch.distributions.register_kl"
+            " (the family also needs a mean), or train on decoder.expected_log_prob(x, q) with a prior of your own"
+        ) from None
 
 
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:
