@@ -227,7 +227,7 @@ WRONG = {
     "a column": (lambda t: t[:, None], "none", sg.ShapeError, r"\(64, 1\)"),
     "each output's": (lambda t: t[:, None, None].expand(-1, 14, 14), "none", sg.ShapeError, "Sum it over the outputs"),
     "another batch's": (lambda t: t[:3], "none", sg.ShapeError, r"\(3,\)"),
-    "a sum where a mean is meant": (lambda t: 3 * t.sum(), "mean", sg.DomainError, "reduction='sum'"),
+    "a sum where a mean is meant": (torch.sum, "mean", sg.DomainError, "reduction='sum'"),
     "a mean where a sum is meant": (torch.mean, "sum", sg.DomainError, "batch or the outputs"),
     "a mean over outputs": (lambda t: t.mean() / 196, "mean", sg.DomainError, "mean over the outputs"),
     "a mean over outputs of each": (lambda t: t / 196, "none", sg.DomainError, "mean over the outputs"),
@@ -247,6 +247,30 @@ def test_a_loss_of_another_reduction_is_refused(case: str) -> None:
     nll, reduction, error, message = WRONG[case]
     with pytest.raises(error, match=message):
         call(nll, reduction)
+
+
+HOSTS = {  # untrained ones, with one number for all pixels, and the guide that suits them
+    "squared error": (lambda x: (x - 0.5).square() / 2, {"variance": 1.0}),
+    "a narrow Gaussian": (lambda x: -td.Normal(0.5, 0.05).log_prob(x), {"variance": 0.05**2}),
+    "a wide one": (lambda x: -td.Normal(0.5, 1.0).log_prob(x), {}),
+    "cross-entropy": (
+        lambda x: -td.Bernoulli(0.4, validate_args=False).log_prob(x),
+        {"likelihood": sg.likelihoods.Bernoulli()},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_sum_over_the_batch_is_told_from_a_mean(name: str) -> None:
+    loss, options = HOSTS[name]
+    torch.manual_seed(0)
+    x = torch.rand(64, 28, 28) * (torch.rand(64, 28, 28) < 0.2)  # mostly black, as digits are
+    q = td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
+    each = loss(x).sum((1, 2))
+    guide = SilentGuide(LATENTS, (28, 28), constant(0.5), "mean", **options)
+    with pytest.raises(sg.DomainError, match="a sum over the batch"):
+        guide(x, q, each.sum(), epoch=1)
+    assert guide(x, q, each.mean(), epoch=1).isfinite()
 
 
 def test_the_size_is_compared_once_and_only_if_wanted(host: Host, x: Tensor) -> None:

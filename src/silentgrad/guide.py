@@ -8,14 +8,14 @@ owns a linear decoder and returns, with w the schedule's weight,
 
 Both have to be in nats per example. Shapes tell most mistakes: one number per example cannot be a sum over the batch. A
 scalar does not tell how it was reduced, so the host has to say it. What it says can be wrong, and so can the unit: many
-hosts average over outputs. About a nat per output is the natural size of a loss, whatever the likelihood, so with B
-examples and K outputs the first call refuses
+hosts average over outputs. About a nat per output is the natural size of an untrained host's loss, more if its variance
+is fixed and small. So the first call refuses, with K outputs,
 
-- a "mean" above K max(20, B / 4), which looks like a sum over the batch;
+- a "mean" above 5 K, and 5 |x|^2 / variance if the guide's variance is fixed: it looks like a sum over the batch;
 - any loss that per example is below min(10, K / 20), which looks like a mean over outputs (a "sum", over the batch).
 
-The generous factors leave room for likelihoods that are sharper or flatter than usual, so mistakes in small batches or
-with few outputs can pass; those that change the shape cannot.
+Mistakes can pass in batches of less than about eight, with few outputs, or with a host that is already trained; those
+that change the shape cannot, so one number per example is the safest loss.
 
 The paper's other weighting, of the encoder's gradient only, needs the host's own sample to be drawn from a latent with
 a scaled gradient: `silentgrad.GuidedVAE` has it, a loss that was already computed cannot.
@@ -103,7 +103,7 @@ class SilentGuide(nn.Module):
         if w == 0:
             return nll
         silent = -self.decoder.expected_log_prob(x, q)
-        self._require_reduction(nll, silent)
+        self._require_reduction(nll, silent, x)
         return w * self._reduced(silent) + (1 - w) * nll
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
@@ -127,7 +127,7 @@ class SilentGuide(nn.Module):
             return silent
         return silent.mean() if self.reduction == "mean" else silent.sum()
 
-    def _require_reduction(self, nll: Tensor, silent: Tensor) -> None:
+    def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor) -> None:
         expected = silent.shape if self.reduction == "none" else torch.Size()
         if nll.shape != expected:
             raise ShapeError(
@@ -139,13 +139,16 @@ class SilentGuide(nn.Module):
         if nll.isnan().any():
             raise DomainError("the host's loss nll is NaN")
         if self._unchecked:
-            self._require_size(nll.detach(), silent.numel())
+            self._require_size(nll.detach(), x, silent.numel())
             self._unchecked = False
 
-    def _require_size(self, nll: Tensor, batch: int) -> None:
+    def _require_size(self, nll: Tensor, x: Tensor, batch: int) -> None:
         outputs = self.decoder.event_shape.numel()
         size = float(nll.abs().mean()) / (batch if self.reduction == "sum" else 1)
-        if self.reduction == "mean" and size > outputs * max(20, batch / 4):
+        largest = 5.0 * outputs
+        if isinstance(self.decoder, LinearGaussian):
+            largest += float(5 * (x.square() / self.decoder.variance).sum() / batch)
+        if self.reduction == "mean" and size > largest:
             suspicion = "a sum over the batch: then say reduction='sum'"
         elif size < min(10, outputs / 20):
             over = "batch or the outputs" if self.reduction == "sum" else "outputs"
