@@ -53,20 +53,25 @@ class LinearGaussian(LinearDecoder):
         return td.Independent(td.Normal(mean, self.variance.sqrt()), len(self.event_shape))
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        variance = self.variance.flatten()
-        residual = x - self.mean(mean)
-        squares = (residual.square() / variance).sum(-1) + self._projected_variance(moments, mean)
-        log_volume = (2 * math.pi * variance).log().sum() * (len(self.mean.bias) / len(variance))
+        residual = self.mean(mean) - x  # in this order, the backward pass need not change a sign
+        squares = self._over_variance(residual.square()) + self._projected_variance(moments, mean)
+        log_volume = (2 * math.pi * self.variance).log().mean() * x.shape[-1]
         return -0.5 * (squares + log_volume)
+
+    def _over_variance(self, outputs: Tensor) -> Tensor:
+        """The sum over outputs, each divided by its variance; one variance for all divides the sum."""
+        if self.variance.dim() == 0:
+            return outputs.sum(-1) / self.variance
+        return (outputs / self.variance.flatten()).sum(-1)
 
     def _projected_variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
         """The sum over outputs of Var(u) / variance."""
-        weight, precision = self.mean.weight, self.variance.reciprocal().reshape(-1, 1)
+        weight = self.mean.weight
         if isinstance(moments, Moments):
-            return moments.s2.reshape(mean.shape) @ (weight.square() * precision).sum(0)
+            return moments.s2.reshape(mean.shape) @ self._over_variance(weight.square().T)
         size = moments.covariance.shape[-1]
         blocks = weight.T.unflatten(0, (-1, size))
-        gram = blocks * precision.T @ blocks.transpose(-1, -2)
+        gram = blocks / self.variance.reshape(1, -1) @ blocks.transpose(-1, -2)
         return (moments.covariance.reshape(*mean.shape[:-1], -1, size, size) * gram).sum((-1, -2, -3))
 
     def start_variance(self, components: PrincipalComponents) -> float:

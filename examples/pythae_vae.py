@@ -1,0 +1,94 @@
+"""pythae's own VAE under pythae's own trainer, with the guide as a subclass of a few lines."""
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from pythae.data.datasets import BaseDataset, DatasetOutput
+from pythae.models import VAE, VAEConfig
+from pythae.models.base.base_utils import ModelOutput
+from pythae.models.nn import BaseDecoder, BaseEncoder
+from pythae.trainers import BaseTrainer, BaseTrainerConfig
+from torch import Tensor
+from torch.distributions import Normal
+
+import comparison
+import silentgrad as sg
+from silentgrad.data import Images
+from silentgrad.schedules import Schedule, linear_decay
+
+TEN_EPOCHS = linear_decay(0.1)
+
+
+class SilentVAE(VAE):
+    """Guided in training only: by evaluation, which is the host's own loss, pythae chooses the best model.
+
+    The loss stays on pythae's scale, without the constant of N(reconstruction, I), which the guide has to be given.
+    """
+
+    def __init__(
+        self,
+        model_config: VAEConfig,
+        encoder: BaseEncoder | None = None,
+        decoder: BaseDecoder | None = None,
+        schedule: Schedule = TEN_EPOCHS,
+    ) -> None:
+        super().__init__(model_config, encoder, decoder)
+        gaussian = model_config.reconstruction_loss == "mse"
+        likeness: dict[str, Any] = {"variance": 1.0} if gaussian else {"likelihood": sg.likelihoods.Bernoulli()}
+        # 1. and 2.: as an attribute it is among the parameters that pythae's trainer gives to the optimiser
+        self.guide = sg.SilentGuide(model_config.latent_dim, model_config.input_dim, schedule, "mean", **likeness)
+
+    def forward(self, inputs: DatasetOutput, epoch: int = 1, **options: Any) -> ModelOutput:
+        self.epoch = epoch  # the trainer's; its check of a new model gives none
+        return super().forward(inputs, **options)
+
+    def loss_function(self, recon_x: Tensor, x: Tensor, mu: Tensor, log_var: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        loss, nll, kld = super().loss_function(recon_x, x, mu, log_var, z)
+        if not self.training:
+            return loss, nll, kld
+        nats = nll + constant(self.model_config)
+        change = (
+            self.guide(x, Normal(mu, (log_var / 2).exp(), validate_args=False), nats, epoch=self.epoch) - nats
+        )  # 3.
+        return loss + change, nll + change, kld
+
+
+def constant(config: VAEConfig) -> float:
+    """The nats per example that pythae's loss leaves out."""
+    return math.prod(config.input_dim) * math.log(2 * math.pi) / 2 if config.reconstruction_loss == "mse" else 0.0
+
+
+def without_guide(model: SilentVAE, folder: str | Path) -> VAE:
+    """The model in pythae's own class, by way of a folder that pythae loads without knowing of any guide."""
+    del model.guide
+    model.save(folder)
+    return VAE.load_from_folder(folder)
+
+
+def train(images: Images, seed: int, guided: bool, epochs: int, loss: str = "mse") -> float:
+    torch.manual_seed(seed)
+    config = VAEConfig(input_dim=tuple(images.event_shape), reconstruction_loss=loss)
+    data = [BaseDataset(x / (images.levels - 1), torch.zeros(len(x))) for x in (images.train, images.valid)]
+    if guided:
+        model = SilentVAE(config, schedule=linear_decay(2 / epochs))  # w falls from 1 to 0 in the first half
+        model.guide.start_from(data[0].data)
+    else:
+        model = VAE(config)
+    with TemporaryDirectory() as folder:
+        trainer = BaseTrainer(model, *data, BaseTrainerConfig(output_dir=folder, num_epochs=epochs, seed=seed))
+        trainer.train()
+        best = type(model).load_from_folder(f"{trainer.training_dir}/final_model")
+        host = without_guide(best, f"{folder}/host") if guided else best
+    return comparison.mean_elbo(lambda x: elbo(host.eval(), x), images.test / (images.levels - 1))
+
+
+def elbo(host: VAE, x: Tensor) -> Tensor:
+    """In nats, sampled once; pythae gives its mean over the batch."""
+    return -(host(DatasetOutput(data=x)).loss + constant(host.model_config)).expand(len(x))
+
+
+if __name__ == "__main__":
+    comparison.main(train, "ELBO")

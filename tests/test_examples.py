@@ -1,0 +1,111 @@
+"""Every example as a command in its smallest form, and what the comparison makes of its runs."""
+
+import json
+import math
+import runpy
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import comparison
+import lightning_module
+import silentgrad as sg
+from silentgrad.data import Images, load
+from silentgrad.schedules import linear_decay
+
+FOLDER = Path(__file__).parents[1] / "examples"
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "comparison")
+# Lightning's own: its use of torch's LeafSpec, and advice on loading with workers
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*many workers:UserWarning")
+SMALLEST = ["--data", "digits", "--images", "128", "--epochs", "12"]
+
+
+def command(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command(name, monkeypatch, *SMALLEST, "--seeds", "1")
+    kept = json.loads((tmp_path / "runs" / "examples" / f"{name}.json").read_text())["runs"]
+    assert sorted(kept) == ["with, seed 0", "without, seed 0"]
+    figures = [run["figure"] for run in kept.values()]
+    assert all(map(math.isfinite, figures))
+    assert figures[0] != figures[1]
+    assert comparison.table(kept, 1, "BPD").splitlines()[2] in capsys.readouterr().out
+
+
+def test_interrupted_comparison_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SMALLEST, "--keep", str(tmp_path / "kept.json")]
+    command("plain", monkeypatch, *arguments, "--seeds", "1")
+    capsys.readouterr()
+    command("plain", monkeypatch, *arguments, "--seeds", "2")
+    said = capsys.readouterr().out
+    assert "plain with, seed 0: 12 epochs" not in said
+    assert "plain with, seed 1: 12 epochs" in said
+    with pytest.raises(SystemExit, match="other settings"):
+        command("plain", monkeypatch, *SMALLEST, "--keep", str(tmp_path / "kept.json"), "--epochs", "13")
+
+
+def test_table_says_what_the_runs_say() -> None:
+    runs = {
+        f"{way}, seed {seed}": {"figure": start + seed / 10, "seconds": 10 * (seed + 1)}
+        for way, start in (("without", 4.0), ("with", 3.5))
+        for seed in range(3)
+    }
+    lines = comparison.table(runs, 3, "BPD").splitlines()
+    assert lines[3] == "| seed 1 | 4.1000 | 3.6000 | -0.5000 |"
+    assert lines[5] == "| mean | 4.1000 ± 0.1000 | 3.6000 ± 0.1000 | -0.5000 ± 0.0000 |"
+    assert lines[6] == "| seconds a run | 20 | 20 | |"
+
+
+def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> None:
+    assert comparison.bpd(0.0, load("digits")) == pytest.approx(math.log2(17))
+
+
+def test_binarised_images_have_the_grey_values_as_means() -> None:
+    grey = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
+    white = comparison.binarise(grey, 17, seed=0)
+    assert white.unique().tolist() == [0, 1]
+    torch.testing.assert_close(white.mean(0), torch.tensor([0.0, 0.25, 1.0]), atol=0.02, rtol=0)
+
+
+def test_mean_elbo_averages_over_images_and_draws() -> None:
+    x, seen = torch.arange(1200.0), []
+
+    def elbo(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(len(batch))
+        return batch
+
+    assert comparison.mean_elbo(elbo, x, draws=2) == pytest.approx(statistics.mean(range(1200)))
+    assert sum(seen) == 2400
+
+
+def test_lightning_module_follows_the_schedule_and_lets_the_guide_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load("digits")
+    images = Images(digits.train[:128], digits.valid, digits.test[:64], digits.levels, "digits")
+    steps: list[int | None] = []
+    forward = sg.SilentGuide.forward
+
+    def watched(self: sg.SilentGuide, *args: object, step: int | None = None) -> torch.Tensor:
+        steps.append(step)
+        return forward(self, *args, step=step)
+
+    monkeypatch.setattr(sg.SilentGuide, "forward", watched)
+    lightning_module.train(images, seed=0, guided=True, epochs=3)
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+    host = lightning_module.ConvVAE(images)
+    bare = set(host.state_dict())
+    host.guide = sg.SilentGuide(lightning_module.LATENTS, images.event_shape, linear_decay(0.5))
+    assert {key for key in host.state_dict() if not key.startswith("guide.")} == bare
+    assert len(host.configure_optimizers().param_groups) == 2
