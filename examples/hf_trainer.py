@@ -69,8 +69,8 @@ def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
     model = VAE(VAEConfig(pixels=images.event_shape.numel(), levels=images.levels))
     groups = [{"params": list(model.parameters()), "lr": 1e-3}]
     if guided:
-        half = epochs * math.ceil(len(images.train) / BATCH) / 2  # of all steps
-        model.guide = sg.SilentGuide(model.config.latents, model.config.pixels, linear_decay(1 / half))  # 1.
+        steps = epochs * math.ceil(len(images.train) / BATCH)  # in a tenth of them w falls from 1 to 0
+        model.guide = sg.SilentGuide(model.config.latents, model.config.pixels, linear_decay(10 / steps))  # 1.
         model.guide.start_from(images.train.flatten(1) / images.levels)
         groups += [{"params": list(model.guide.parameters()), "lr": 5e-3}]  # 2.
     with TemporaryDirectory() as folder:
@@ -86,4 +86,4 @@ def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
 
 
 if __name__ == "__main__":
-    comparison.main(train, "BPD")
+    comparison.main(train, "BPD", epochs=5)

@@ -49,10 +49,8 @@ class SilentVAE(VAE):
         loss, nll, kld = super().loss_function(recon_x, x, mu, log_var, z)
         if not self.training:
             return loss, nll, kld
-        nats = nll + constant(self.model_config)
-        change = (
-            self.guide(x, Normal(mu, (log_var / 2).exp(), validate_args=False), nats, epoch=self.epoch) - nats
-        )  # 3.
+        q, nats = Normal(mu, (log_var / 2).exp(), validate_args=False), nll + constant(self.model_config)
+        change = self.guide(x, q, nats, epoch=self.epoch) - nats  # 3.
         return loss + change, nll + change, kld
 
 
