@@ -1,6 +1,7 @@
 """A LightningModule: a convolutional VAE whose decoder learns the mean and the variance of every pixel."""
 
 import math
+from typing import Any
 
 import lightning
 import torch
@@ -52,11 +53,16 @@ class ConvVAE(lightning.LightningModule):
         self.log("loss", loss, prog_bar=True)
         return loss
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> dict[str, Any]:
         groups = [{"params": [*self.encoder.parameters(), *self.decoder.parameters()]}]
         if self.guide is not None:
             groups.append({"params": self.guide.parameters(), "lr": 5e-3})  # 3.
-        return torch.optim.Adam(groups, lr=1e-3)
+        optimizer = torch.optim.Adam(groups, lr=1e-3)
+        steps = int(self.trainer.estimated_stepping_batches)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(
+            optimizer, steps
+        )  # or the last steps' noise is in the figure
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cosine, "interval": "step"}}
 
 
 def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
@@ -76,4 +82,4 @@ def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
 
 
 if __name__ == "__main__":
-    comparison.main(train, "BPD", epochs=10)
+    comparison.main(train, "BPD", epochs=5)

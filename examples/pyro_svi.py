@@ -87,17 +87,17 @@ def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
             pyro.sample("z", dist.Normal(loc, log_scale.exp()).to_event(1))
 
     bernoulli = sg.likelihoods.Bernoulli()
-    silent_guide = sg.SilentGuide(LATENTS, pixels, linear_decay(2 / epochs), likelihood=bernoulli)  # 1.
+    silent_guide = sg.SilentGuide(LATENTS, pixels, linear_decay(5 / epochs), likelihood=bernoulli)  # 1.
     silent_guide.start_from(x_train)
     elbo, silent_elbo = TraceMeanField_ELBO(), SilentELBO(silent_guide)
     loss = silent_elbo if guided else elbo
     svi = SVI(model, guide, Adam({"lr": 1e-3}), loss=loss)  # 2. SVI finds the parameters that the loss registers
     for epoch in range(1, epochs + 1):
-        silent_elbo.epoch = epoch  # 3. w falls from 1 to 0 in the first half
+        silent_elbo.epoch = epoch  # 3. w falls to 0 in a fifth of the epochs
         total = sum(svi.step(x) for x in x_train[torch.randperm(len(x_train))].split(128))
         print(f"epoch {epoch}: loss {total / len(x_train):.2f}", flush=True)
     return comparison.mean_elbo(lambda x: -elbo.differentiable_loss(model, guide, x), x_test)
 
 
 if __name__ == "__main__":
-    comparison.main(train, "ELBO")
+    comparison.main(train, "ELBO", epochs=10)
