@@ -12,7 +12,7 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
-from silentgrad.ppca import ppca_weights, principal_components
+from silentgrad.ppca import ppca_weights, principal_components, unexplained_variance
 
 
 def correlated(examples: int, seed: int = 0) -> Tensor:
@@ -97,3 +97,20 @@ def test_limit_on_mnist() -> None:
     nats = sg.ppca_bound(mnist("train"), 200, 0.01, test=mnist("t10k"))
     bits_per_dimension = -nats / (784 * math.log(2)) + 8
     assert bits_per_dimension == pytest.approx(6.7139, abs=5e-4)
+
+
+@pytest.mark.parametrize("latents", [3, 5])
+def test_unexplained_variance_is_the_most_likely_one(latents: int) -> None:
+    data = correlated(500)
+    found = unexplained_variance(principal_components(data), latents)
+    best, *others = (sg.ppca_bound(data, latents, found * factor) for factor in (1, 0.9, 1.1))
+    assert best > max(others)
+
+
+@pytest.mark.parametrize("latents", [6, 9])
+def test_with_as_many_latents_as_outputs_no_precision_starts_without_bound(latents: int) -> None:
+    data = correlated(500)
+    decoder = sg.LinearPrecisionGaussian(latents, 6, link="exp").double()
+    decoder.init_from_data(data)
+    variance = data.var(0, correction=0).mean()
+    torch.testing.assert_close(decoder(torch.zeros(1, latents).double()).variance, (0.01 * variance).expand(1, 6))

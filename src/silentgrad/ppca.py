@@ -41,6 +41,17 @@ def ppca_weights(components: PrincipalComponents, latent_dim: int, variance: flo
     return torch.nn.functional.pad(weights, (0, latent_dim - weights.shape[1]))
 
 
+def unexplained_variance(components: PrincipalComponents, latent_dim: int) -> float:
+    """The most likely noise variance: the mean over the components left out. At least a hundredth of all components'
+    mean, and what the levels of an 8-bit image have in themselves.
+
+    With nearly as many latents as outputs hardly anything is left, and a precision started at its inverse would bind an
+    encoder that does not yet give those latents.
+    """
+    left = float(components.variances[latent_dim:].mean().nan_to_num())
+    return max(left, 0.01 * float(components.variances.mean()), 1 / 12 / 256**2)
+
+
 def ppca_bound(data: Tensor, latent_dim: int, variance: float, test: Tensor | None = None) -> float:
     """Nats per example that no fixed-variance linear decoder with Gaussian latents can exceed on `data`.
 

@@ -18,7 +18,7 @@ from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
 from silentgrad.likelihoods import LocationScale, Normal, Poisson, expected_log_prob
 from silentgrad.moments import JointMoments, Moments
-from silentgrad.ppca import PrincipalComponents
+from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
 
 class LinearLikelihood(LinearDecoder):
@@ -86,7 +86,7 @@ class LinearLikelihood(LinearDecoder):
         return linear(moments.s2.reshape(mean.shape), self.mean.weight.square())
 
     def start_variance(self, components: PrincipalComponents) -> float:
-        variance = max(float(components.variances[self.latent_dim :].mean().nan_to_num()), 1 / 12 / 256**2)
+        variance = unexplained_variance(components, self.latent_dim)
         if isinstance(self.likelihood, LocationScale):
             self.likelihood.start(variance)
         return variance

@@ -27,7 +27,7 @@ from silentgrad.decoders.projection import Projection, project
 from silentgrad.decoders.tilting import bounded_exp, tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.moments import JointMoments, Moments
-from silentgrad.ppca import PrincipalComponents
+from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
 Link = Literal["linear", "exp"]
 LogTerm = Literal["auto", "exact", "edgeworth", "taylor"]
@@ -122,7 +122,7 @@ class LinearPrecisionGaussian(LinearDecoder):
 
     def start_variance(self, components: PrincipalComponents) -> float:
         """What the components left out leave unexplained, on average; it also becomes the constant precision."""
-        variance = max(float(components.variances[self.latent_dim :].mean().nan_to_num()), 1 / 12 / 256**2)
+        variance = unexplained_variance(components, self.latent_dim)
         nn.init.zeros_(self.precision.weight)
         self._start_precision(1 / variance)
         return variance
