@@ -76,20 +76,23 @@ ALL_LATENTS = [
     Latent("Bernoulli logits", lambda u: (u(-3, 3),), lambda s: td.Bernoulli(logits=s), _grid(oracles.bits)),
     Latent(
         "Laplace", lambda u: (u(-1, 1), u(0.3, 1)), td.Laplace,
-        _grid(around(lambda q: q.loc, lambda q: 60 * q.scale, 1)),
+        _grid(oracles.moved(
+            [4.0 * n for n in range(-15, 16)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t
+        )),
     ),
     Latent("Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform, _grid(oracles.uniform)),
-    Latent("Poisson", lambda u: (u(0.5, 4),), td.Poisson, _grid(oracles.counts(70))),
+    Latent("Poisson", lambda u: (u(0.5, 4),), td.Poisson, _grid(oracles.counts(70, oracles.poisson))),
     Latent(
         "Gamma", lambda u: (u(3, 5), u(1, 2)), td.Gamma,
         _grid(spread(zero, lambda q: (q.concentration + 120) / q.rate, 3)),
     ),
     Latent("Chi2", lambda u: (u(6, 9),), td.Chi2, _grid(spread(zero, lambda q: 2 * q.df + 240, 3))),
     Latent("Exponential", lambda u: (u(1, 3),), td.Exponential, _grid(spread(zero, lambda q: 60 / q.rate, 1))),
-    Latent("Binomial", lambda u: (u(0.1, 0.9),), lambda p: td.Binomial(5, p), _grid(oracles.counts(5))),
-    Latent("Geometric", lambda u: (u(0.4, 0.9),), td.Geometric, _grid(oracles.counts(120))),
+    Latent("Binomial", lambda u: (u(0.1, 0.9),), lambda p: td.Binomial(5, p), _grid(oracles.counts(5, oracles.binomial))),
+    Latent("Geometric", lambda u: (u(0.4, 0.9),), td.Geometric, _grid(oracles.counts(120, oracles.geometric))),
     Latent(
-        "NegativeBinomial", lambda u: (u(1, 4), u(0.1, 0.5)), td.NegativeBinomial, _grid(oracles.counts(140)),
+        "NegativeBinomial", lambda u: (u(1, 4), u(0.1, 0.5)), td.NegativeBinomial,
+        _grid(oracles.counts(140, oracles.negative_binomial)),
     ),
     Latent(
         "Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
@@ -105,7 +108,13 @@ ALL_LATENTS = [
             lambda q: q.loc + q.scale * torch.linspace(-5, 60, 40, dtype=torch.float64).reshape(-1, 1, 1)
         )),
     ),
-    Latent("HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal, _grid(spread(zero, lambda q: 12 * q.scale, 1))),
+    Latent(
+        "HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal,
+        _grid(oracles.moved(
+            [0.5 * n for n in range(25)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
+            lambda q, t: q.scale * t,
+        )),
+    ),
     Latent(
         "LogNormal", lambda u: (u(-1, 0.5), u(0.1, 0.4)), td.LogNormal,
         _grid(oracles.standard_normal(lambda q, x: (q.loc + q.scale * x).exp(), order=80)), tilts=False,

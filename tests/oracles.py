@@ -5,7 +5,7 @@ shape for every single latent; the tensor grid over all latents integrates any f
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -50,14 +50,46 @@ def by_density(edges: Callable[[td.Distribution], Tensor]) -> Rule:
     return rule
 
 
-def counts(largest: int) -> Rule:
-    """The support {0, ..., largest}, weighted by the probabilities."""
+def counts(largest: int, probability: Callable[[td.Distribution, Tensor], Tensor]) -> Rule:
+    """The support {0, ..., largest}, weighted without logarithms so that parameters at their ends work."""
 
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
         nodes = torch.arange(largest + 1.0, dtype=torch.float64).reshape(-1, 1, 1).expand(-1, *q.batch_shape)
-        return nodes, q.log_prob(nodes).exp()
+        return nodes, probability(q, nodes)
 
     return rule
+
+
+def powers(x: Tensor, n: Tensor) -> Tensor:
+    """x^0, x^1, ... by repeated products, whose derivatives at x = 0 are right to any order."""
+    results = [torch.ones_like(x)]
+    for _ in n[1:]:
+        results.append(results[-1] * x)
+    return torch.stack(results)
+
+
+def poisson(q: td.Poisson, n: Tensor) -> Tensor:
+    """rate^n exp(-rate) / n!"""
+    return powers(q.rate, n) * torch.exp(-q.rate - torch.lgamma(n + 1))
+
+
+def binomial(q: td.Binomial, n: Tensor) -> Tensor:
+    """Choose(total, n) p^n (1 - p)^(total - n)"""
+    rest = q.total_count - n
+    ways = torch.exp(torch.lgamma(q.total_count + 1) - torch.lgamma(n + 1) - torch.lgamma(rest + 1))
+    return ways * powers(q.probs, n) * powers(1 - q.probs, n).flip(0)
+
+
+def geometric(q: td.Geometric, n: Tensor) -> Tensor:
+    """p (1 - p)^n"""
+    return q.probs * powers(1 - q.probs, n)
+
+
+def negative_binomial(q: td.NegativeBinomial, n: Tensor) -> Tensor:
+    """Gamma(n + r) / (n! Gamma(r)) p^n (1 - p)^r"""
+    r = q.total_count
+    ways = torch.exp(torch.lgamma(n + r) - torch.lgamma(n + 1) - torch.lgamma(r))
+    return ways * powers(q.probs, n) * (1 - q.probs) ** r
 
 
 def bits(q: td.Bernoulli) -> tuple[Tensor, Tensor]:
@@ -77,6 +109,19 @@ def standard_normal(transform: Callable[[td.Distribution, Tensor], Tensor], orde
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
         x, w = (a.reshape(-1, 1, 1).expand(-1, *q.batch_shape) for a in hermite(order))
         return transform(q, x), w
+
+    return rule
+
+
+def moved(
+    edges: Sequence[float], density: Callable[[Tensor], Tensor], transform: Callable[[td.Distribution, Tensor], Tensor]
+) -> Rule:
+    """A latent that is a smooth function of a variable with a fixed density: the nodes carry the gradient."""
+
+    def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
+        nodes, weights = legendre(torch.tensor(edges, dtype=torch.float64).reshape(-1, 1, 1))
+        nodes, weights = (a.expand(-1, *q.batch_shape) for a in (nodes, weights * density(nodes)))
+        return transform(q, nodes), weights
 
     return rule
 

@@ -24,7 +24,10 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import UnregisteredLatentError
-from silentgrad.moments import require, unregistered
+from silentgrad.moments import required, unregistered
+
+
+FRACTION = 60  # terms of the half-normal's continued fraction: enough for the last digit from where it is used on
 
 
 class Cumulants(NamedTuple):
@@ -83,23 +86,44 @@ def _normal(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
 
 @cumulants.register(td.Bernoulli)
 def _(q: td.Bernoulli) -> CumulantFunction:
-    return CumulantFunction(_bernoulli, (q.probs,))
-
-
-def _bernoulli(t: Tensor, p: Tensor) -> Cumulants:
-    # log(1 - p + p e^t), written so that nothing cancels for either sign of t, nor at p = 0 and p = 1.
-    value = t.clamp(max=0) + torch.log1p(torch.where(t > 0, p, 1 - p) * torch.expm1(t.abs()))
-    mean = p / (p + (1 - p) * torch.exp(-t))
-    return Cumulants(value, mean, mean * (1 - mean))
+    return CumulantFunction(_bernoulli, _both_probabilities(q))
 
 
 @cumulants.register(td.Binomial)
 def _(q: td.Binomial) -> CumulantFunction:
-    return CumulantFunction(_binomial, (q.total_count, q.probs))
+    return CumulantFunction(_binomial, (q.total_count, *_both_probabilities(q)))
 
 
-def _binomial(t: Tensor, n: Tensor, p: Tensor) -> Cumulants:
-    return Cumulants(*(n * one for one in _bernoulli(t, p)))
+def _both_probabilities(q: td.Bernoulli | td.Binomial) -> tuple[Tensor, Tensor]:
+    """The probabilities of one and of zero, each to full relative precision as far as q was given it."""
+    given_as_logits = q._param is vars(q).get("logits")
+    if given_as_logits:
+        return torch.sigmoid(q.logits), torch.sigmoid(-q.logits)
+    return q.probs, 1 - q.probs
+
+
+def _bernoulli(t: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
+    """log(rest + p e^t), where rest is 1 - p; nothing cancels or overflows, at p = 0 and p = 1 either."""
+    # The larger term's exponent: both are divided by it, and the sum is between 1 and 2. A mere unit, it has no slope.
+    unit = torch.maximum(t + p.log(), rest.log()).detach()
+    one, zero = p * finite_exp(t - unit), rest * finite_exp(-unit)
+    total = one + zero
+    limit = 0.45 * math.log(torch.finfo(t.dtype).max)  # so that second derivatives, squares, stay in range
+    change = p * torch.expm1(t.clamp(max=limit))
+    near = (change > -0.5) & (t < limit)
+    value = torch.where(near, torch.log1p(torch.where(near, change, 0)), unit + total.log())
+    mean = one / total
+    return Cumulants(value, mean, mean * (zero / total))
+
+
+def finite_exp(t: Tensor) -> Tensor:
+    """e^t, at most near the largest number: what multiplies it where it would be larger is zero."""
+    return torch.exp(t.clamp(max=math.log(torch.finfo(t.dtype).max) - 1))
+
+
+def _binomial(t: Tensor, n: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
+    value, mean, variance = _bernoulli(t, p, rest)
+    return Cumulants(n * value, n * mean, n * variance)
 
 
 @cumulants.register(td.Laplace)
@@ -109,7 +133,7 @@ def _(q: td.Laplace) -> CumulantFunction:
 
 def _laplace(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     b2, y = scale.square(), (scale * t).square()
-    require(y < 1, "the exponential moment of Laplace(m, b) exists only for |t| < 1/b")
+    y = required(y, y < 1, "the exponential moment of Laplace(m, b) exists only for |t| < 1/b")
     return Cumulants(loc * t - torch.log1p(-y), loc + 2 * b2 * t / (1 - y), 2 * b2 * (1 + y) / (1 - y).square())
 
 
@@ -169,7 +193,7 @@ def _(q: td.Exponential) -> CumulantFunction:
 
 
 def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
-    require(t < rate, "the exponential moment of a gamma family with rate r exists only for t < r")
+    t = required(t, t < rate, "the exponential moment of a gamma family with rate r exists only for t < r")
     return Cumulants(-a * torch.log1p(-t / rate), a / (rate - t), a / (rate - t).square())
 
 
@@ -185,7 +209,7 @@ def _(q: td.NegativeBinomial) -> CumulantFunction:
 
 def _negative_binomial(t: Tensor, r: Tensor, p: Tensor) -> Cumulants:
     tilted = p * t.exp()  # tilting turns the probability of one more count into p e^t
-    require(tilted < 1, "the exponential moment of a negative binomial exists only while p exp(t) < 1")
+    tilted = required(tilted, tilted < 1, "the exponential moment of a negative binomial exists while p exp(t) < 1")
     mean = r * tilted / (1 - tilted)
     return Cumulants(r * (torch.log1p(-p) - torch.log1p(-tilted)), mean, mean / (1 - tilted))
 
@@ -197,7 +221,7 @@ def _(q: td.Gumbel) -> CumulantFunction:
 
 def _gumbel(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     y = 1 - scale * t
-    require(y > 0, "the exponential moment of Gumbel(m, b) exists only for t < 1/b")
+    y = required(y, y > 0, "the exponential moment of Gumbel(m, b) exists only for t < 1/b")
     # torch's trigamma is good to ten digits only near 1, to all of them beyond 8: step there by the recurrence.
     steps = [y + k for k in range(8)]
     digamma = torch.digamma(y + 8) - sum(1 / step for step in steps)
@@ -211,8 +235,30 @@ def _(q: td.HalfNormal) -> CumulantFunction:
 
 
 def _half_normal(t: Tensor, scale: Tensor) -> Cumulants:
+    """log(2 e^{y^2/2} Phi(y)) with y = scale t; far below zero everything cancels but the continued fraction."""
     y = scale * t
+    start = 3 if y.dtype == torch.float64 else 2  # of the continued fraction
+    far = y < -start
+    near_value, near_mean, near_variance = _half_normal_near(torch.where(far, 0, y))
+    far_value, far_mean, far_variance = _half_normal_far(torch.where(far, -y, start))
+    return Cumulants(
+        torch.where(far, far_value, near_value),
+        scale * torch.where(far, far_mean, near_mean),
+        scale.square() * torch.where(far, far_variance, near_variance),
+    )
+
+
+def _half_normal_near(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     log_cdf = torch.special.log_ndtr(y)
     hazard = torch.exp(-y.square() / 2 - log_cdf) / math.sqrt(2 * math.pi)
-    value = y.square() / 2 + log_cdf + math.log(2)
-    return Cumulants(value, scale * (y + hazard), scale.square() * (1 - hazard * (y + hazard)))
+    mean = y + hazard
+    return y.square() / 2 + log_cdf + math.log(2), mean, 1 - hazard * mean
+
+
+def _half_normal_far(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for y = -x: the hazard is x + 1 / (x + r), r = 2 / (x + 3 / (x + 4 / ...)) (Laplace)."""
+    r = torch.zeros_like(x)
+    for n in range(FRACTION, 1, -1):
+        r = n / (x + r)
+    mean = 1 / (x + r)
+    return math.log(2 / math.pi) / 2 - torch.log(x + mean), mean, (r * (x + r) - 1) * mean.square()

@@ -26,7 +26,7 @@ from torch import distributions as td
 
 from silentgrad import distributions
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.moments import require
+from silentgrad.moments import required
 from silentgrad.quadrature import expected_abs, expected_log1p_square, expected_softplus, gauss_hermite
 
 START_SCALE = 1 / 3
@@ -54,7 +54,7 @@ def expected_log_prob(
     if not x.shape == mean.shape == variance.shape:
         shapes = ", ".join(str(tuple(t.shape)) for t in (x, mean, variance))
         raise ShapeError(f"x, mean and variance have to be of one shape, got {shapes}")
-    require(variance >= 0, "a variance cannot be negative or NaN")
+    variance = required(variance, variance >= 0, "a variance cannot be negative or NaN")
     own_rule = getattr(likelihood, "expected_log_prob", None)
     if own_rule is not None:
         result: Tensor = own_rule(x, mean, variance)
@@ -74,7 +74,7 @@ class Bernoulli(nn.Module):
         return p.logit(), 1 / (p * (1 - p))
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        require((x >= 0) & (x <= 1), "the Bernoulli likelihood takes x between 0 and 1: scale it first")
+        x = required(x, (x >= 0) & (x <= 1), "the Bernoulli likelihood takes x between 0 and 1: scale it first")
         return x * mean - expected_softplus(mean, variance)
 
 
@@ -91,7 +91,7 @@ class Poisson(nn.Module):
 
     def expectation(self, x: Tensor, mean: Tensor, log_rate: Tensor) -> Tensor:
         """E[log p(x|u)] from E[u] and log E[e^u]."""
-        require(x >= 0, "the Poisson likelihood takes counts: x cannot be negative")
+        x = required(x, x >= 0, "the Poisson likelihood takes counts: x cannot be negative")
         return x * mean - log_rate.exp() - torch.lgamma(x + 1)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -212,7 +212,8 @@ class DiscretisedLogistic(LocationScale):
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         level = x * (self.levels - 1)
         on_level = (level - level.round()).abs() < 1e-3
-        require(
+        x = required(
+            x,
             on_level & (x >= 0) & (x <= 1),
             f"x is not one of {self.levels} equidistant values from 0 to 1; dequantised data take Logistic",
         )

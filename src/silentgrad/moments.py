@@ -194,9 +194,9 @@ def _(q: td.LogNormal) -> Moments:
 
 @central_moments.register(td.StudentT)
 def _(q: td.StudentT) -> Moments:
-    require(q.df > 4, "the fourth moment of StudentT exists only for df > 4")
-    s2 = q.scale.square() * q.df / (q.df - 2)
-    return symmetric(q.loc, s2, s2.square() * (3 + 6 / (q.df - 4)))
+    df = required(q.df, q.df > 4, "the fourth moment of StudentT exists only for df > 4")
+    s2 = q.scale.square() * df / (df - 2)
+    return symmetric(q.loc, s2, s2.square() * (3 + 6 / (df - 4)))
 
 
 @central_moments.register(td.MultivariateNormal)
@@ -211,7 +211,10 @@ def _(q: td.OneHotCategorical) -> JointMoments:
     return JointMoments(p, torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2))
 
 
-def require(condition: Tensor, message: str) -> None:
-    """Raises DomainError unless the condition holds everywhere; a compiled graph carries no such check."""
-    if not torch.compiler.is_compiling() and not condition.all():
+def required(value: Tensor, condition: Tensor, message: str) -> Tensor:
+    """The value, if the condition holds everywhere; a DomainError if not, or NaN in a graph, which cannot raise."""
+    if torch.compiler.is_compiling():
+        return torch.where(condition, value, torch.nan)
+    if not condition.all():
         raise DomainError(message)
+    return value

@@ -50,7 +50,8 @@ def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: 
     """E[function(u)] for u ~ N(mean, variance), elementwise, by Gauss-Hermite quadrature.
 
     Exact for polynomials of degree below 2 `nodes`. The derivative in `variance` is that in the deviation divided by
-    twice the deviation, so its rounding error grows as the deviation falls; that in the deviation itself is accurate.
+    twice the deviation, so its rounding error grows as the deviation falls; that in the deviation itself is accurate. At
+    a variance of exactly zero it is half the function's second derivative, as the heat equation has it.
 
     Example:
         >>> gauss_hermite(torch.square, torch.tensor(3.0), torch.tensor(4.0))
@@ -58,12 +59,22 @@ def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: 
     """
     if nodes < 1:
         raise DomainError(f"quadrature needs at least one node, got {nodes}")
-    deviation = _above_zero(variance).sqrt()
+    certain = variance == 0
+    deviation = torch.where(certain, 1, variance).sqrt()
 
     def term(node: float, weight: float) -> Tensor:
         return weight * function(mean + node * deviation)
 
-    return _sum(term, _hermite(nodes), mean.numel())
+    spread = _sum(term, _hermite(nodes), mean.numel())
+    if not torch.compiler.is_compiling() and not certain.any():
+        return spread
+    return torch.where(certain, function(mean) + variance / 2 * _second_derivative(function, mean), spread)
+
+
+def _second_derivative(function: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
+    slope = torch.func.grad(lambda u: function(u).sum())
+    result: Tensor = torch.func.grad(lambda u: slope(u).sum())(u)
+    return result
 
 
 def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:

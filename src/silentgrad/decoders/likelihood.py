@@ -70,7 +70,7 @@ class LinearLikelihood(LinearDecoder):
             self.mean.bias.copy_(u - centre * self.mean.weight.sum(1))
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        if isinstance(self.likelihood, Poisson):
+        if isinstance(self.likelihood, Poisson) and not moments.gaussian:
             tilted = tilt(q, moments, mean, self.mean, self.mean)
             return self.likelihood.expectation(x, tilted.exponent, tilted.log_mass).sum(-1)
         if not moments.gaussian and not isinstance(self.likelihood, Normal):

@@ -24,7 +24,7 @@ from torch import distributions as td
 from silentgrad.decoders import log_terms
 from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import Projection, project
-from silentgrad.decoders.tilting import bounded_exp, tilt
+from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
@@ -114,7 +114,7 @@ class LinearPrecisionGaussian(LinearDecoder):
     ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 e^g] and E[g], per output."""
         tilted = tilt(q, moments, mean, self.mean, self.precision)
-        squares = bounded_exp(tilted.log_mass) * ((x - tilted.mean).square() + tilted.variance)
+        squares = tilted.log_mass.exp() * ((x - tilted.mean).square() + tilted.variance)
         return squares, tilted.exponent
 
     def _start_precision(self, precision: float) -> None:

@@ -10,7 +10,6 @@ Independent latents stay independent, with mean :math:`k_i'(a_i)` and variance :
 its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.cumulants import cumulants
+from silentgrad.cumulants import cumulants, finite_exp
 from silentgrad.decoders.chunks import map_outputs
 from silentgrad.decoders.projection import project
 from silentgrad.moments import JointMoments, Moments
@@ -74,8 +73,9 @@ def _categories(q: td.OneHotCategorical) -> _Form:
     """One term per group of categories."""
 
     def terms(w: Tensor, a: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        top = a.amax(-1, keepdim=True)
-        mass = probs * torch.exp(a - top)
+        # The largest term's exponent: all are divided by it. A mere unit, it has no slope.
+        top = (a + probs.log()).amax(-1, keepdim=True).detach()
+        mass = probs * finite_exp(a - top)
         total = mass.sum(-1, keepdim=True)
         mean = (w * mass / total).sum(-1, keepdim=True)
         variance = ((w - mean).square() * mass / total).sum(-1)
@@ -83,8 +83,3 @@ def _categories(q: td.OneHotCategorical) -> _Form:
 
     return _Form(terms, (q.probs,))
 
-
-def bounded_exp(h: Tensor) -> Tensor:
-    """e^h, continued by its tangent beyond h = 0.45 log(largest number) so that a square times it stays finite."""
-    limit = 0.45 * math.log(torch.finfo(h.dtype).max)
-    return torch.exp(h.clamp(max=limit)) * (1 + (h - limit).clamp(min=0))
