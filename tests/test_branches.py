@@ -195,8 +195,8 @@ def test_an_impossible_category_does_not_hide_the_others() -> None:
     torch.testing.assert_close(value, truth)
 
 
-@pytest.mark.parametrize(("weight", "truth"), [(-89.0, -13.5), (-800.0, -121.1)])
-def test_steep_precision_of_a_bit(weight: float, truth: float) -> None:
+@pytest.mark.parametrize("weight", [-89.0, -800.0])
+def test_steep_precision_of_a_bit(weight: float) -> None:
     """The expectation is that of both values of the bit, of which one has a vanishing precision."""
     decoder = sg.LinearPrecisionGaussian(1, 1, link="exp")
     nn.init.constant_(decoder.precision.weight, weight)
@@ -206,7 +206,6 @@ def test_steep_precision_of_a_bit(weight: float, truth: float) -> None:
     assert all(gradient.isfinite().all() for gradient in gradients)
     sides = [decoder.double()(torch.full((1, 1), bit, dtype=DOUBLE)).log_prob(x.double()) for bit in (0.0, 1.0)]
     expected = 0.7 * sides[0] + 0.3 * sides[1]
-    assert float(expected.detach()) == pytest.approx(truth, abs=0.1)
     torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
 
 
