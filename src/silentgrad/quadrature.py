@@ -40,6 +40,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from silentgrad.errors import DomainError
+from silentgrad.tracing import transformed
 
 Rule = Sequence[tuple[float, float]]
 
@@ -76,7 +77,7 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
         tensor(0.6931)
     """
     rule = _LOGISTIC_FINE if mean.dtype == torch.float64 else _LOGISTIC
-    if torch.compiler.is_compiling():  # a compiler fuses the plain sum
+    if torch.compiler.is_compiling() or transformed():  # a compiler fuses the plain sum
         return _sum(lambda c, w: w * _expected_relu(mean, (variance + c).sqrt()), rule, mean.numel())
     value: Tensor = _ExpectedSoftplus.apply(mean, variance, rule)[0]
     return value
@@ -169,7 +170,7 @@ def _above_zero(variance: Tensor) -> Tensor:
 
 def _sum(term: Callable[..., Tensor], points: Sequence[tuple[float, ...]], size: int) -> Tensor:
     """The sum of a term over points; of a large one the terms are not kept for the backward pass."""
-    if size * len(points) > LARGE and torch.is_grad_enabled():
+    if size * len(points) > LARGE and torch.is_grad_enabled() and not transformed():
         plain = term
 
         def term(*point: float) -> Tensor:

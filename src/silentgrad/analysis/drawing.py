@@ -36,7 +36,7 @@ class RepeatedLogProb(LogProbOf):
 
     def __call__(self, z: Tensor) -> Tensor:
         count = len(z) // len(self.x)
-        return self.decoder(z).log_prob(self.x.repeat(count, *[1] * (self.x.dim() - 1)))
+        return LogProbOf(self.decoder, self.x.repeat(count, *[1] * (self.x.dim() - 1)))(z)
 
 
 class QuadraticLogProb(LogProbOf):
@@ -45,18 +45,18 @@ class QuadraticLogProb(LogProbOf):
     @torch.no_grad()
     def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:
         super().__init__(decoder, x)
-        weight, residual = decoder.mean.weight, x.flatten(1) - decoder.mean.bias
+        weight, residual = decoder.mean.weight, x.flatten(-len(decoder.event_shape)) - decoder.mean.bias
         scaled = weight / decoder.variance.reshape(-1, 1)
         self.h, self.G = residual @ scaled, weight.T @ scaled
         self.at_zero = decoder(torch.zeros_like(self.h)).log_prob(x)
         self.at_once = max(1, AT_ONCE // self.h.numel())
 
     def __call__(self, z: Tensor) -> Tensor:
-        z = z.unflatten(0, (-1, len(self.h)))
+        z = self.decoder.flatten_latent(z).unflatten(0, (-1, len(self.h)))
         fixed = z.detach()
         along_gradient = (z * (self.h - fixed @ self.G)).sum(-1)
         value = self.at_zero + ((fixed * self.h).sum(-1) + along_gradient) / 2
-        return value_with_gradient_of(value, along_gradient).flatten()
+        return value_with_gradient_of(value, along_gradient).flatten(0, 1)
 
 
 def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
@@ -72,7 +72,7 @@ def quick_log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
 
 
 def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int) -> Iterator[Cotangent]:
-    """Gradients in the latent's parameters of -E[log p(x|z)], averaged over the batch.
+    """Gradients in the latent's parameters of -E[log p(x|z)], averaged over the examples.
 
     Yields:
         One draw or several, `(count, batch, ...)` for each parameter. An exact estimator owes the same bits to every
@@ -83,6 +83,7 @@ def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
         leaves = [t.detach().repeat(count, *[1] * (t.dim() - 1)).requires_grad_() for t in parts.tensors]
-        loss = -estimator(parts.rebuild(leaves), log_prob).sum() / batch
+        values = estimator(parts.rebuild(leaves), log_prob)
+        loss = -values.sum() / (values.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         yield [gradient.unflatten(0, (count, batch)) for gradient in gradients]

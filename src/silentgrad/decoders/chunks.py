@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from silentgrad.tracing import transformed
+
 CHUNK = 2**20  # numbers of the (outputs, batch, latents) array at a time: a few such arrays fit a processor's cache
 
 PerOutput = Callable[..., tuple[Tensor, ...]]
@@ -28,7 +30,7 @@ def map_outputs(
     """
     outputs, latents = weights[0].shape
     rows = max(1, CHUNK // (latents * max(1, batch.numel())))
-    if rows >= outputs:
+    if rows >= outputs or transformed():
         results = function(*weights, *parameters)
     else:
         results = _Chunked.apply(function, rows, len(weights), *weights, *parameters)
