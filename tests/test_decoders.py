@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -290,3 +291,26 @@ def test_a_refused_variance_changes_nothing() -> None:
     with pytest.raises(sg.DomainError):
         decoder.set_variance(-1.0)
     assert decoder.variance == 0.5
+
+
+@pytest.mark.parametrize("probs", [1e-6, 1e-4, 0.3, 0.999999])
+def test_geometric_latents_keep_their_digits_in_single_precision(probs: float) -> None:
+    p = torch.tensor([probs], requires_grad=True)
+    single, moments = td.Geometric(p), sg.central_moments(td.Geometric(p))
+    double = td.Geometric(p.detach().double())
+    truth, t = sg.central_moments(double), 0.3 * probs
+    torch.testing.assert_close(moments.mean.double(), (1 - double.probs) / double.probs, rtol=1e-6, atol=0)
+    for order in ("mean", "s2", "s3", "s4"):
+        torch.testing.assert_close(getattr(moments, order).double(), getattr(truth, order), rtol=1e-6, atol=0)
+    tilted, exact = sg.cumulants(single)(torch.tensor(t)), sg.cumulants(double)(torch.tensor(t, dtype=torch.float64))
+    with mpmath.workdps(40):
+        fail = 1 - mpmath.mpf(double.probs.item())
+        value = mpmath.log(1 - fail) - mpmath.log(1 - fail * mpmath.exp(t))
+    assert exact.value.item() == pytest.approx(float(value), rel=1e-10)
+    for found, expected in zip(tilted, exact, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=0)
+
+
+def test_geometric_latents_of_large_logits_have_a_mean() -> None:
+    moments = sg.central_moments(td.Geometric(logits=torch.tensor([20.0])))
+    torch.testing.assert_close(moments.mean, torch.tensor([-20.0]).exp(), rtol=1e-6, atol=0)

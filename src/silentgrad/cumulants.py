@@ -24,7 +24,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import UnregisteredLatentError
-from silentgrad.moments import require, unregistered
+from silentgrad.moments import odds_of_failure, require, unregistered
 
 
 class Cumulants(NamedTuple):
@@ -175,7 +175,15 @@ def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
 
 @cumulants.register(td.Geometric)
 def _(q: td.Geometric) -> CumulantFunction:
-    return CumulantFunction(_negative_binomial, (torch.ones_like(q.probs), 1 - q.probs))
+    return CumulantFunction(_geometric, (odds_of_failure(q),))
+
+
+def _geometric(t: Tensor, odds: Tensor) -> Cumulants:
+    # log p - log(1 - (1 - p) e^t), written in the odds (1 - p) / p so that nothing cancels for small p.
+    growth = odds * t.expm1()
+    require(growth < 1, "the exponential moment of a geometric distribution exists only while (1 - p) exp(t) < 1")
+    mean = odds * t.exp() / (1 - growth)
+    return Cumulants(-torch.log1p(-growth), mean, mean * (1 + mean))
 
 
 @cumulants.register(td.NegativeBinomial)

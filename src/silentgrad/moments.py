@@ -149,7 +149,16 @@ def _(q: td.Binomial) -> Moments:
 
 @central_moments.register(td.Geometric)
 def _(q: td.Geometric) -> Moments:
-    return _negative_binomial(torch.ones_like(q.probs), 1 - q.probs)
+    odds = odds_of_failure(q)
+    k2 = odds * (1 + odds)
+    return from_cumulants(odds, k2, k2 * (1 + 2 * odds), k2 * (1 + 6 * k2))
+
+
+def odds_of_failure(q: td.Geometric) -> Tensor:
+    """(1 - p) / p, the mean. In it every cumulant is a sum of positive terms, where one in 1 - p would cancel."""
+    if "logits" in q.__dict__:
+        return torch.exp(-q.logits)
+    return (1 - q.probs) / q.probs
 
 
 @central_moments.register(td.NegativeBinomial)
