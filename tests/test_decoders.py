@@ -1,7 +1,10 @@
 """Decoders at larger sizes, at the extremes, and with wrong input."""
 
+import copy
 import itertools
 import math
+import pickle
+from collections.abc import Callable
 
 import mpmath
 import pytest
@@ -314,3 +317,59 @@ def test_geometric_latents_keep_their_digits_in_single_precision(probs: float) -
 def test_geometric_latents_of_large_logits_have_a_mean() -> None:
     moments = sg.central_moments(td.Geometric(logits=torch.tensor([20.0])))
     torch.testing.assert_close(moments.mean, torch.tensor([-20.0]).exp(), rtol=1e-6, atol=0)
+
+
+CASTS = {
+    "double": lambda decoder: decoder.double(),
+    "half and back": lambda decoder: decoder.half().double(),
+    "brain float and back": lambda decoder: decoder.to(torch.bfloat16).float().to(torch.float64),
+    "inside a module": lambda decoder: torch.nn.Sequential(decoder).half().double()[0],
+    "a copy": lambda decoder: copy.deepcopy(decoder.half()).double(),
+    "pickled": lambda decoder: pickle.loads(pickle.dumps(decoder.half())).double(),
+    "emptied": lambda decoder: decoder.to("meta").to_empty(device="cpu").double(),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+@pytest.mark.parametrize("variance", [0.01, torch.tensor([0.01, 0.3, 1e-3], dtype=torch.float64)], ids=["one", "each"])
+def test_a_variance_keeps_its_digits(cast: Callable[[sg.LinearGaussian], sg.LinearGaussian], variance: object) -> None:
+    decoder = cast(sg.LinearGaussian(2, 3, variance))
+    assert decoder.variance.dtype == torch.float64
+    assert torch.equal(decoder.variance, torch.as_tensor(variance, dtype=torch.float64))
+    annealed = sg.LinearGaussian(2, 3, 1.0)
+    annealed.set_variance(0.01)
+    assert cast(annealed).variance == 0.01
+
+
+def test_a_single_precision_checkpoint_loads() -> None:
+    """With its own variance, unless that is what the decoder was given, rounded: then with all digits."""
+    saved = sg.LinearGaussian(2, 3, 0.01).state_dict()
+    assert saved["variance"].dtype == torch.float32
+    for given in (0.01, 0.5):
+        decoder = sg.LinearGaussian(2, 3, given)
+        decoder.load_state_dict(saved)
+        torch.testing.assert_close(decoder.variance, torch.tensor(0.01), rtol=0, atol=0)
+        expected = 0.01 if given == 0.01 else float(torch.tensor(0.01))
+        assert decoder.double().variance == expected
+
+
+def test_a_double_precision_checkpoint_keeps_its_digits_in_single_precision() -> None:
+    decoder = sg.LinearGaussian(2, 3, 0.5)
+    decoder.load_state_dict(sg.LinearGaussian(2, 3, 0.01).double().state_dict())
+    assert decoder.variance.dtype == torch.float32
+    assert decoder.double().variance == 0.01
+
+
+def test_a_variance_written_into_the_buffer_is_not_undone() -> None:
+    decoder = sg.LinearGaussian(2, 3, 0.01)
+    decoder.variance.fill_(0.25)
+    assert decoder.double().variance == 0.25
+    assert decoder.share_memory().variance.is_shared()
+
+
+def test_variances_per_output_do_not_fit_where_one_was_given() -> None:
+    with pytest.raises(sg.ShapeError, match="one variance for all outputs, got one per output"):
+        sg.LinearGaussian(2, 3).set_variance(torch.ones(3))
+    decoder = sg.LinearGaussian(2, 3, torch.ones(3))
+    decoder.set_variance(0.1)
+    assert torch.equal(decoder.double().variance, torch.full((3,), 0.1, dtype=torch.float64))

@@ -89,7 +89,8 @@ class _TwoOrders(torch.autograd.Function):
 
 def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
     """Var u, Var v and Cov(u, v) of latents that depend on each other within blocks."""
-    size = covariance.shape[-1]
+    size, batch = covariance.shape[-1], shape[:-1]
+    blocks = covariance.reshape(batch.numel(), shape[-1] // size, size, size)
 
     def diagonals(w: Tensor, a: Tensor, covariance: Tensor) -> tuple[Tensor, ...]:
         w, a = w.unflatten(-1, (-1, size)), a.unflatten(-1, (-1, size))
@@ -97,6 +98,6 @@ def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> t
         a_cov = torch.einsum("ogi,bgij->obgj", a, covariance)
         w, a = w.unsqueeze(1), a.unsqueeze(1)
         products = (w_cov * w, a_cov * a, w_cov * a)
-        return tuple(p.sum((-1, -2)).reshape(-1, *shape[:-1]) for p in products)
+        return tuple(p.sum((-1, -2)).reshape(len(w), *batch) for p in products)
 
-    return map_outputs(diagonals, (w, a), (covariance.reshape(-1, shape[-1] // size, size, size),), shape[:-1])
+    return map_outputs(diagonals, (w, a), (blocks,), batch)
