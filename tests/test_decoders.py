@@ -15,6 +15,7 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
+from members import ALL_DECODERS, ALL_LATENTS, Decoder, Latent
 from silentgrad.decoders import chunks, log_terms
 
 
@@ -373,3 +374,124 @@ def test_variances_per_output_do_not_fit_where_one_was_given() -> None:
     decoder = sg.LinearGaussian(2, 3, torch.ones(3))
     decoder.set_variance(0.1)
     assert torch.equal(decoder.double().variance, torch.full((3,), 0.1, dtype=torch.float64))
+
+
+# Families whose formulas hold everywhere, and one of each kind of moments.
+MAPPED = [m for m in ALL_LATENTS if m.name in ("Normal", "Bernoulli", "Uniform", "MultivariateNormal", "OneHotCategorical")]
+MAPPED_PAIRS = [(d, q) for d in ALL_DECODERS for q in MAPPED if d.tractable(q) and "likelihood" not in d.name]
+EACH_MAPPED = pytest.mark.parametrize(("decoder", "latent"), MAPPED_PAIRS, ids=[f"{d.name}, {q.name}" for d, q in MAPPED_PAIRS])
+OF_MEMBERS = torch.tensor([[0.2, -0.7, 1.1], [0.4, 0.3, -0.6]], dtype=torch.float64)
+
+
+@EACH_MAPPED
+def test_vmap_over_examples_and_over_each_argument(decoder: Decoder, latent: Latent) -> None:
+    """Mapped over x and all parameters of q, or over one of them alone, as over a batch; so is the gradient."""
+    model, parameters = decoder.make(latent.latents), [p.detach() for p in latent.draw()]
+    arguments = [OF_MEMBERS, *parameters]
+
+    def one(x: Tensor, *parameters: Tensor) -> Tensor:
+        q = latent.build(*(p.unsqueeze(0) for p in parameters))
+        return model.expected_log_prob(x.unsqueeze(0), q).squeeze(0)
+
+    everything = tuple(range(len(arguments)))
+    mapped = torch.func.vmap(torch.func.grad_and_value(one, argnums=everything))(*arguments)
+    leaves = [a.clone().requires_grad_() for a in arguments]
+    value = model.expected_log_prob(leaves[0], latent.build(*leaves[1:]))
+    torch.testing.assert_close(mapped, (torch.autograd.grad(value.sum(), leaves), value.detach()), rtol=1e-9, atol=1e-9)
+    for position in everything:
+        dims = [None] * len(arguments)
+        dims[position] = 0
+        rows = [a[0] for a in arguments]
+        rows[position] = arguments[position]
+        alone = torch.vmap(one, tuple(dims))(*rows)
+        singly = [one(*rows[:position], row, *rows[position + 1 :]) for row in arguments[position]]
+        torch.testing.assert_close(alone, torch.stack(singly), rtol=1e-10, atol=1e-10)
+
+
+class ExpectedLogProb(torch.nn.Module):
+    def __init__(self, decoder: sg.LinearDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self.decoder.expected_log_prob(x, q)
+
+
+@EACH_MAPPED
+def test_vmap_over_an_ensemble_of_decoders(decoder: Decoder, latent: Latent) -> None:
+    models = [ExpectedLogProb(decoder.make(latent.latents, seed)) for seed in (1, 2, 3)]
+    parameters, buffers = torch.func.stack_module_state(models)
+    q = latent.build(*(p.detach() for p in latent.draw()))
+
+    def of_one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(models[0], (parameters, buffers), (OF_MEMBERS, q)).sum()
+
+    gradients, values = torch.vmap(torch.func.grad_and_value(of_one))(parameters, buffers)
+    for position, model in enumerate(models):
+        value = model(OF_MEMBERS, q).sum()
+        torch.testing.assert_close(values[position], value, rtol=1e-10, atol=1e-10)
+        names, leaves = zip(*model.named_parameters(), strict=True)
+        for name, gradient in zip(names, torch.autograd.grad(value, leaves), strict=True):
+            torch.testing.assert_close(gradients[name][position], gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_vmap_names_a_nan() -> None:
+    decoder, x = sg.LinearGaussian(3, 4), torch.zeros(5, 4)
+    x[3, 1] = float("nan")
+    with pytest.raises(sg.DomainError, match="not finite: x$"):
+        torch.vmap(lambda x: decoder.expected_log_prob(x, td.Normal(torch.zeros(3), 1.0)))(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own doing
+def test_forward_derivatives() -> None:
+    decoder = sg.LinearPrecisionGaussian(3, 4)
+    randomise(decoder)
+    q, x = td.Normal(torch.zeros(2, 3), 1.0), torch.rand(2, 4)
+    forward, backward = (jac(lambda x: decoder.expected_log_prob(x, q))(x) for jac in (torch.func.jacfwd, torch.func.jacrev))
+    torch.testing.assert_close(forward, backward)
+
+
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+@pytest.mark.parametrize("family", ["normal", "multivariate"])
+def test_a_batch_without_examples(name: str, family: str) -> None:
+    decoder, leaf = every_decoder(3)[name], torch.zeros(0, 3, requires_grad=True)
+    factors = torch.zeros(0, 3, 3)
+    q = td.Normal(leaf, 1.0) if family == "normal" else td.MultivariateNormal(leaf, scale_tril=factors, validate_args=False)
+    x = torch.zeros(0, 4)
+    for value in (decoder.expected_log_prob(x, q), decoder.log_prob_of(x)(leaf)):
+        assert value.shape == (0,)
+        gradients = torch.autograd.grad(value.sum(), [leaf, *decoder.parameters()], materialize_grads=True)
+        assert not torch.cat([g.flatten() for g in gradients]).any()
+
+
+DTYPES = {
+    "a latent of double precision": ("float32", "float64", "float32", r"the latent is torch\.float64, the decoder torch\.float32.*\.to\(torch\.float32\).*decoder\.to\(torch\.float64\)"),
+    "latent and x of double precision": ("float32", "float64", "float64", r"the latent is torch\.float64, the decoder torch\.float32"),
+    "a decoder of double precision": ("float64", "float32", "float32", r"the latent is torch\.float32, the decoder torch\.float64"),
+    "x of double precision": ("float32", "float32", "float64", r"x is torch\.float64, the decoder torch\.float32.*\.to\(torch\.float32\)"),
+    "x of half precision": ("float32", "float32", "float16", r"x is torch\.float16, the decoder torch\.float32"),
+    "three precisions": ("float32", "float64", "float16", r"the latent is torch\.float64, the decoder torch\.float32"),
+}
+
+
+@pytest.mark.parametrize("case", DTYPES)
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+def test_two_precisions_are_refused_by_name(name: str, case: str) -> None:
+    of_decoder, of_latent, of_x, message = DTYPES[case]
+    decoder = every_decoder(3)[name].to(getattr(torch, of_decoder))
+    zeros, x = torch.zeros(2, 3, dtype=getattr(torch, of_latent)), torch.zeros(2, 4, dtype=getattr(torch, of_x))
+    with pytest.raises(sg.DomainError, match=message):
+        decoder.expected_log_prob(x, td.Normal(zeros, 1.0))
+    with pytest.raises(sg.DomainError, match=message):
+        decoder.log_prob_of(x)(zeros)
+
+
+def test_mixed_precision_is_what_autocast_asks_for() -> None:
+    decoder, encoder = sg.LinearGaussian(3, 4, variance=0.3), torch.nn.Linear(4, 3)
+    x = torch.rand(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        mean = encoder(x)
+        assert mean.dtype == torch.bfloat16
+        value = decoder.expected_log_prob(x, td.Normal(mean, torch.ones(2, 3)))
+    expected = decoder.expected_log_prob(x, td.Normal(encoder(x), torch.ones(2, 3)))
+    torch.testing.assert_close(value.float(), expected, rtol=0.02, atol=0.02)

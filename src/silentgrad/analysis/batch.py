@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from silentgrad.analysis.drawing import Cotangent, cotangents
+from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
 from silentgrad.analysis.latents import parts_of
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
-from silentgrad.errors import DomainError, IntractableError, ShapeError
+from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact, LogProb, per_example
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import kl_to_prior
@@ -63,11 +63,7 @@ class MeasuredBatch:
     def _count_examples(self) -> int:
         q = self.parts.rebuild(self.parts.tensors)
         values = per_example(self.log_prob(q.mean), q)
-        if values.dim() == 0 or values.numel() == 0:
-            raise ShapeError(
-                f"gradients are measured over a batch of examples; x of shape {tuple(self.x.shape)} gave a latent of "
-                f"shape {tuple(q.mean.shape)} and a log-probability of shape {tuple(values.shape)}"
-            )
+        require_batch(values.shape, self.x)
         return values.numel()
 
     def _fixed_cotangent(self) -> Cotangent:

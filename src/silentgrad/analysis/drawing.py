@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from silentgrad.analysis.latents import Parts
 from silentgrad.decoders import LinearDecoder, LinearGaussian
 from silentgrad.decoders.linear import LogProbOf
+from silentgrad.errors import ShapeError
 from silentgrad.estimators import Estimator, LogProb
 from silentgrad.estimators.base import value_with_gradient_of
 
@@ -48,7 +49,7 @@ class QuadraticLogProb(LogProbOf):
         weight, residual = decoder.mean.weight, x.flatten(-len(decoder.event_shape)) - decoder.mean.bias
         scaled = weight / decoder.variance.reshape(-1, 1)
         self.h, self.G = residual @ scaled, weight.T @ scaled
-        self.at_zero = decoder(torch.zeros_like(self.h)).log_prob(x)
+        self.at_zero = decoder.log_prob_of(x)(torch.zeros_like(self.h))
         self.at_once = max(1, AT_ONCE // self.h.numel())
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -66,9 +67,18 @@ def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
 
 def quick_log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
     """The same function, a linear decoder's for several draws at a time: its attribute `at_once` says how many."""
+    if not isinstance(decoder, LinearDecoder):
+        return log_prob_of(decoder, x)
+    require_batch(decoder.examples_of(x), x)
     if isinstance(decoder, LinearGaussian):
         return QuadraticLogProb(decoder, x)
-    return RepeatedLogProb(decoder, x) if isinstance(decoder, LinearDecoder) else log_prob_of(decoder, x)
+    return RepeatedLogProb(decoder, x)
+
+
+def require_batch(examples: torch.Size, x: Tensor) -> None:
+    """Refuses x without a batch, or with none in it: a mean over examples has to have some."""
+    if len(examples) == 0 or examples.numel() == 0:
+        raise ShapeError(f"gradients are measured over a batch of examples, got x of shape {tuple(x.shape)}")
 
 
 def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int) -> Iterator[Cotangent]:

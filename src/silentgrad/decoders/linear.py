@@ -93,7 +93,7 @@ class LinearDecoder(nn.Module):
         Those are all beyond the shape of the examples, where it is known and z has it; otherwise as many trailing ones
         as hold `latent_dim` numbers.
         """
-        self._require_dtype("the latent", z)
+        self.require_dtype("the latent", z)
         if examples is not None and z.shape[: len(examples)] == examples:
             if z.shape[len(examples) :].numel() == self.latent_dim:
                 return z.reshape(*examples, self.latent_dim)
@@ -117,10 +117,11 @@ class LinearDecoder(nn.Module):
             )
         if not x.is_floating_point():
             raise DomainError(f"x has to be floating point, got {x.dtype}: dequantise or scale it first")
-        self._require_dtype("x", x)
+        self.require_dtype("x", x)
         return x.flatten(mean.dim() - 1)
 
-    def _require_dtype(self, name: str, value: Tensor) -> None:
+    def require_dtype(self, name: str, value: Tensor) -> None:
+        """Refuses another precision than the decoder's, which autocast alone may mix."""
         dtype = self.mean.weight.dtype
         if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
             return
@@ -146,6 +147,7 @@ class LogProbOf:
 
     def __call__(self, z: Tensor) -> Tensor:
         z = self.decoder.flatten_latent(z, self.decoder.examples_of(self.x))
+        self.decoder.require_dtype("x", self.x)
         outputs = self.decoder(z).base_dist.log_prob(self.x)
         return outputs.flatten(-len(self.decoder.event_shape)).sum(-1)  # `Independent` cannot sum over no examples
 
