@@ -88,7 +88,9 @@ ALL_LATENTS = [
     ),
     Latent("Chi2", lambda u: (u(6, 9),), td.Chi2, _grid(spread(zero, lambda q: 2 * q.df + 240, 3))),
     Latent("Exponential", lambda u: (u(1, 3),), td.Exponential, _grid(spread(zero, lambda q: 60 / q.rate, 1))),
-    Latent("Binomial", lambda u: (u(0.1, 0.9),), lambda p: td.Binomial(5, p), _grid(oracles.counts(5, oracles.binomial))),
+    Latent(
+        "Binomial", lambda u: (u(0.1, 0.9),), lambda p: td.Binomial(5, p), _grid(oracles.counts(5, oracles.binomial)),
+    ),
     Latent("Geometric", lambda u: (u(0.4, 0.9),), td.Geometric, _grid(oracles.counts(120, oracles.geometric))),
     Latent(
         "NegativeBinomial", lambda u: (u(1, 4), u(0.1, 0.5)), td.NegativeBinomial,

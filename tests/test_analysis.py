@@ -431,3 +431,59 @@ def test_decomposition_is_a_plain_record() -> None:
     assert isinstance(found, Decomposition)
     assert found.est == pytest.approx(sum(part.est for part in found.groups.values()))
     assert found.batch == pytest.approx(sum(part.batch for part in found.groups.values()))
+
+
+class LaidOut(nn.Module):
+    """An encoder of 6 numbers to 4 latents, laid out in a shape; x of any batch shape."""
+
+    def __init__(self, shape: tuple[int, ...], family: str) -> None:
+        super().__init__()
+        self.body, self.shape, self.family = nn.Linear(6, 4), shape, family
+
+    def forward(self, x: Tensor) -> td.Distribution:
+        numbers = self.body(x.flatten(-3)).unflatten(-1, self.shape)
+        return td.Bernoulli(logits=numbers) if self.family == "bernoulli" else td.Normal(numbers, numbers.sigmoid())
+
+
+def laid_out_vae(shape: tuple[int, ...], family: str, decoder: str) -> GuidedVAE:
+    torch.manual_seed(4)
+    encoder = LaidOut(shape, family)
+    if decoder == "network":
+        network = nn.Sequential(nn.Flatten(), nn.Linear(4, 12), nn.Unflatten(1, (2, *SHAPE[1:])))
+        return GuidedVAE(encoder, None, NonlinearGaussian(network, SHAPE), estimator=Reparameterized()).double()
+    linear = sg.LinearPrecisionGaussian(4, SHAPE, "exp") if decoder == "exp" else sg.LinearGaussian(4, SHAPE, 0.1)
+    return GuidedVAE(encoder, linear).double()
+
+
+@pytest.mark.parametrize(
+    ("shape", "examples", "decoder"),
+    [((2, 2), (6,), "fixed"), ((2, 2), (6,), "exp"), ((2, 2), (6,), "network"),
+     ((4,), (2, 3), "fixed"), ((4,), (2, 3), "exp"), ((2, 2), (1, 6), "fixed")],
+)  # fmt: skip
+def test_any_layout_of_examples_and_latents_is_measured_like_rows(
+    shape: tuple[int, ...], examples: tuple[int, ...], decoder: str
+) -> None:
+    results, x = [], batches_of(4, size=6)
+    family, estimator = ("gaussian", Reparameterized) if decoder == "network" else ("bernoulli", sg.DisArm)
+    for layout, batch in (((4,), (6,)), (shape, examples)):
+        model, data = laid_out_vae(layout, family, decoder), x.reshape(4, *batch, *SHAPE)
+        found = gradient_variance(model, data, 30, [estimator()])[estimator.__name__]
+        torch.manual_seed(0)
+        results.append([found.est, found.batch, found.snr, *(v.item() for v in model(data[0], 1) if v is not None)])
+    assert results[1] == pytest.approx(results[0], rel=1e-9)
+
+
+def test_a_single_example_without_a_batch_is_refused() -> None:
+    model, x = laid_out_vae((4,), "bernoulli", "fixed"), batches_of(4, size=1).squeeze(1)
+    with pytest.raises(sg.ShapeError, match=r"over a batch of examples, got x of shape \(1, 2, 3\)"):
+        gradient_variance(model, x, 2, [sg.DisArm()])
+    with pytest.raises(sg.ShapeError, match=r"over a batch of examples, got x of shape \(1, 2, 3\)"):
+        gradient_variance(model, x, 2, [sg.DisArm()], method="every")
+
+
+def test_a_batch_without_examples_is_refused() -> None:
+    model, x = linear_vae("gaussian"), batches_of(4, size=0)
+    with pytest.raises(sg.ShapeError, match=r"x of shape \(0, 1, 2, 3\)"):
+        gradient_variance(model, x, 2, [Reparameterized()])
+    with pytest.raises(sg.ShapeError, match=r"x of shape \(0, 1, 2, 3\) holds no examples"):
+        model(x[0], epoch=1)

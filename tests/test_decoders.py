@@ -1,8 +1,12 @@
 """Decoders at larger sizes, at the extremes, and with wrong input."""
 
+import copy
 import itertools
 import math
+import pickle
+from collections.abc import Callable
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +15,7 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
+from members import ALL_DECODERS, ALL_LATENTS, Decoder, Latent
 from silentgrad.decoders import chunks, log_terms
 
 
@@ -294,3 +299,202 @@ def test_a_refused_variance_changes_nothing() -> None:
     with pytest.raises(sg.DomainError):
         decoder.set_variance(-1.0)
     assert decoder.variance == 0.5
+
+
+@pytest.mark.parametrize("probs", [1e-6, 1e-4, 0.3, 0.999999])
+def test_geometric_latents_keep_their_digits_in_single_precision(probs: float) -> None:
+    p = torch.tensor([probs], requires_grad=True)
+    single, moments = td.Geometric(p), sg.central_moments(td.Geometric(p))
+    double = td.Geometric(p.detach().double())
+    truth, t = sg.central_moments(double), 0.3 * probs
+    torch.testing.assert_close(moments.mean.double(), (1 - double.probs) / double.probs, rtol=1e-6, atol=0)
+    for order in ("mean", "s2", "s3", "s4"):
+        torch.testing.assert_close(getattr(moments, order).double(), getattr(truth, order), rtol=1e-6, atol=0)
+    tilted, exact = sg.cumulants(single)(torch.tensor(t)), sg.cumulants(double)(torch.tensor(t, dtype=torch.float64))
+    with mpmath.workdps(40):
+        fail = 1 - mpmath.mpf(double.probs.item())
+        value = mpmath.log(1 - fail) - mpmath.log(1 - fail * mpmath.exp(t))
+    assert exact.value.item() == pytest.approx(float(value), rel=1e-10)
+    for found, expected in zip(tilted, exact, strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=0)
+
+
+def test_geometric_latents_of_large_logits_have_a_mean() -> None:
+    moments = sg.central_moments(td.Geometric(logits=torch.tensor([20.0])))
+    torch.testing.assert_close(moments.mean, torch.tensor([-20.0]).exp(), rtol=1e-6, atol=0)
+
+
+CASTS = {
+    "double": lambda decoder: decoder.double(),
+    "half and back": lambda decoder: decoder.half().double(),
+    "brain float and back": lambda decoder: decoder.to(torch.bfloat16).float().to(torch.float64),
+    "inside a module": lambda decoder: torch.nn.Sequential(decoder).half().double()[0],
+    "a copy": lambda decoder: copy.deepcopy(decoder.half()).double(),
+    "pickled": lambda decoder: pickle.loads(pickle.dumps(decoder.half())).double(),
+    "emptied": lambda decoder: decoder.to("meta").to_empty(device="cpu").double(),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+@pytest.mark.parametrize("variance", [0.01, torch.tensor([0.01, 0.3, 1e-3], dtype=torch.float64)], ids=["one", "each"])
+def test_a_variance_keeps_its_digits(cast: Callable[[sg.LinearGaussian], sg.LinearGaussian], variance: object) -> None:
+    decoder = cast(sg.LinearGaussian(2, 3, variance))
+    assert decoder.variance.dtype == torch.float64
+    assert torch.equal(decoder.variance, torch.as_tensor(variance, dtype=torch.float64))
+    annealed = sg.LinearGaussian(2, 3, 1.0)
+    annealed.set_variance(0.01)
+    assert cast(annealed).variance == 0.01
+
+
+def test_a_single_precision_checkpoint_loads() -> None:
+    """With its own variance, unless that is what the decoder was given, rounded: then with all digits."""
+    saved = sg.LinearGaussian(2, 3, 0.01).state_dict()
+    assert saved["variance"].dtype == torch.float32
+    for given in (0.01, 0.5):
+        decoder = sg.LinearGaussian(2, 3, given)
+        decoder.load_state_dict(saved)
+        torch.testing.assert_close(decoder.variance, torch.tensor(0.01), rtol=0, atol=0)
+        expected = 0.01 if given == 0.01 else float(torch.tensor(0.01))
+        assert decoder.double().variance == expected
+
+
+def test_a_double_precision_checkpoint_keeps_its_digits_in_single_precision() -> None:
+    decoder = sg.LinearGaussian(2, 3, 0.5)
+    decoder.load_state_dict(sg.LinearGaussian(2, 3, 0.01).double().state_dict())
+    assert decoder.variance.dtype == torch.float32
+    assert decoder.double().variance == 0.01
+
+
+def test_a_variance_written_into_the_buffer_is_not_undone() -> None:
+    decoder = sg.LinearGaussian(2, 3, 0.01)
+    decoder.variance.fill_(0.25)
+    assert decoder.double().variance == 0.25
+    assert decoder.share_memory().variance.is_shared()
+
+
+def test_variances_per_output_do_not_fit_where_one_was_given() -> None:
+    with pytest.raises(sg.ShapeError, match="one variance for all outputs, got one per output"):
+        sg.LinearGaussian(2, 3).set_variance(torch.ones(3))
+    decoder = sg.LinearGaussian(2, 3, torch.ones(3))
+    decoder.set_variance(0.1)
+    assert torch.equal(decoder.double().variance, torch.full((3,), 0.1, dtype=torch.float64))
+
+
+# Families whose formulas hold everywhere, and one of each kind of moments.
+MAPPED = [m for m in ALL_LATENTS if m.name in ("Normal", "Bernoulli", "Uniform", "MultivariateNormal", "OneHotCategorical")]
+MAPPED_PAIRS = [(d, q) for d in ALL_DECODERS for q in MAPPED if d.tractable(q) and "likelihood" not in d.name]
+EACH_MAPPED = pytest.mark.parametrize(("decoder", "latent"), MAPPED_PAIRS, ids=[f"{d.name}, {q.name}" for d, q in MAPPED_PAIRS])
+OF_MEMBERS = torch.tensor([[0.2, -0.7, 1.1], [0.4, 0.3, -0.6]], dtype=torch.float64)
+
+
+@EACH_MAPPED
+def test_vmap_over_examples_and_over_each_argument(decoder: Decoder, latent: Latent) -> None:
+    """Mapped over x and all parameters of q, or over one of them alone, as over a batch; so is the gradient."""
+    model, parameters = decoder.make(latent.latents), [p.detach() for p in latent.draw()]
+    arguments = [OF_MEMBERS, *parameters]
+
+    def one(x: Tensor, *parameters: Tensor) -> Tensor:
+        q = latent.build(*(p.unsqueeze(0) for p in parameters))
+        return model.expected_log_prob(x.unsqueeze(0), q).squeeze(0)
+
+    everything = tuple(range(len(arguments)))
+    mapped = torch.func.vmap(torch.func.grad_and_value(one, argnums=everything))(*arguments)
+    leaves = [a.clone().requires_grad_() for a in arguments]
+    value = model.expected_log_prob(leaves[0], latent.build(*leaves[1:]))
+    torch.testing.assert_close(mapped, (torch.autograd.grad(value.sum(), leaves), value.detach()), rtol=1e-9, atol=1e-9)
+    for position in everything:
+        dims = [None] * len(arguments)
+        dims[position] = 0
+        rows = [a[0] for a in arguments]
+        rows[position] = arguments[position]
+        alone = torch.vmap(one, tuple(dims))(*rows)
+        singly = [one(*rows[:position], row, *rows[position + 1 :]) for row in arguments[position]]
+        torch.testing.assert_close(alone, torch.stack(singly), rtol=1e-10, atol=1e-10)
+
+
+class ExpectedLogProb(torch.nn.Module):
+    def __init__(self, decoder: sg.LinearDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self.decoder.expected_log_prob(x, q)
+
+
+@EACH_MAPPED
+def test_vmap_over_an_ensemble_of_decoders(decoder: Decoder, latent: Latent) -> None:
+    models = [ExpectedLogProb(decoder.make(latent.latents, seed)) for seed in (1, 2, 3)]
+    parameters, buffers = torch.func.stack_module_state(models)
+    q = latent.build(*(p.detach() for p in latent.draw()))
+
+    def of_one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(models[0], (parameters, buffers), (OF_MEMBERS, q)).sum()
+
+    gradients, values = torch.vmap(torch.func.grad_and_value(of_one))(parameters, buffers)
+    for position, model in enumerate(models):
+        value = model(OF_MEMBERS, q).sum()
+        torch.testing.assert_close(values[position], value, rtol=1e-10, atol=1e-10)
+        names, leaves = zip(*model.named_parameters(), strict=True)
+        for name, gradient in zip(names, torch.autograd.grad(value, leaves), strict=True):
+            torch.testing.assert_close(gradients[name][position], gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_vmap_names_a_nan() -> None:
+    decoder, x = sg.LinearGaussian(3, 4), torch.zeros(5, 4)
+    x[3, 1] = float("nan")
+    with pytest.raises(sg.DomainError, match="not finite: x$"):
+        torch.vmap(lambda x: decoder.expected_log_prob(x, td.Normal(torch.zeros(3), 1.0)))(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own doing
+def test_forward_derivatives() -> None:
+    decoder = sg.LinearPrecisionGaussian(3, 4)
+    randomise(decoder)
+    q, x = td.Normal(torch.zeros(2, 3), 1.0), torch.rand(2, 4)
+    forward, backward = (jac(lambda x: decoder.expected_log_prob(x, q))(x) for jac in (torch.func.jacfwd, torch.func.jacrev))
+    torch.testing.assert_close(forward, backward)
+
+
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+@pytest.mark.parametrize("family", ["normal", "multivariate"])
+def test_a_batch_without_examples(name: str, family: str) -> None:
+    decoder, leaf = every_decoder(3)[name], torch.zeros(0, 3, requires_grad=True)
+    factors = torch.zeros(0, 3, 3)
+    q = td.Normal(leaf, 1.0) if family == "normal" else td.MultivariateNormal(leaf, scale_tril=factors, validate_args=False)
+    x = torch.zeros(0, 4)
+    for value in (decoder.expected_log_prob(x, q), decoder.log_prob_of(x)(leaf)):
+        assert value.shape == (0,)
+        gradients = torch.autograd.grad(value.sum(), [leaf, *decoder.parameters()], materialize_grads=True)
+        assert not torch.cat([g.flatten() for g in gradients]).any()
+
+
+DTYPES = {
+    "a latent of double precision": ("float32", "float64", "float32", r"the latent is torch\.float64, the decoder torch\.float32.*\.to\(torch\.float32\).*decoder\.to\(torch\.float64\)"),
+    "latent and x of double precision": ("float32", "float64", "float64", r"the latent is torch\.float64, the decoder torch\.float32"),
+    "a decoder of double precision": ("float64", "float32", "float32", r"the latent is torch\.float32, the decoder torch\.float64"),
+    "x of double precision": ("float32", "float32", "float64", r"x is torch\.float64, the decoder torch\.float32.*\.to\(torch\.float32\)"),
+    "three precisions": ("float32", "float64", "float16", r"the latent is torch\.float64, the decoder torch\.float32"),
+}
+
+
+@pytest.mark.parametrize("case", DTYPES)
+@pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
+def test_two_precisions_are_refused_by_name(name: str, case: str) -> None:
+    of_decoder, of_latent, of_x, message = DTYPES[case]
+    decoder = every_decoder(3)[name].to(getattr(torch, of_decoder))
+    zeros, x = torch.zeros(2, 3, dtype=getattr(torch, of_latent)), torch.zeros(2, 4, dtype=getattr(torch, of_x))
+    with pytest.raises(sg.DomainError, match=message):
+        decoder.expected_log_prob(x, td.Normal(zeros, 1.0))
+    with pytest.raises(sg.DomainError, match=message):
+        decoder.log_prob_of(x)(zeros)
+
+
+def test_mixed_precision_is_what_autocast_asks_for() -> None:
+    decoder, encoder = sg.LinearGaussian(3, 4, variance=0.3), torch.nn.Linear(4, 3)
+    x = torch.rand(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        mean = encoder(x)
+        assert mean.dtype == torch.bfloat16
+        value = decoder.expected_log_prob(x, td.Normal(mean, torch.ones(2, 3)))
+    expected = decoder.expected_log_prob(x, td.Normal(encoder(x), torch.ones(2, 3)))
+    torch.testing.assert_close(value.float(), expected, rtol=0.02, atol=0.02)

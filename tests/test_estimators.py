@@ -282,6 +282,163 @@ def test_latents_may_have_several_dimensions(member: Member) -> None:
         torch.testing.assert_close(nested, flat_result, rtol=1e-12, atol=1e-12)
 
 
+LAYOUTS = {  # shape of the latents, how many trailing dimensions are events of nested `Independent`, of the examples
+    "one batch dimension": ((5, 3), (), (5,)),
+    "two batch dimensions": ((2, 2, 3), (), (2, 2)),
+    "a batch dimension of one": ((1, 4, 3), (), (1, 4)),
+    "no batch": ((3,), (), ()),
+    "no batch, as an event": ((3,), (1,), ()),
+    "latents in a square": ((3, 2, 2), (), (3,)),
+    "nested events": ((3, 2, 2), (1, 1), (3,)),
+    "batch and event both of two": ((2, 2, 1, 3), (1, 1), (2, 2)),
+    "one latent an example": ((4,), (), (4,)),
+    "no examples": ((0, 3), (), (0,)),
+}
+EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+def laid_out(family: str, parameter: Tensor, events: tuple[int, ...]) -> td.Distribution:
+    q: td.Distribution = td.Bernoulli(logits=parameter) if family == "bernoulli" else td.Normal(parameter, 0.6)
+    for dims in events:
+        q = td.Independent(q, dims)
+    return q
+
+
+def quadratic_of(examples: int, latents: int) -> tuple[LinearGaussian, Tensor]:
+    """A decoder of so many latents, and as many different examples."""
+    torch.manual_seed(6)
+    return LinearGaussian(latents, 3, variance=0.3).double(), torch.randn(examples, 3, dtype=torch.float64)
+
+
+@EACH
+@EACH_LAYOUT
+def test_every_layout_of_latents_is_estimated_like_examples_in_rows(
+    member: Member, family: str, layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """The same noise gives the same value and gradient as with a latent of shape (examples, latents)."""
+    shape, events, examples = layout
+    count, latents = torch.Size(examples).numel(), torch.Size(shape[len(examples) :]).numel()
+    decoder, x = quadratic_of(count, latents)
+    numbers, results = torch.randn(count, latents, dtype=torch.float64), []
+    for rows, dims, batch in ((numbers, (1,), (count,)), (numbers.reshape(shape), events, examples)):
+        torch.manual_seed(0)
+        parameter = rows.clone().requires_grad_()
+        value = member.build()(laid_out(family, parameter, dims), decoder.log_prob_of(x.reshape(*batch, 3)))
+        assert value.shape == batch
+        results.append([value.reshape(count), gradients_of(value.sum(), [parameter])[0].reshape(count, latents)])
+    for in_rows, as_laid_out in zip(*results, strict=True):
+        torch.testing.assert_close(as_laid_out, in_rows, rtol=1e-10, atol=1e-10)
+
+
+UNBIASED = [m for m in ALL_ESTIMATORS if m.build().unbiased and "bernoulli" in m.families]
+
+
+@pytest.mark.parametrize("member", UNBIASED, ids=lambda m: m.name)
+@pytest.mark.parametrize("examples", [(2, 2, -1), (1, -1), (-1, 1)], ids=str)
+def test_every_layout_has_the_enumerated_mean(member: Member, examples: tuple[int, ...]) -> None:
+    decoder = decoder_of("quadratic", "bernoulli")
+    (rows,) = leaves_of("bernoulli", REPLICATES)
+    q = td.Bernoulli(logits=rows.reshape(*examples, 3))
+    torch.manual_seed(0)
+    value = member.build()(q, decoder.log_prob_of(X.expand(*q.batch_shape[:-1], 3)))
+    assert value.shape == q.batch_shape[:-1]
+    truth = truths(decoder, "bernoulli")
+    assert deviation(value.detach().reshape(-1, 1), truth.value) < INSIDE
+    assert deviation(torch.autograd.grad(value.sum(), rows)[0], truth.gradient) < INSIDE
+
+
+WRONG_LAYOUTS = {
+    "per latent of an event": (td.Independent(td.Bernoulli(logits=torch.zeros(5, 3)), 1), (5, 3)),
+    "half of an event": (td.Independent(td.Bernoulli(logits=torch.zeros(5, 2, 2)), 2), (5, 2)),
+    "another batch": (td.Bernoulli(logits=torch.zeros(5, 3)), (4,)),
+    "a broadcast batch of one": (td.Bernoulli(logits=torch.zeros(5, 3)), (1, 5)),
+    "latents first": (td.Bernoulli(logits=torch.zeros(5, 3)), (3,)),
+    "beyond the latents": (td.Bernoulli(logits=torch.zeros(5, 3)), (5, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("member", [m for m in ALL_ESTIMATORS if m.families != ("gaussian",)], ids=lambda m: m.name)
+@pytest.mark.parametrize("case", WRONG_LAYOUTS)
+def test_a_log_probability_of_another_shape_is_refused(member: Member, case: str) -> None:
+    q, shape = WRONG_LAYOUTS[case]
+
+    class LogProbOfShape:
+        def __call__(self, z: Tensor) -> Tensor:
+            return torch.zeros(shape)
+
+        def expectation(self, q: td.Distribution) -> Tensor:
+            return torch.zeros(shape)
+
+    both = rf"shape \({', '.join(map(str, shape))},?\), for a latent of batch shape \(5.*event shape \("
+    with pytest.raises(sg.ShapeError, match=both):
+        member.build()(q, LogProbOfShape())
+
+
+def test_a_reparameterized_log_probability_of_another_shape_is_refused() -> None:
+    q = td.Normal(torch.zeros(5, 3), 1.0)
+    with pytest.raises(sg.ShapeError, match=r"shape \(1, 5\), for a latent of batch shape \(5, 3\)"):
+        Reparameterized()(q, lambda z: z.sum(-1).unsqueeze(0))
+
+
+def test_a_batch_without_examples_leaves_the_baseline_of_reinforce_alone() -> None:
+    estimator = Reinforce()
+    estimator(td.Bernoulli(logits=torch.zeros(0, 3)), lambda z: z.sum(-1))
+    assert estimator.seen == 0
+    assert estimator.baseline == 0
+
+
+def bits_and_gradients(estimator: Estimator, logits: Tensor, replicates: int) -> tuple[list[Tensor], Tensor]:
+    """The bits an estimator draws, and its gradients where the log-probability is the bit itself."""
+    leaf, seen = logits.expand(replicates, -1).clone().requires_grad_(), []
+
+    def log_prob(z: Tensor) -> Tensor:
+        seen.append(z.detach().double())
+        return z
+
+    value = estimator(td.Bernoulli(logits=leaf), log_prob)
+    return seen, torch.autograd.grad(value.sum(), leaf)[0].double()
+
+
+def test_disarm_is_unbiased_for_saturated_bits() -> None:
+    """In half precision, where it can be measured: 1 - p rounds as it does in single precision at |logit| = 17."""
+    torch.manual_seed(0)
+    logits = torch.tensor([-8.5, 8.5, -7.0, 7.0], dtype=torch.float16)
+    probs = logits.double().sigmoid().unsqueeze(0)
+    pair, gradients = bits_and_gradients(DisArm(), logits, 1_000_000)
+    for bits in pair:
+        assert deviation(bits, probs) < INSIDE
+    assert deviation(gradients, probs * (1 - probs)) < INSIDE
+
+
+@pytest.mark.parametrize("estimator", [DisArm(), GumbelSoftmax(hard=True)], ids=["DisArm", "GumbelSoftmax"])
+def test_rarer_bits_than_single_precision_has_random_numbers(
+    estimator: Estimator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `torch.rand` gives 0, as one number in 2^24 is, the rarer bit has the rest of its probability."""
+    rand_like, calls = torch.rand_like, []
+
+    def first_zero(x: Tensor, **options: object) -> Tensor:
+        calls.append(x)
+        return rand_like(x, **options) if len(calls) > 1 else torch.zeros_like(x)
+
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch, "rand_like", first_zero)
+    logits = torch.tensor([-22.0, 22.0, -18.0, 18.0])
+    drawn, _ = bits_and_gradients(estimator, logits, 200_000)
+    rarer = (-logits.double().abs()).sigmoid().unsqueeze(0)
+    for bits in drawn:
+        found = torch.where(logits > 0, bits.round() == 0, bits.round() == 1).double()
+        assert deviation(found, rarer * 2**24) < INSIDE
+
+
+@pytest.mark.parametrize("logit", [-30.0, -20.0, -17.0, 17.0, 20.0, 30.0])
+def test_enumeration_keeps_the_rarer_bit_in_single_precision(logit: float) -> None:
+    logits = torch.tensor([[logit]], requires_grad=True)
+    value = Enumerate()(td.Bernoulli(logits=logits), lambda z: (1 - z).sum(-1))
+    double = torch.tensor(logit, dtype=torch.float64)
+    torch.testing.assert_close(value.double().squeeze(), torch.sigmoid(-double), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("member", [m for m in ALL_ESTIMATORS if "bernoulli" in m.families], ids=lambda m: m.name)
 def test_saturated_probabilities_stay_finite_in_single_precision(member: Member) -> None:
     torch.manual_seed(0)
@@ -423,9 +580,11 @@ def test_enumerate_has_a_limit() -> None:
 
     with pytest.raises(sg.IntractableError, match=r"2\^17 terms; its limit is 16 latents"):
         Enumerate()(td.Bernoulli(logits=torch.zeros(2, 17)), log_prob)
-    assert not calls
+    assert len(calls) == 1  # the log-probability's shape tells how many latents there are
+    calls.clear()
     with pytest.raises(sg.IntractableError, match=r"2\^3 terms; its limit is 2 latents"):
         Enumerate(largest=2)(td.Bernoulli(logits=torch.zeros(2, 3)), log_prob)
+    calls.clear()
     value = Enumerate(largest=3)(td.Bernoulli(logits=torch.zeros(2, 3)), log_prob)
     assert len(calls) == 8
     assert value.tolist() == [1.5, 1.5]

@@ -308,3 +308,26 @@ def test_bad_input_is_named(case: str) -> None:
     error, message, wrong = bad_inputs()[case]
     with pytest.raises(error, match=message):
         wrong()
+
+
+def test_a_batch_without_examples() -> None:
+    """A sum over it is zero; a mean over it is refused."""
+    x, q, nll = torch.zeros(0, *SHAPE), td.Normal(torch.zeros(0, LATENTS), 1.0), torch.zeros(0)
+    assert SilentGuide(LATENTS, SHAPE, constant(0.5))(x, q, nll, epoch=1).shape == (0,)
+    assert SilentGuide(LATENTS, SHAPE, constant(0.5), "sum")(x, q, nll.sum(), epoch=1) == 0
+    with pytest.raises(sg.ShapeError, match=r"x of shape \(0, 4, 4\) holds no examples: there is no mean"):
+        SilentGuide(LATENTS, SHAPE, constant(0.5), "mean")(x, q, nll.mean(), epoch=1)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_vmap_over_the_guide(host: Host, x: Tensor, check: bool) -> None:
+    q, nll = host.eval()(x)
+    guide = SilentGuide(LATENTS, SHAPE, constant(0.5), check=check)
+
+    def one(x: Tensor, loc: Tensor, scale: Tensor, nll: Tensor) -> Tensor:
+        return guide(x, td.Normal(loc, scale), nll, epoch=1)
+
+    arguments = x, q.loc, q.scale, nll
+    torch.testing.assert_close(torch.vmap(one)(*arguments), guide(x, q, nll, epoch=1))
+    with pytest.raises(sg.DomainError, match="nll is NaN"):
+        torch.vmap(one)(*arguments[:3], torch.full_like(nll, float("nan")))

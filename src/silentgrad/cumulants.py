@@ -24,8 +24,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import UnregisteredLatentError
-from silentgrad.moments import required, unregistered
-
+from silentgrad.moments import both_probabilities, odds_of_failure, required, unregistered
 
 FRACTION = 60  # terms of the half-normal's continued fraction: enough for the last digit from where it is used on
 
@@ -86,20 +85,12 @@ def _normal(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
 
 @cumulants.register(td.Bernoulli)
 def _(q: td.Bernoulli) -> CumulantFunction:
-    return CumulantFunction(_bernoulli, _both_probabilities(q))
+    return CumulantFunction(_bernoulli, both_probabilities(q))
 
 
 @cumulants.register(td.Binomial)
 def _(q: td.Binomial) -> CumulantFunction:
-    return CumulantFunction(_binomial, (q.total_count, *_both_probabilities(q)))
-
-
-def _both_probabilities(q: td.Bernoulli | td.Binomial) -> tuple[Tensor, Tensor]:
-    """The probabilities of one and of zero, each to full relative precision as far as q was given it."""
-    given_as_logits = q._param is vars(q).get("logits")
-    if given_as_logits:
-        return torch.sigmoid(q.logits), torch.sigmoid(-q.logits)
-    return q.probs, 1 - q.probs
+    return CumulantFunction(_binomial, (q.total_count, *both_probabilities(q)))
 
 
 def _bernoulli(t: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
@@ -199,7 +190,17 @@ def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
 
 @cumulants.register(td.Geometric)
 def _(q: td.Geometric) -> CumulantFunction:
-    return CumulantFunction(_negative_binomial, (torch.ones_like(q.probs), 1 - q.probs))
+    return CumulantFunction(_geometric, (odds_of_failure(q),))
+
+
+def _geometric(t: Tensor, odds: Tensor) -> Cumulants:
+    # log p - log(1 - (1 - p) e^t), written in the odds (1 - p) / p so that nothing cancels for small p.
+    growth = odds * t.expm1()
+    growth = required(
+        growth, growth < 1, "the exponential moment of a geometric distribution exists only while (1 - p) exp(t) < 1"
+    )
+    mean = odds * t.exp() / (1 - growth)
+    return Cumulants(-torch.log1p(-growth), mean, mean * (1 + mean))
 
 
 @cumulants.register(td.NegativeBinomial)

@@ -33,6 +33,7 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.schedules import Schedule
+from silentgrad.tracing import transformed, underlying
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -134,11 +135,13 @@ class SilentGuide(nn.Module):
                 f"nll has shape {tuple(nll.shape)}; with reduction={self.reduction!r} it has to be {tuple(expected)}. "
                 "Sum it over the outputs of an example, and say by `reduction` whether it is reduced over the batch too"
             )
+        if silent.numel() == 0 and self.reduction == "mean":
+            raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no mean over them")
         if torch.compiler.is_compiling():
             return
-        if nll.isnan().any():
+        if underlying(nll).isnan().any():
             raise DomainError("the host's loss nll is NaN")
-        if self._unchecked:
+        if self._unchecked and silent.numel() > 0 and not transformed():
             self._require_size(nll.detach(), x, silent.numel())
             self._unchecked = False
 

@@ -28,6 +28,7 @@ from silentgrad import distributions
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.moments import required
 from silentgrad.quadrature import expected_abs, expected_log1p_square, expected_softplus, gauss_hermite
+from silentgrad.widening import widened
 
 START_SCALE = 1 / 3
 
@@ -54,6 +55,7 @@ def expected_log_prob(
     if not x.shape == mean.shape == variance.shape:
         shapes = ", ".join(str(tuple(t.shape)) for t in (x, mean, variance))
         raise ShapeError(f"x, mean and variance have to be of one shape, got {shapes}")
+    x, mean, variance = widened(x), widened(mean), widened(variance)
     variance = required(variance, variance >= 0, "a variance cannot be negative or NaN")
     own_rule = getattr(likelihood, "expected_log_prob", None)
     if own_rule is not None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.decoders import LinearDecoder, LinearPrecisionGaussian
-from silentgrad.errors import DomainError, IntractableError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
 from silentgrad.networks import kl_to_prior, prior_of
@@ -93,23 +93,28 @@ class GuidedVAE(nn.Module):
 
     def forward(self, x: Tensor, epoch: int) -> Losses:
         """One line of Algorithm 1 after the other."""
+        if x.numel() == 0:
+            raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
         q = self.encoder(x)  # stats <- E(x)
-        kld = kl_to_prior(q)
-        kld = (kld if kld.dim() == 1 else kld.flatten(1).sum(1)).mean()
+        divergence = kl_to_prior(q).sum()
         w_lin = self.w_lin(epoch)
         w_nl = 1 - w_lin
         linear = nonlinear = None
-        total = self.kl_weight * kld
+        terms = []
         if self.linear is not None and w_lin > 0:
             guided, weight = (q, w_lin) if self.weighting == "loss" else (scale_gradient(q, w_lin), 1.0)
-            linear = -self.linear_estimator(guided, self.linear.log_prob_of(x)).mean()
-            total = total + weight * linear
+            expected = self.linear_estimator(guided, self.linear.log_prob_of(x))
+            linear = -expected.mean()
+            terms.append(weight * linear)
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
             decoder = self.nonlinear
             sampled, weight = (q, w_nl) if self.weighting == "loss" else (scale_gradient(q, w_nl), 1.0)
             assert self.estimator is not None
-            nonlinear = -self.estimator(sampled, lambda z: decoder(z).log_prob(x)).mean()
-            total = total + weight * nonlinear
+            expected = self.estimator(sampled, lambda z: decoder(z).log_prob(x))
+            nonlinear = -expected.mean()
+            terms.append(weight * nonlinear)
+        kld = divergence / expected.numel()
+        total = sum(terms, start=self.kl_weight * kld)
         return Losses(total, kld, linear, nonlinear)
 
     @property

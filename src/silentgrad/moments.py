@@ -21,6 +21,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, UnregisteredLatentError
+from silentgrad.tracing import underlying
 
 APERY = 1.2020569031595942  # zeta(3), the third cumulant of the standard Gumbel is twice this
 
@@ -149,7 +150,16 @@ def _(q: td.Binomial) -> Moments:
 
 @central_moments.register(td.Geometric)
 def _(q: td.Geometric) -> Moments:
-    return _negative_binomial(torch.ones_like(q.probs), 1 - q.probs)
+    odds = odds_of_failure(q)
+    k2 = odds * (1 + odds)
+    return from_cumulants(odds, k2, k2 * (1 + 2 * odds), k2 * (1 + 6 * k2))
+
+
+def odds_of_failure(q: td.Geometric) -> Tensor:
+    """(1 - p) / p, the mean. In it every cumulant is a sum of positive terms, where one in 1 - p would cancel."""
+    if given_as_logits(q):
+        return torch.exp(-q.logits)
+    return (1 - q.probs) / q.probs
 
 
 @central_moments.register(td.NegativeBinomial)
@@ -211,10 +221,23 @@ def _(q: td.OneHotCategorical) -> JointMoments:
     return JointMoments(p, torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2))
 
 
+def both_probabilities(q: td.Bernoulli | td.Binomial) -> tuple[Tensor, Tensor]:
+    """The probabilities of one and of zero; from logits the smaller one is as accurate as the larger."""
+    if given_as_logits(q):
+        return torch.sigmoid(q.logits), torch.sigmoid(-q.logits)
+    return q.probs, 1 - q.probs
+
+
+def given_as_logits(q: td.Bernoulli | td.Binomial | td.Geometric) -> bool:
+    """Whether a latent was built from logits: torch adds the other form behind it, when first asked for it."""
+    forms = [name for name in vars(q) if name in ("probs", "logits")]
+    return forms[0] == "logits"
+
+
 def required(value: Tensor, condition: Tensor, message: str) -> Tensor:
     """The value, if the condition holds everywhere; a DomainError if not, or NaN in a graph, which cannot raise."""
     if torch.compiler.is_compiling():
         return torch.where(condition, value, torch.nan)
-    if not condition.all():
+    if not underlying(condition).all():
         raise DomainError(message)
     return value

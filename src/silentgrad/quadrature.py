@@ -40,6 +40,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from silentgrad.errors import DomainError
+from silentgrad.tracing import transformed, underlying
+from silentgrad.widening import widened
 
 Rule = Sequence[tuple[float, float]]
 
@@ -50,8 +52,8 @@ def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: 
     """E[function(u)] for u ~ N(mean, variance), elementwise, by Gauss-Hermite quadrature.
 
     Exact for polynomials of degree below 2 `nodes`. The derivative in `variance` is that in the deviation divided by
-    twice the deviation, so its rounding error grows as the deviation falls; that in the deviation itself is accurate. At
-    a variance of exactly zero it is half the function's second derivative, as the heat equation has it.
+    twice the deviation, so its rounding error grows as the deviation falls; that in the deviation itself is accurate.
+    At a variance of exactly zero it is half the function's second derivative, as the heat equation has it.
 
     Example:
         >>> gauss_hermite(torch.square, torch.tensor(3.0), torch.tensor(4.0))
@@ -59,6 +61,7 @@ def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: 
     """
     if nodes < 1:
         raise DomainError(f"quadrature needs at least one node, got {nodes}")
+    mean, variance = widened(mean), widened(variance)
     certain = variance == 0
     deviation = torch.where(certain, 1, variance).sqrt()
 
@@ -66,7 +69,7 @@ def gauss_hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: 
         return weight * function(mean + node * deviation)
 
     spread = _sum(term, _hermite(nodes), mean.numel())
-    if not torch.compiler.is_compiling() and not certain.any():
+    if not torch.compiler.is_compiling() and not underlying(certain).any():
         return spread
     return torch.where(certain, function(mean) + variance / 2 * _second_derivative(function, mean), spread)
 
@@ -86,8 +89,9 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
         >>> expected_softplus(torch.tensor(0.0), torch.tensor(0.0))
         tensor(0.6931)
     """
+    mean, variance = widened(mean), widened(variance)
     rule = _LOGISTIC_FINE if mean.dtype == torch.float64 else _LOGISTIC
-    if torch.compiler.is_compiling():  # a compiler fuses the plain sum
+    if torch.compiler.is_compiling() or transformed():  # a compiler fuses the plain sum
         return _sum(lambda c, w: w * _expected_relu(mean, (variance + c).sqrt()), rule, mean.numel())
     value: Tensor = _ExpectedSoftplus.apply(mean, variance, rule)[0]
     return value
@@ -143,6 +147,7 @@ def expected_log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
         >>> expected_log1p_square(torch.tensor(1.0), torch.tensor(0.0))
         tensor(0.6931)
     """
+    mean, variance = widened(mean), widened(variance)
     nodes, low, high = (72, -12.5, 3.5) if mean.dtype == torch.float64 else (40, -9.0, 3.0)
     square = mean.square()
     log1p_a = torch.log1p(square + variance)
@@ -165,6 +170,7 @@ def expected_abs(mean: Tensor, variance: Tensor) -> Tensor:
         >>> expected_abs(torch.tensor(-2.0), torch.tensor(0.0))
         tensor(2.)
     """
+    mean, variance = widened(mean), widened(variance)
     return 2 * _expected_relu(mean, _above_zero(variance).sqrt()) - mean
 
 
@@ -180,7 +186,7 @@ def _above_zero(variance: Tensor) -> Tensor:
 
 def _sum(term: Callable[..., Tensor], points: Sequence[tuple[float, ...]], size: int) -> Tensor:
     """The sum of a term over points; of a large one the terms are not kept for the backward pass."""
-    if size * len(points) > LARGE and torch.is_grad_enabled():
+    if size * len(points) > LARGE and torch.is_grad_enabled() and not transformed():
         plain = term
 
         def term(*point: float) -> Tensor:

@@ -135,7 +135,7 @@ def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
     e, v = e.to(wide), v.to(wide)
     square = e.square()
     s = (square + v).clamp(min=_floor(wide))
-    rho, rest = v / s, square.div_(s)
+    rho, rest = v / s, square / s
     g: list[Tensor] = []
     if lowest == 0:
         g.append(_ratio(ZETA, rho).mul_(rest).mul_(rest).add_(s.log()).add_(PSI_ONE))

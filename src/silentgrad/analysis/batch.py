@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from silentgrad.analysis.drawing import Cotangent, cotangents
+from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
 from silentgrad.analysis.latents import parts_of
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators import Estimator, Exact, LogProb
+from silentgrad.estimators import Estimator, Exact, LogProb, per_example
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import kl_to_prior
 
@@ -29,6 +29,7 @@ class MeasuredBatch:
         self.pullback = Pullback(self.parts.tensors, list(encoder_parameters(model).values()))
         alone = model.linear is None or model.nonlinear is None
         self.w_lin = 0.0 if alone or epoch is None else model.w_lin(epoch)
+        self.examples = self._count_examples()
         self.fixed = self._fixed_cotangent()
 
     def over_draws(self, estimator: Estimator, method: Method, draws: int) -> OverDraws:
@@ -58,11 +59,18 @@ class MeasuredBatch:
         estimator(self.parts.rebuild(self.parts.tensors), self.log_prob)
         estimator.eval()
 
+    @torch.no_grad()
+    def _count_examples(self) -> int:
+        q = self.parts.rebuild(self.parts.tensors)
+        values = per_example(self.log_prob(q.mean), q)
+        require_batch(values.shape, self.x)
+        return values.numel()
+
     def _fixed_cotangent(self) -> Cotangent:
         """Of the KL divergence and the guide, which are the same for every draw."""
         leaves = [t.detach().requires_grad_() for t in self.parts.tensors]
         q = self.parts.rebuild(leaves)
-        loss = self.model.kl_weight * kl_to_prior(q).sum() / len(self.x)
+        loss = self.model.kl_weight * kl_to_prior(q).sum() / self.examples
         if self.w_lin > 0:
             assert self.model.linear is not None
             loss = loss - self.w_lin * self.model.linear.expected_log_prob(self.x, q).mean()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from silentgrad.analysis.latents import Parts
 from silentgrad.decoders import LinearDecoder, LinearGaussian
 from silentgrad.decoders.linear import LogProbOf
+from silentgrad.errors import ShapeError
 from silentgrad.estimators import Estimator, LogProb
 from silentgrad.estimators.base import value_with_gradient_of
 
@@ -36,7 +37,7 @@ class RepeatedLogProb(LogProbOf):
 
     def __call__(self, z: Tensor) -> Tensor:
         count = len(z) // len(self.x)
-        return self.decoder(z).log_prob(self.x.repeat(count, *[1] * (self.x.dim() - 1)))
+        return LogProbOf(self.decoder, self.x.repeat(count, *[1] * (self.x.dim() - 1)))(z)
 
 
 class QuadraticLogProb(LogProbOf):
@@ -45,18 +46,18 @@ class QuadraticLogProb(LogProbOf):
     @torch.no_grad()
     def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:
         super().__init__(decoder, x)
-        weight, residual = decoder.mean.weight, x.flatten(1) - decoder.mean.bias
+        weight, residual = decoder.mean.weight, x.flatten(-len(decoder.event_shape)) - decoder.mean.bias
         scaled = weight / decoder.variance.reshape(-1, 1)
         self.h, self.G = residual @ scaled, weight.T @ scaled
-        self.at_zero = decoder(torch.zeros_like(self.h)).log_prob(x)
+        self.at_zero = decoder.log_prob_of(x)(torch.zeros_like(self.h))
         self.at_once = max(1, AT_ONCE // self.h.numel())
 
     def __call__(self, z: Tensor) -> Tensor:
-        z = z.unflatten(0, (-1, len(self.h)))
+        z = self.decoder.flatten_latent(z).unflatten(0, (-1, len(self.h)))
         fixed = z.detach()
         along_gradient = (z * (self.h - fixed @ self.G)).sum(-1)
         value = self.at_zero + ((fixed * self.h).sum(-1) + along_gradient) / 2
-        return value_with_gradient_of(value, along_gradient).flatten()
+        return value_with_gradient_of(value, along_gradient).flatten(0, 1)
 
 
 def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
@@ -66,13 +67,22 @@ def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
 
 def quick_log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
     """The same function, a linear decoder's for several draws at a time: its attribute `at_once` says how many."""
+    if not isinstance(decoder, LinearDecoder):
+        return log_prob_of(decoder, x)
+    require_batch(decoder.examples_of(x), x)
     if isinstance(decoder, LinearGaussian):
         return QuadraticLogProb(decoder, x)
-    return RepeatedLogProb(decoder, x) if isinstance(decoder, LinearDecoder) else log_prob_of(decoder, x)
+    return RepeatedLogProb(decoder, x)
+
+
+def require_batch(examples: torch.Size, x: Tensor) -> None:
+    """Refuses x without a batch, or with none in it: a mean over examples has to have some."""
+    if len(examples) == 0 or examples.numel() == 0:
+        raise ShapeError(f"gradients are measured over a batch of examples, got x of shape {tuple(x.shape)}")
 
 
 def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int) -> Iterator[Cotangent]:
-    """Gradients in the latent's parameters of -E[log p(x|z)], averaged over the batch.
+    """Gradients in the latent's parameters of -E[log p(x|z)], averaged over the examples.
 
     Yields:
         One draw or several, `(count, batch, ...)` for each parameter. An exact estimator owes the same bits to every
@@ -83,6 +93,7 @@ def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
         leaves = [t.detach().repeat(count, *[1] * (t.dim() - 1)).requires_grad_() for t in parts.tensors]
-        loss = -estimator(parts.rebuild(leaves), log_prob).sum() / batch
+        values = estimator(parts.rebuild(leaves), log_prob)
+        loss = -values.sum() / (values.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         yield [gradient.unflatten(0, (count, batch)) for gradient in gradients]

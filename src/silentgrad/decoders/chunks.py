@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from silentgrad.tracing import transformed
+
 CHUNK = 2**20  # numbers of the (outputs, batch, latents) array at a time: a few such arrays fit a processor's cache
 
 PerOutput = Callable[..., tuple[Tensor, ...]]
@@ -28,7 +30,7 @@ def map_outputs(
     """
     outputs, latents = weights[0].shape
     rows = max(1, CHUNK // (latents * max(1, batch.numel())))
-    if rows >= outputs:
+    if rows >= outputs or transformed():
         results = function(*weights, *parameters)
     else:
         results = _Chunked.apply(function, rows, len(weights), *weights, *parameters)
@@ -57,7 +59,9 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # a second derivative is wanted: let autograd see the whole computation
-            return None, None, None, *_vjp(ctx.function, ctx.saved_tensors, grads, create_graph=True)
+            # Of aliases: a parameter may be a function of another, whose gradient would count it twice.
+            aliases = [t.view_as(t) for t in ctx.saved_tensors]
+            return None, None, None, *_vjp(ctx.function, aliases, grads, create_graph=True)
         totals = [torch.zeros_like(t) for t in ctx.saved_tensors]
         for chunk in _chunks(len(totals[0]), ctx.rows):
             views = [t[chunk] for t in totals[: ctx.sliced]] + totals[ctx.sliced :]

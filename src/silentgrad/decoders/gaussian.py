@@ -11,7 +11,8 @@ latents, column norms of W. The squared residual stays a square: expanded, it ca
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -29,7 +30,8 @@ class LinearGaussian(LinearDecoder):
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
-        variance: One positive number, or one per output in the shape of an example.
+        variance: One positive number, or one per output in the shape of an example. Its digits are kept in double
+            precision: `decoder.half().double()` has the variance that was given.
 
     Example:
         >>> decoder = LinearGaussian(2, (28, 28), variance=0.01)
@@ -42,11 +44,16 @@ class LinearGaussian(LinearDecoder):
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int], variance: float | Tensor = 0.01) -> None:
         super().__init__(latent_dim, event_shape)
-        self.register_buffer("variance", self._validated(variance))
+        self._given = self._validated(variance)
+        self.register_buffer("variance", self._given.to(self.mean.weight))
 
     def set_variance(self, variance: float | Tensor) -> None:
         """Changes the variance, as a schedule does during training."""
-        self.variance.copy_(self._validated(variance))
+        given = self._validated(variance)
+        if given.dim() > self.variance.dim():
+            raise ShapeError("the decoder was built with one variance for all outputs, got one per output")
+        self._given = given.expand(self.variance.shape).clone()
+        self.variance.copy_(self._given)
 
     def forward(self, z: Tensor) -> td.Independent:
         mean = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
@@ -72,16 +79,37 @@ class LinearGaussian(LinearDecoder):
         size = moments.covariance.shape[-1]
         blocks = weight.T.unflatten(0, (-1, size))
         gram = blocks / self.variance.reshape(1, -1) @ blocks.transpose(-1, -2)
-        return (moments.covariance.reshape(*mean.shape[:-1], -1, size, size) * gram).sum((-1, -2, -3))
+        return (moments.covariance.reshape(*mean.shape[:-1], len(gram), size, size) * gram).sum((-1, -2, -3))
 
     def start_variance(self, components: PrincipalComponents) -> float:
         return float(self.variance.mean())
 
     def _validated(self, variance: float | Tensor) -> Tensor:
-        value = torch.as_tensor(variance, dtype=self.mean.weight.dtype, device=self.mean.weight.device)
+        value = torch.as_tensor(variance, dtype=torch.float64, device="cpu").detach()
         if value.dim() > 0 and value.shape != self.event_shape:
             shapes = f"{tuple(value.shape)}, expected one number or {tuple(self.event_shape)}"
             raise ShapeError(f"variance has shape {shapes}")
-        if not (value > 0).all() or not value.isfinite().all():
+        used = value.to(self.mean.weight.dtype)
+        if not (used > 0).all() or not used.isfinite().all():
             raise DomainError(f"variance has to be positive and finite, got {value.min():g} at the least")
         return value.clone()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves or casts the module; the variance is cast from what was given, not from what an earlier cast left."""
+        before, given = self.variance, self._digits()
+        super()._apply(fn, recurse)
+        if self.variance is not before:
+            self.variance.copy_(given)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        loaded = state_dict.get(f"{prefix}variance")
+        if loaded is not None and loaded.shape == self.variance.shape and loaded.dtype == torch.float64:
+            self._given = loaded.detach().cpu().clone()
+
+    def _digits(self) -> Tensor:
+        """The variance in double precision: as it was given, unless something else was written into the buffer."""
+        if not self.variance.is_meta and not torch.equal(self._given.to(self.variance), self.variance):
+            self._given = self.variance.detach().double().cpu()
+        return self._given

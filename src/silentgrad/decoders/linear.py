@@ -9,6 +9,8 @@ from torch import distributions as td
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.moments import JointMoments, Moments, central_moments
 from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
+from silentgrad.tracing import underlying
+from silentgrad.widening import NARROW, widened, widened_latent
 
 
 class LinearDecoder(nn.Module):
@@ -36,12 +38,23 @@ class LinearDecoder(nn.Module):
             x: Examples `(*batch, *event_shape)`.
             q: Their latents, `latent_dim` numbers each, of any registered family.
 
+        Inputs in half precision, as autocast makes them, are widened to single; nothing is computed in half.
+
         Raises:
             IntractableError: There is no closed form for this latent.
             ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
         """
+        with torch.autocast(x.device.type, enabled=False):
+            return self._expected_log_prob(widened(x), widened_latent(q))
+
+    def _expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        if self.mean.weight.dtype in NARROW:
+            raise DomainError(
+                f"the decoder is {self.mean.weight.dtype}, too narrow for its closed form: call decoder.float(); "
+                "x and q may stay as they are"
+            )
         moments = central_moments(q)
-        mean = self.flatten_latent(moments.mean)
+        mean = self.flatten_latent(moments.mean, self.examples_of(x))
         flat = self._flatten_event(x, mean)
         result = self.closed_form(flat, mean, moments, q)
         self._require_number(result, x, mean)
@@ -86,14 +99,26 @@ class LinearDecoder(nn.Module):
         """The variance with which `init_from_data` computes pPCA's weights; sets the decoder's own to it."""
         raise NotImplementedError
 
-    def flatten_latent(self, z: Tensor) -> Tensor:
-        """Merges trailing dimensions until they hold `latent_dim` numbers: `(*batch, groups, categories)` will do."""
+    def flatten_latent(self, z: Tensor, examples: torch.Size | None = None) -> Tensor:
+        """Merges the dimensions of z that hold one example's latents: `(*batch, groups, categories)` will do.
+
+        Those are all beyond the shape of the examples, where it is known and z has it; otherwise as many trailing ones
+        as hold `latent_dim` numbers.
+        """
+        self.require_dtype("the latent", z)
+        if examples is not None and z.shape[: len(examples)] == examples:
+            if z.shape[len(examples) :].numel() == self.latent_dim:
+                return z.reshape(*examples, self.latent_dim)
         held = 1
         for position in range(z.dim() - 1, -1, -1):
             held *= z.shape[position]
             if held == self.latent_dim:
                 return z.flatten(position)
         raise ShapeError(f"the decoder takes {self.latent_dim} latents, got a latent of shape {tuple(z.shape)}")
+
+    def examples_of(self, x: Tensor) -> torch.Size:
+        """The shape of the examples in x, `(*batch,)`."""
+        return x.shape[: max(0, x.dim() - len(self.event_shape))]
 
     def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:
         expected = mean.shape[:-1] + self.event_shape
@@ -104,15 +129,30 @@ class LinearDecoder(nn.Module):
             )
         if not x.is_floating_point():
             raise DomainError(f"x has to be floating point, got {x.dtype}: dequantise or scale it first")
+        self.require_dtype("x", x)
         return x.flatten(mean.dim() - 1)
+
+    def require_dtype(self, name: str, value: Tensor) -> None:
+        """Refuses another precision than the decoder's, which autocast alone may mix."""
+        dtype = self.mean.weight.dtype
+        if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
+            return
+        raise DomainError(
+            f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
+            f"decoder to its by decoder.to({value.dtype})"
+        )
 
     def _require_number(self, result: Tensor, x: Tensor, mean: Tensor) -> None:
         # Looking at one number per example, not at every input, keeps the check off the hot path.
-        if torch.compiler.is_compiling() or not result.isnan().any():
+        if torch.compiler.is_compiling() or underlying(result).isfinite().all():
             return
         inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
-        guilty = [name for name, value in inputs.items() if not value.isfinite().all()]
-        raise DomainError(f"expected_log_prob is NaN; not finite: {', '.join(guilty) or 'an intermediate (overflow)'}")
+        guilty = [name for name, value in inputs.items() if not underlying(value).isfinite().all()]
+        if guilty:
+            raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
+        raise DomainError(
+            f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
+        )
 
 
 class LogProbOf:
@@ -122,7 +162,10 @@ class LogProbOf:
         self.decoder, self.x = decoder, x
 
     def __call__(self, z: Tensor) -> Tensor:
-        return self.decoder(z).log_prob(self.x)
+        z = self.decoder.flatten_latent(z, self.decoder.examples_of(self.x))
+        self.decoder.require_dtype("x", self.x)
+        outputs = self.decoder(z).base_dist.log_prob(self.x)
+        return outputs.flatten(-len(self.decoder.event_shape)).sum(-1)  # `Independent` cannot sum over no examples
 
     def expectation(self, q: td.Distribution) -> Tensor:
         """E_q[log p(x|z)], in closed form."""

@@ -14,6 +14,7 @@ from torch.nn.functional import linear
 
 from silentgrad.decoders.chunks import map_outputs
 from silentgrad.moments import JointMoments, Moments
+from silentgrad.tracing import transformed
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.L
         var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
     s2 = moments.s2.reshape(mean.shape)
-    e_u, e_v, var_u, var_v, cov, ww, aa, wa = _TwoOrders.apply(mean, s2, u.weight, v.weight, u.bias, v.bias)
+    orders = _TwoOrders.forward if transformed() else _TwoOrders.apply
+    e_u, e_v, var_u, var_v, cov, ww, aa, wa = orders(mean, s2, u.weight, v.weight, u.bias, v.bias)
     gaussian = Projection(e_u, e_v, var_u, var_v, cov)
     if moments.gaussian:
         return gaussian
@@ -60,7 +62,7 @@ class _TwoOrders(torch.autograd.Function):
     @staticmethod
     def forward(mean: Tensor, s2: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         ww, aa, wa = w * w, a * a, w * a
-        means = linear(mean, w).add_(b), linear(mean, a).add_(c)
+        means = linear(mean, w, b), linear(mean, a, c)
         return *means, linear(s2, ww), linear(s2, aa), linear(s2, wa), ww, aa, wa
 
     @staticmethod
@@ -87,7 +89,8 @@ class _TwoOrders(torch.autograd.Function):
 
 def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
     """Var u, Var v and Cov(u, v) of latents that depend on each other within blocks."""
-    size = covariance.shape[-1]
+    size, batch = covariance.shape[-1], shape[:-1]
+    blocks = covariance.reshape(batch.numel(), shape[-1] // size, size, size)
 
     def diagonals(w: Tensor, a: Tensor, covariance: Tensor) -> tuple[Tensor, ...]:
         w, a = w.unflatten(-1, (-1, size)), a.unflatten(-1, (-1, size))
@@ -95,6 +98,6 @@ def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> t
         a_cov = torch.einsum("ogi,bgij->obgj", a, covariance)
         w, a = w.unsqueeze(1), a.unsqueeze(1)
         products = (w_cov * w, a_cov * a, w_cov * a)
-        return tuple(p.sum((-1, -2)).reshape(-1, *shape[:-1]) for p in products)
+        return tuple(p.sum((-1, -2)).reshape(len(w), *batch) for p in products)
 
-    return map_outputs(diagonals, (w, a), (covariance.reshape(-1, shape[-1] // size, size, size),), shape[:-1])
+    return map_outputs(diagonals, (w, a), (blocks,), batch)

@@ -13,7 +13,6 @@ its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
@@ -82,4 +81,3 @@ def _categories(q: td.OneHotCategorical) -> _Form:
         return (total.log() + top).squeeze(-1), mean.squeeze(-1), variance
 
     return _Form(terms, (q.probs,))
-

@@ -5,7 +5,11 @@ from silentgrad.estimators.base import (
     LogProb,
     base_of,
     bernoulli_of,
+    coin_like,
     joint_log_prob,
+    logistic_like,
+    per_example,
+    sum_over_latents,
     uniform_like,
     value_with_gradient_of,
 )
@@ -26,7 +30,11 @@ __all__ = [
     "StraightThrough",
     "base_of",
     "bernoulli_of",
+    "coin_like",
     "joint_log_prob",
+    "logistic_like",
+    "per_example",
+    "sum_over_latents",
     "uniform_like",
     "value_with_gradient_of",
 ]

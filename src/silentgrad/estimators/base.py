@@ -4,6 +4,21 @@ r"""What an estimator is: a latent and a log-probability in, an expected log-pro
 per example, and when differentiated gives the estimator's gradient in the parameters of q and of the decoder. Each
 estimator declares two claims, which the tests measure: `unbiased` (its expected gradient is the gradient) and `exact`
 (it has no variance either).
+
+The shapes of all estimators follow one rule. A latent z has the shape `q.batch_shape + q.event_shape`, and what
+`log_prob(z)` returns has the shape of the examples. It has to be the beginning of q's batch shape, none of its event;
+every dimension of z beyond it holds latents of one example, over which log q(z|x) is summed. The result has the shape
+of the examples:
+
+===========  ===============================  ===========  ==================
+batch shape  event shape                      `log_prob`   latents an example
+===========  ===============================  ===========  ==================
+(B, d)       ()                               (B,)         d
+(B,)         (d,), as `Independent` makes it  (B,)         d
+(B, 4, 4)    ()                               (B,)         16
+(3, 3, d)    ()                               (3, 3)       d
+(d,)         ()                               ()           d
+===========  ===============================  ===========  ==================
 """
 
 from collections.abc import Callable
@@ -13,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import IntractableError
+from silentgrad.errors import IntractableError, ShapeError
 
 LogProb = Callable[[Tensor], Tensor]
 
@@ -25,7 +40,7 @@ class Estimator(nn.Module):
     exact: ClassVar[bool] = False
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        """E_q[log_prob(z)], `(batch,)`."""
+        """E_q[log_prob(z)], in the shape of the examples: that of `log_prob(z)`."""
         raise NotImplementedError
 
     def on_epoch(self, epoch: int) -> None:
@@ -45,10 +60,26 @@ def bernoulli_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli:
     return base
 
 
-def joint_log_prob(q: td.Distribution, z: Tensor) -> Tensor:
-    """log q(z|x), `(batch,)`, whether q's latents are its event or part of its batch."""
-    log_prob = q.log_prob(z)
-    return log_prob.flatten(1).sum(1) if log_prob.dim() > 1 else log_prob
+def per_example(values: Tensor, q: td.Distribution) -> Tensor:
+    """The values themselves, one per example, once their shape was found to be the beginning of q's batch shape."""
+    if values.shape != q.batch_shape[: values.dim()]:
+        raise ShapeError(
+            f"the log-probability has shape {tuple(values.shape)}, for a latent of batch shape {tuple(q.batch_shape)} "
+            f"and event shape {tuple(q.event_shape)}: one number per example has the shape that the batch shape begins "
+            "with"
+        )
+    return values
+
+
+def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tensor:
+    """log q(z|x), one number per example, whether q's latents are its event or part of its batch."""
+    return sum_over_latents(base_of(q).log_prob(z), examples)
+
+
+def sum_over_latents(values: Tensor, examples: torch.Size) -> Tensor:
+    """The sum over all dimensions beyond those of the examples."""
+    beyond = tuple(range(len(examples), values.dim()))
+    return values.sum(beyond) if beyond else values
 
 
 def value_with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -57,6 +88,24 @@ def value_with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
 
 
 def uniform_like(x: Tensor) -> Tensor:
-    """Uniform numbers in the open interval (0, 1)."""
-    tiny = torch.finfo(x.dtype).tiny
-    return torch.rand_like(x).clamp(min=tiny, max=1 - torch.finfo(x.dtype).eps)
+    """Uniform numbers in (0, 1], in at least single precision and far finer near 0 than those of `torch.rand`.
+
+    Events as rare as saturated probabilities make them are decided here. `torch.rand` alone, in single precision a
+    multiple of 2^-24, gives all that are rarer one frequency, that of its 0.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    limits = torch.finfo(wide)
+    coarse, fine = torch.rand_like(x, dtype=wide), torch.rand_like(x, dtype=wide)
+    return (coarse + fine * (limits.eps / 2)).clamp(min=limits.tiny)
+
+
+def logistic_like(x: Tensor) -> Tensor:
+    """Standard logistic noise, both of whose tails reach as far as a uniform number is fine near 0."""
+    u = uniform_like(x)
+    size = torch.log(2 - u) - torch.log(u)
+    return torch.where(coin_like(x), size, -size).to(x.dtype)
+
+
+def coin_like(x: Tensor) -> Tensor:
+    """True or False with equal probability."""
+    return torch.rand_like(x) < 0.5

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import IntractableError
-from silentgrad.estimators.base import Estimator, LogProb, bernoulli_of
+from silentgrad.estimators.base import Estimator, LogProb, bernoulli_of, per_example
+from silentgrad.moments import both_probabilities
 
 
 class Exact(Estimator):
@@ -33,8 +34,7 @@ class Exact(Estimator):
                 "Exact needs the log-probability of a tractable decoder: pass decoder.log_prob_of(x), or choose an "
                 "estimator that samples"
             )
-        result: Tensor = expectation(q)
-        return result
+        return per_example(expectation(q), q)
 
 
 class Enumerate(Estimator):
@@ -52,14 +52,15 @@ class Enumerate(Estimator):
         self.largest = largest
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        latent = bernoulli_of(q, self).probs
-        probs = latent.flatten(1)
-        if probs.shape[-1] > self.largest:
-            raise IntractableError(
-                f"Enumerate would need 2^{probs.shape[-1]} terms; its limit is {self.largest} latents"
-            )
-        total = torch.zeros_like(probs[..., 0])
-        for bits in itertools.product((0.0, 1.0), repeat=probs.shape[-1]):
-            z = probs.new_tensor(bits).expand_as(probs)
-            total = total + (z * probs + (1 - z) * (1 - probs)).prod(-1) * log_prob(z.reshape(latent.shape))
+        on, off = both_probabilities(bernoulli_of(q, self))
+        first = per_example(log_prob(torch.zeros_like(on)), q)  # its shape says which dimensions are latents
+        shape, latents = on.shape, on.shape[first.dim() :].numel()
+        if latents > self.largest:
+            raise IntractableError(f"Enumerate would need 2^{latents} terms; its limit is {self.largest} latents")
+        on, off = on.reshape(*first.shape, latents), off.reshape(*first.shape, latents)
+        total = off.prod(-1) * first
+        for bits in itertools.islice(itertools.product((0.0, 1.0), repeat=latents), 1, None):
+            z = on.new_tensor(bits).expand_as(on)
+            weight = torch.where(z > 0, on, off).prod(-1)
+            total = total + weight * per_example(log_prob(z.reshape(shape)), q)
         return total

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators.base import Estimator, LogProb, base_of, bernoulli_of, uniform_like
+from silentgrad.estimators.base import Estimator, LogProb, base_of, bernoulli_of, logistic_like, per_example
 from silentgrad.schedules import Schedule, constant
 
 
@@ -20,7 +20,7 @@ class Reparameterized(Estimator):
                 f"{type(base_of(q)).__name__} cannot be reparameterised; for discrete latents choose GumbelSoftmax, "
                 "StraightThrough, Reinforce, Rloo or DisArm"
             )
-        return log_prob(q.rsample())
+        return per_example(log_prob(q.rsample()), q)
 
 
 class GumbelSoftmax(Estimator):
@@ -46,11 +46,10 @@ class GumbelSoftmax(Estimator):
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         logits = bernoulli_of(q, self).logits
-        u = uniform_like(logits)
-        relaxed = torch.sigmoid((logits + torch.log(u) - torch.log1p(-u)) / self.temperature)
+        relaxed = torch.sigmoid((logits + logistic_like(logits)) / self.temperature)
         if self.hard:
             relaxed = relaxed + ((relaxed > 0.5).to(relaxed.dtype) - relaxed).detach()
-        return log_prob(relaxed)
+        return per_example(log_prob(relaxed), q)
 
 
 class StraightThrough(Estimator):
@@ -61,4 +60,4 @@ class StraightThrough(Estimator):
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         probs = bernoulli_of(q, self).probs
         bits = torch.bernoulli(probs.detach())
-        return log_prob(probs + (bits - probs).detach())
+        return per_example(log_prob(probs + (bits - probs).detach()), q)

@@ -9,7 +9,10 @@ from silentgrad.estimators.base import (
     Estimator,
     LogProb,
     bernoulli_of,
+    coin_like,
     joint_log_prob,
+    per_example,
+    sum_over_latents,
     uniform_like,
     value_with_gradient_of,
 )
@@ -36,11 +39,11 @@ class Reinforce(Estimator):
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         z = q.sample()
-        f = log_prob(z)
+        f = per_example(log_prob(z), q)
         # The average so far, corrected for having started from zero; of earlier batches only, hence without bias.
         baseline = self.baseline / self.seen.clamp(min=torch.finfo(self.seen.dtype).tiny)
-        surrogate = f + (f.detach() - baseline) * joint_log_prob(q, z)
-        if self.training:
+        surrogate = f + (f.detach() - baseline) * joint_log_prob(q, z, f.shape)
+        if self.training and f.numel() > 0:
             self.baseline.lerp_(f.detach().mean().to(self.baseline.dtype), 1 - self.decay)
             self.seen.lerp_(torch.ones_like(self.seen), 1 - self.decay)
         return value_with_gradient_of(f, surrogate)
@@ -63,25 +66,30 @@ class Rloo(Estimator):
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         draws = [q.sample() for _ in range(self.samples)]
-        f = torch.stack([log_prob(z) for z in draws])
-        scores = torch.stack([joint_log_prob(q, z) for z in draws])
+        f = torch.stack([per_example(log_prob(z), q) for z in draws])
+        scores = torch.stack([joint_log_prob(q, z, f.shape[1:]) for z in draws])
         others = (f.detach().sum(0) - f.detach()) / (self.samples - 1)
         return value_with_gradient_of(f, f + (f.detach() - others) * scores).mean(0)
 
 
 class DisArm(Estimator):
-    """Antithetic pairs of bits, their common noise integrated out (Dong, Mnih and Tucker 2020; also U2G)."""
+    """Antithetic pairs of bits, their common noise integrated out (Dong, Mnih and Tucker 2020; also U2G).
+
+    With m the smaller of the two probabilities of a bit, the bits of a pair differ with probability 2 m, in either
+    order; otherwise both are the likelier one.
+    """
 
     unbiased = True
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         logits = bernoulli_of(q, self).logits
-        u = uniform_like(logits)
-        probs = torch.sigmoid(logits.detach())
-        first, second = (u > 1 - probs).to(probs.dtype), (u < probs).to(probs.dtype)
-        f_first, f_second = log_prob(first), log_prob(second)
-        differ, sign = (first != second).to(probs.dtype), 1 - 2 * second
-        weight = differ * sign * torch.sigmoid(logits.detach().abs()) / 2
-        score = (weight * logits).flatten(1).sum(1)
+        size = logits.detach().abs()
+        differ = uniform_like(logits) < 2 * torch.sigmoid(-size)
+        likelier, coin = logits.detach() > 0, coin_like(logits)
+        first = torch.where(differ, coin, likelier).to(logits.dtype)
+        second = torch.where(differ, ~coin, likelier).to(logits.dtype)
+        f_first, f_second = per_example(log_prob(first), q), per_example(log_prob(second), q)
+        weight = (first - second) * torch.sigmoid(size) / 2
+        score = sum_over_latents(weight * logits, f_first.shape)
         mean = (f_first + f_second) / 2
         return value_with_gradient_of(mean, mean + (f_first - f_second).detach() * score)
