@@ -350,11 +350,11 @@ def test_a_single_precision_checkpoint_loads() -> None:
     """With its own variance, unless that is what the decoder was given, rounded: then with all digits."""
     saved = sg.LinearGaussian(2, 3, 0.01).state_dict()
     assert saved["variance"].dtype == torch.float32
-    for given in (0.01, 0.5):
-        decoder = sg.LinearGaussian(2, 3, given)
+    for variance in (0.01, 0.5):
+        decoder = sg.LinearGaussian(2, 3, variance)
         decoder.load_state_dict(saved)
         torch.testing.assert_close(decoder.variance, torch.tensor(0.01), rtol=0, atol=0)
-        expected = 0.01 if given == 0.01 else float(torch.tensor(0.01))
+        expected = 0.01 if variance == 0.01 else float(torch.tensor(0.01))
         assert decoder.double().variance == expected
 
 
@@ -381,9 +381,13 @@ def test_variances_per_output_do_not_fit_where_one_was_given() -> None:
 
 
 # Families whose formulas hold everywhere, and one of each kind of moments.
-MAPPED = [m for m in ALL_LATENTS if m.name in ("Normal", "Bernoulli", "Uniform", "MultivariateNormal", "OneHotCategorical")]
+MAPPED = [
+    m for m in ALL_LATENTS if m.name in ("Normal", "Bernoulli", "Uniform", "MultivariateNormal", "OneHotCategorical")
+]
 MAPPED_PAIRS = [(d, q) for d in ALL_DECODERS for q in MAPPED if d.tractable(q) and "likelihood" not in d.name]
-EACH_MAPPED = pytest.mark.parametrize(("decoder", "latent"), MAPPED_PAIRS, ids=[f"{d.name}, {q.name}" for d, q in MAPPED_PAIRS])
+EACH_MAPPED = pytest.mark.parametrize(
+    ("decoder", "latent"), MAPPED_PAIRS, ids=[f"{d.name}, {q.name}" for d, q in MAPPED_PAIRS]
+)
 OF_MEMBERS = torch.tensor([[0.2, -0.7, 1.1], [0.4, 0.3, -0.6]], dtype=torch.float64)
 
 
@@ -442,7 +446,7 @@ def test_vmap_over_an_ensemble_of_decoders(decoder: Decoder, latent: Latent) -> 
 def test_vmap_names_a_nan() -> None:
     decoder, x = sg.LinearGaussian(3, 4), torch.zeros(5, 4)
     x[3, 1] = float("nan")
-    with pytest.raises(sg.DomainError, match="not finite: x$"):
+    with pytest.raises(sg.DomainError, match=r"not finite: x$"):
         torch.vmap(lambda x: decoder.expected_log_prob(x, td.Normal(torch.zeros(3), 1.0)))(x)
 
 
@@ -451,7 +455,9 @@ def test_forward_derivatives() -> None:
     decoder = sg.LinearPrecisionGaussian(3, 4)
     randomise(decoder)
     q, x = td.Normal(torch.zeros(2, 3), 1.0), torch.rand(2, 4)
-    forward, backward = (jac(lambda x: decoder.expected_log_prob(x, q))(x) for jac in (torch.func.jacfwd, torch.func.jacrev))
+    forward, backward = (
+        jac(lambda x: decoder.expected_log_prob(x, q))(x) for jac in (torch.func.jacfwd, torch.func.jacrev)
+    )
     torch.testing.assert_close(forward, backward)
 
 
@@ -460,7 +466,9 @@ def test_forward_derivatives() -> None:
 def test_a_batch_without_examples(name: str, family: str) -> None:
     decoder, leaf = every_decoder(3)[name], torch.zeros(0, 3, requires_grad=True)
     factors = torch.zeros(0, 3, 3)
-    q = td.Normal(leaf, 1.0) if family == "normal" else td.MultivariateNormal(leaf, scale_tril=factors, validate_args=False)
+    q: td.Distribution = td.Normal(leaf, 1.0)
+    if family == "multivariate":
+        q = td.MultivariateNormal(leaf, scale_tril=factors, validate_args=False)
     x = torch.zeros(0, 4)
     for value in (decoder.expected_log_prob(x, q), decoder.log_prob_of(x)(leaf)):
         assert value.shape == (0,)
@@ -468,13 +476,13 @@ def test_a_batch_without_examples(name: str, family: str) -> None:
         assert not torch.cat([g.flatten() for g in gradients]).any()
 
 
-DTYPES = {
+DTYPES = {  # of the decoder, of the latent, of x, and the message
     "a latent of double precision": ("float32", "float64", "float32", r"the latent is torch\.float64, the decoder torch\.float32.*\.to\(torch\.float32\).*decoder\.to\(torch\.float64\)"),
     "latent and x of double precision": ("float32", "float64", "float64", r"the latent is torch\.float64, the decoder torch\.float32"),
     "a decoder of double precision": ("float64", "float32", "float32", r"the latent is torch\.float32, the decoder torch\.float64"),
     "x of double precision": ("float32", "float32", "float64", r"x is torch\.float64, the decoder torch\.float32.*\.to\(torch\.float32\)"),
     "three precisions": ("float32", "float64", "float16", r"the latent is torch\.float64, the decoder torch\.float32"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", DTYPES)

@@ -106,8 +106,9 @@ class LinearDecoder(nn.Module):
         as hold `latent_dim` numbers.
         """
         self.require_dtype("the latent", z)
-        if examples is not None and z.shape[: len(examples)] == examples:
-            if z.shape[len(examples) :].numel() == self.latent_dim:
+        if examples is not None:
+            latents = z.shape[len(examples) :].numel()
+            if z.shape[: len(examples)] == examples and latents == self.latent_dim:
                 return z.reshape(*examples, self.latent_dim)
         held = 1
         for position in range(z.dim() - 1, -1, -1):
