@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -95,13 +96,26 @@ def _require_success(future: Future[None], name: str) -> None:
 def _workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with this one; their runs go on from the last finished epoch the next time."""
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(count, context, torch.set_num_threads, (threads,))
+    executor = ProcessPoolExecutor(count, context, _prepare_worker, (threads,))
     try:
         yield executor
     finally:
         for process in multiprocessing.active_children():
             process.terminate()
         executor.shutdown(cancel_futures=True)
+
+
+def _prepare_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it has ended, even if that was killed and could not say so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # whatever the main thread is doing: everything a run writes is written whole or not at all
 
 
 def _progress() -> Progress:

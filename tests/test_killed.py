@@ -1,0 +1,67 @@
+"""What a kill leaves behind: no process, and nothing that the same command could not go on with."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from silentgrad.experiments.cells import Cell, learned_cells
+from silentgrad.experiments.runner import run_all
+from silentgrad.training import Settings
+
+EPOCHS, JOBS = 20, 2  # two jobs: each takes one core, though there is but one run
+REPRODUCE = """
+import sys
+from pathlib import Path
+from test_killed import JOBS, long_run
+from silentgrad.experiments.runner import run_all
+if __name__ == "__main__":
+    run_all([long_run()], Path(sys.argv[1]), JOBS, None, "cpu")
+"""
+
+
+def long_run() -> Cell:
+    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
+    data, model, train = cell.settings
+    return cell._replace(settings=Settings(replace(data, batch_size=256), model, replace(train, epochs=EPOCHS)))
+
+
+def epochs_done(folder: Path) -> list[str]:
+    metrics = folder / long_run().name / "metrics.csv"
+    return metrics.read_text().splitlines()[1:] if metrics.exists() else []
+
+
+@pytest.fixture
+def reproducing(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that trains a long run in a worker; both hold the write end of its standard output."""
+    script = tmp_path / "reproduce.py"
+    script.write_text(REPRODUCE)
+    places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": places}
+    command = [sys.executable, str(script), str(tmp_path)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path, reproducing: "subprocess.Popen[str]") -> None:
+    while not epochs_done(tmp_path):
+        assert reproducing.poll() is None, "ended before it could be killed"
+        time.sleep(0.02)
+    reproducing.kill()
+    reproducing.communicate(timeout=2)  # standard output ends with the last process that holds it
+    done = epochs_done(tmp_path)
+    assert len(done) < EPOCHS
+    run_all([long_run()], tmp_path, JOBS, None, "cpu")
+    after = epochs_done(tmp_path)
+    assert len(after) == EPOCHS
+    assert after[0] == done[0]  # with its seconds: it was not trained again
