@@ -23,6 +23,7 @@ from browser import WIDTHS, look, needs_browser
 from silentgrad.cli.main import main
 from silentgrad.cli.sweep import sweep as sweep_command
 from silentgrad.errors import SilentgradError
+from silentgrad.experiments import runner, study
 from silentgrad.experiments import sweep as module
 from silentgrad.experiments.sweep import Grid, Sweep, SweepError, run_sweep, search_space
 from silentgrad.records import RecordError, write_json_atomically
@@ -77,7 +78,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     stub = Trainer()
-    monkeypatch.setattr(module, "train_model", stub)
+    monkeypatch.setattr(runner, "train_model", stub)
     return stub
 
 
@@ -210,13 +211,10 @@ def test_a_trial_of_a_process_that_died_is_taken_up_again(
     tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, lr=RATES)
-    monkeypatch.setattr(module, "HEARTBEAT", 1)
-    monkeypatch.setattr(module, "PATIENCE", 1)
-    with module._study(plan, url(tmp_path)) as study:
-        trial = study.ask()
-        lost = trial.suggest_categorical("lr", RATES)
-        trial.set_user_attr("folder", "trial-0000")
-        study._storage.record_heartbeat(trial._trial_id)
+    monkeypatch.setattr(study, "HEARTBEAT", 1)
+    monkeypatch.setattr(study, "PATIENCE", 1)
+    with module._study(plan, url(tmp_path)) as found:
+        lost = found.ask().suggest_categorical("lr", RATES)
         assert list(run_sweep(plan, url(tmp_path), trials=0)) == []
         time.sleep(2.5)  # longer than its silence is believed
     list(run_sweep(plan, url(tmp_path)))
@@ -343,7 +341,7 @@ def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.Captur
     assert resumed[:2] == done[:2]  # the names and the first epoch, which was not trained again
     assert [line.split(",")[0] for line in resumed[1:]] == [str(epoch) for epoch in range(1, 11)]
     assert points(tmp_path, "complete") == [(1e-4,), (1e-3,)]
-    assert {path.name for path in folder.glob("trial-*")} == {"trial-0000", "trial-0002"}
+    assert {path.name for path in folder.glob("trial-*")} == {"trial-0000", "trial-0001"}
 
 
 def made_up(folder: Path, complete: bool = True) -> Path:

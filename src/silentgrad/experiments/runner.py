@@ -9,8 +9,10 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -79,9 +81,20 @@ def _placed(settings: Settings, root: Path | None, accelerator: str) -> Settings
 def _train(settings: Settings, folder: Path) -> None:
     """In a worker's process. A run that diverges would do so again, so its failure is a result."""
     try:
-        train_model(*settings, folder, resume=(folder / "config.yaml").exists(), quiet=True)
+        start_or_resume(settings, folder, quiet=True)
     except DivergedError as error:
         write_json_atomically(folder / FAILURE, {"message": str(error)})
+
+
+def start_or_resume(
+    settings: Settings, folder: Path, quiet: bool, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
+    """Trains a run from its start, or goes on with what an earlier process left of it; returns the summary."""
+    begun = (folder / "config.yaml").exists()
+    if not begun:
+        for unfinished in folder.glob(".config.yaml.*"):  # of a process that was killed while it wrote
+            unfinished.unlink()
+    return train_model(*settings, folder, begun, quiet, callbacks)
 
 
 def _require_success(future: Future[None], name: str) -> None:
