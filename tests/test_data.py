@@ -140,7 +140,12 @@ BROKEN: list[tuple[Callable[[Path], Tensor], str, Write, str]] = [
     (fmt.read_array, "float.npy", lambda p: np.save(p, np.ones((2, 3, 3))), "uint8, found float64"),
     (fmt.read_array, "flat.npy", lambda p: np.save(p, pixels(2, 3)), r"shape .*, found uint8 of shape \(2, 3\)"),
     (fmt.read_array, "five.npy", lambda p: np.save(p, pixels(2, 5, 5, 5)), r"C = 1 or 3, found"),
-    (fmt.read_array, "cut.npy", lambda p: (np.save(p, pixels(9, 9, 9)), os.truncate(p, 300)), r"\(9, 9, 9\), found 172 bytes"),
+    (
+        fmt.read_array,
+        "cut.npy",
+        lambda p: (np.save(p, pixels(9, 9, 9)), os.truncate(p, 300)),
+        r"\(9, 9, 9\), found 172 bytes",
+    ),
     (fmt.read_array, "object.npy", lambda p: np.save(p, np.array([{}])), "uint8, found object"),
     (fmt.read_array, "two.npz", lambda p: np.savez(p, a=pixels(2, 3, 3), b=pixels(2, 3, 3)), r"\['a', 'b'\]"),
     (fmt.read_array, "cut.npz", lambda p: (np.savez(p, pixels(9, 9, 9)), os.truncate(p, 300)), "truncated|cannot"),

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from silentgrad.errors import SilentgradError
+from silentgrad.experiments import runner
 from silentgrad.experiments.cells import Cell, learned_cells
-from silentgrad.experiments.runner import run_all
 from silentgrad.training import Settings
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 EPOCHS, JOBS = 20, 2  # two jobs: each takes one core, though there is but one run
 REPRODUCE = """
 import sys
@@ -61,7 +63,25 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, reproducing: "s
     reproducing.communicate(timeout=2)  # standard output ends with the last process that holds it
     done = epochs_done(tmp_path)
     assert len(done) < EPOCHS
-    run_all([long_run()], tmp_path, JOBS, None, "cpu")
+    runner._train(long_run().settings, tmp_path / long_run().name)  # what a worker does with it the next time
     after = epochs_done(tmp_path)
     assert len(after) == EPOCHS
     assert after[0] == done[0]  # with its seconds: it was not trained again
+
+
+def test_a_process_killed_while_it_wrote_the_settings_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".config.yaml.123").write_text("data:\n  na")
+    data, model, train = long_run().settings
+    runner._train(Settings(data, model, replace(train, epochs=1)), tmp_path)
+    assert runner.finished(tmp_path)
+    assert not (tmp_path / ".config.yaml.123").exists()
+
+
+@pytest.mark.parametrize("content", ["[" * 10_000, "data: {nonsense: 1}", "- 1", "", "{"])
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / long_run().name / "config.yaml"
+    path.parent.mkdir()
+    path.write_text(content)
+    with pytest.raises(SilentgradError, match=str(path)) as caught:
+        runner.run_all([long_run()], tmp_path, 1, None, "cpu")
+    assert "\n" not in str(caught.value)

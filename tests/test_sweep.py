@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from silentgrad.cli.sweep import sweep as sweep_command
 from silentgrad.errors import SilentgradError
 from silentgrad.experiments import runner, study
 from silentgrad.experiments import sweep as module
+from silentgrad.experiments.study import EachPointOnce
 from silentgrad.experiments.sweep import Grid, Sweep, SweepError, run_sweep, search_space
 from silentgrad.records import RecordError, write_json_atomically
 from silentgrad.reports.sweep import write_sweep_page
@@ -237,6 +239,68 @@ def test_two_workers_share_the_points(tmp_path: Path, trainer: Trainer) -> None:
     assert (len(own), len(other), len(trainer.asked)) == (1, 5, 6)
     assert sorted(asked[:2] for asked in trainer.asked) == points(tmp_path) == ALL
     assert (tmp_path / "sweep" / "best.yaml").exists()
+
+
+def queued(plan: Sweep, storage: str, user: dict[str, Any], system: dict[str, Any]) -> None:
+    """Puts a trial into the study, as anybody who reaches the database can."""
+    lr = optuna.distributions.CategoricalDistribution(RATES)
+    waiting = optuna.trial.TrialState.WAITING
+    with module._study(plan, storage) as found:
+        found.add_trial(
+            optuna.create_trial(
+                state=waiting, params={"lr": RATES[0]}, distributions={"lr": lr}, user_attrs=user, system_attrs=system
+            )
+        )
+
+
+@pytest.mark.parametrize("outside", ["../outside", "/outside", 7])
+def test_the_database_does_not_say_where_to_write(tmp_path: Path, trainer: Trainer, outside: object) -> None:
+    plan = planned(tmp_path, lr=RATES)
+    space = {"search_space": {"lr": RATES}}
+    point = EachPointOnce(plan.space)._all_grids.index((RATES[0],))
+    where = f"{tmp_path}{outside}" if outside == "/outside" else outside
+    queued(plan, url(tmp_path), {"folder": where}, space | {"grid_id": point})
+    list(run_sweep(plan, url(tmp_path)))
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep", "study.db"}
+    assert sorted(asked[2] for asked in trainer.asked) == ["trial-0000", "trial-0001", "trial-0002"]
+
+
+@pytest.mark.parametrize("point", ["../outside", -1, 99, None, {"a": 1}])
+def test_a_point_that_does_not_exist_is_not_trained(tmp_path: Path, trainer: Trainer, point: object) -> None:
+    plan = planned(tmp_path, lr=RATES)
+    with module._study(plan, url(tmp_path)) as found:
+        running = optuna.create_trial(state=optuna.trial.TrialState.RUNNING, system_attrs={"grid_id": point})
+        found.add_trial(running)
+    list(run_sweep(plan, url(tmp_path)))
+    assert sorted(asked[2] for asked in trainer.asked) == ["trial-0000", "trial-0001", "trial-0002"]
+    assert len(records(tmp_path)["trials"]) == 3
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{", '{"data": 1}', "[]", "7"])
+def test_a_damaged_study_is_refused(tmp_path: Path, trainer: Trainer, content: str) -> None:
+    list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path), trials=1))
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        database.execute("UPDATE study_user_attributes SET value_json = ?", [content])
+    database.close()
+    with pytest.raises(SweepError, match="study"):
+        list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path)))
+    assert len(trainer.asked) == 1
+
+
+def test_a_process_that_slept_too_long_leaves_its_point_to_others(tmp_path: Path, trainer: Trainer) -> None:
+    """While the first trial trains, another process holds it to be dead: its point is trained again and counts once."""
+
+    def given_up(lr: float, epoch: int) -> None:
+        if len(trainer.asked) == 1 and epoch == 2:
+            storage = optuna.storages.RDBStorage(url(tmp_path))
+            storage.set_trial_state_values(1, optuna.trial.TrialState.FAIL)
+            storage.engine.dispose()
+
+    trainer.at_epoch = given_up
+    done = list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path)))
+    assert len(done) == 3
+    assert len(trainer.asked) == 4
+    assert points(tmp_path) == [(rate,) for rate in sorted(RATES)]
 
 
 def test_another_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer) -> None:

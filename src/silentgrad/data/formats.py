@@ -38,7 +38,7 @@ class DataError(SilentgradError, ValueError):
 
 @contextmanager
 def _reading(path: Path, expected: str) -> Iterator[None]:
-    """Turns whatever goes wrong while reading into a DataError that names the file; a damaged one can raise anything."""
+    """Turns what goes wrong while reading into a DataError that names the file: a damaged one can raise anything."""
     try:
         _require(stat.S_ISREG(path.stat().st_mode), path, expected, "no regular file")  # a pipe would never end
         yield

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml  # type: ignore[import-untyped]
 from lightning import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -69,7 +70,15 @@ def finished(folder: Path) -> bool:
 
 
 def _require_same_settings(cell: Cell, folder: Path) -> None:
-    if (folder / "config.yaml").exists() and not same_experiment(read_config(folder), cell.settings):
+    path = folder / "config.yaml"
+    if not path.exists():
+        return
+    try:
+        settings = read_config(folder)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ExperimentError(f"cannot read {path} ({reason}): remove {folder}, or choose another --folder") from error
+    if not same_experiment(settings, cell.settings):
         raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
 
 

@@ -130,7 +130,9 @@ class EachPointOnce(GridSampler):
 
     def free(self, study: optuna.Study, asking: FrozenTrial | None = None) -> list[int]:
         """The points that no trial but the asking one holds; only those that were begun, if there are any."""
-        others = [trial for trial in study.get_trials(deepcopy=False) if asking is None or trial.number != asking.number]
+        others = [
+            trial for trial in study.get_trials(deepcopy=False) if asking is None or trial.number != asking.number
+        ]
         held = {self.point(trial) for trial in others if holds(trial)}
         begun = {self.point(trial) for trial in others} - {None}
         free = [point for point in range(self.size) if point not in held]
