@@ -318,8 +318,15 @@ def test_another_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer)
 
 @pytest.mark.parametrize("storage", ["nonsense", "nosuchbase://host/name", "sqlite:////nowhere/at/all.db"])
 def test_a_database_that_cannot_be_opened(tmp_path: Path, storage: str) -> None:
-    with pytest.raises(SweepError, match="cannot open the database of --storage"):
+    with pytest.raises(SweepError, match="cannot open the database of --storage") as caught:
         next(run_sweep(planned(tmp_path), storage))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_whose_driver_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(SweepError, match=r"driver .* is missing .*pip install 'psycopg\[binary\]'"):
+        next(run_sweep(planned(tmp_path), "postgresql+psycopg://user@host/name"))
 
 
 def test_a_database_that_fails_later(tmp_path: Path, trainer: Trainer) -> None:

@@ -46,7 +46,7 @@ def _require_plain(content: bytes) -> None:
             raise pickle.UnpicklingError(f"it has the step {step.name}, which no array needs")
         if containers > MOST_CONTAINERS:
             raise pickle.UnpicklingError(f"it has more than {MOST_CONTAINERS} containers")
-        if step.name in STORING and argument > position:  # memory is reserved for all numbers up to this one
+        if step.name in STORING and int(argument or 0) > position:  # memory is reserved for all numbers up to this one
             raise pickle.UnpicklingError("it numbers its objects with gaps")
 
 

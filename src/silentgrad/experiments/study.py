@@ -57,7 +57,7 @@ def opened(url: str, name: str, space: dict[str, list[Any]], pruner: BasePruner)
             _require_readable(study)
             yield study
         except (SQLAlchemyError, StorageInternalError) as error:
-            raise SweepError(f"the database failed; once it works, the same command goes on: {error}") from error
+            raise SweepError(f"the database failed; once it works, the same command goes on: {_line(error)}") from error
         finally:
             storage.engine.dispose()
             optuna.logging.set_verbosity(verbosity)
@@ -67,8 +67,16 @@ def _storage(url: str) -> RDBStorage:
     try:
         _require_connection(url)
         return _with_tables(url)
-    except (SQLAlchemyError, StorageInternalError, ImportError, ValueError) as error:
-        raise SweepError(f"cannot open the database of --storage: {error}") from error
+    except ImportError as error:
+        advice = "for PostgreSQL, pip install 'psycopg[binary]'"
+        raise SweepError(f"the driver for the database of --storage is missing ({error}): {advice}") from error
+    except (SQLAlchemyError, StorageInternalError, ValueError) as error:
+        raise SweepError(f"cannot open the database of --storage: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """The first line of what SQLAlchemy says; addresses of its documentation follow."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _require_connection(url: str) -> None:
@@ -140,8 +148,8 @@ class EachPointOnce(GridSampler):
 
     def point(self, trial: FrozenTrial) -> int | None:
         """The number of the trial's point; None if it has none."""
-        found = trial.system_attrs.get("grid_id")
-        return int(found) if found in range(self.size) else None
+        found: Any = trial.system_attrs.get("grid_id")
+        return int(found) if found in range(self.size) else None  # a database may hold anything
 
 
 def holds(trial: FrozenTrial) -> bool:

@@ -176,7 +176,7 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
 def _flat(settings: object) -> Record:
     """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
     groups = settings.items() if isinstance(settings, dict) else ()
-    flat = {}
+    flat: Record = {}
     for group, content in groups:
         entries = content.items() if isinstance(content, dict) else ()
         flat |= {f"{group}.{name}": value for name, value in entries}
