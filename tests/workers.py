@@ -60,7 +60,7 @@ def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) ->
 
 def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = False) -> None:
     """Trains, the same command over and over, until all points are done; or dies after its first epoch."""
-    study.HEARTBEAT, study.PATIENCE = 1, 3
+    study.HEARTBEAT, study.PATIENCE = 1, 6  # seconds; a busy machine may leave a process without one for a while
 
     def training(*settings: Any) -> dict[str, Any]:
         *rest, folder, resume, quiet, callbacks = settings
