@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -23,7 +24,9 @@ from browser import WIDTHS, look, needs_browser
 from silentgrad.cli.main import main
 from silentgrad.cli.sweep import sweep as sweep_command
 from silentgrad.errors import SilentgradError
+from silentgrad.experiments import runner, study
 from silentgrad.experiments import sweep as module
+from silentgrad.experiments.study import EachPointOnce
 from silentgrad.experiments.sweep import Grid, Sweep, SweepError, run_sweep, search_space
 from silentgrad.records import RecordError, write_json_atomically
 from silentgrad.reports.sweep import write_sweep_page
@@ -77,7 +80,7 @@ class Trainer:
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     stub = Trainer()
-    monkeypatch.setattr(module, "train_model", stub)
+    monkeypatch.setattr(runner, "train_model", stub)
     return stub
 
 
@@ -210,13 +213,10 @@ def test_a_trial_of_a_process_that_died_is_taken_up_again(
     tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(tmp_path, lr=RATES)
-    monkeypatch.setattr(module, "HEARTBEAT", 1)
-    monkeypatch.setattr(module, "PATIENCE", 1)
-    with module._study(plan, url(tmp_path)) as study:
-        trial = study.ask()
-        lost = trial.suggest_categorical("lr", RATES)
-        trial.set_user_attr("folder", "trial-0000")
-        study._storage.record_heartbeat(trial._trial_id)
+    monkeypatch.setattr(study, "HEARTBEAT", 1)
+    monkeypatch.setattr(study, "PATIENCE", 1)
+    with module._study(plan, url(tmp_path)) as found:
+        lost = found.ask().suggest_categorical("lr", RATES)
         assert list(run_sweep(plan, url(tmp_path), trials=0)) == []
         time.sleep(2.5)  # longer than its silence is believed
     list(run_sweep(plan, url(tmp_path)))
@@ -241,6 +241,68 @@ def test_two_workers_share_the_points(tmp_path: Path, trainer: Trainer) -> None:
     assert (tmp_path / "sweep" / "best.yaml").exists()
 
 
+def queued(plan: Sweep, storage: str, user: dict[str, Any], system: dict[str, Any]) -> None:
+    """Puts a trial into the study, as anybody who reaches the database can."""
+    lr = optuna.distributions.CategoricalDistribution(RATES)
+    waiting = optuna.trial.TrialState.WAITING
+    with module._study(plan, storage) as found:
+        found.add_trial(
+            optuna.create_trial(
+                state=waiting, params={"lr": RATES[0]}, distributions={"lr": lr}, user_attrs=user, system_attrs=system
+            )
+        )
+
+
+@pytest.mark.parametrize("outside", ["../outside", "/outside", 7])
+def test_the_database_does_not_say_where_to_write(tmp_path: Path, trainer: Trainer, outside: object) -> None:
+    plan = planned(tmp_path, lr=RATES)
+    space = {"search_space": {"lr": RATES}}
+    point = EachPointOnce(plan.space)._all_grids.index((RATES[0],))
+    where = f"{tmp_path}{outside}" if outside == "/outside" else outside
+    queued(plan, url(tmp_path), {"folder": where}, space | {"grid_id": point})
+    list(run_sweep(plan, url(tmp_path)))
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep", "study.db"}
+    assert sorted(asked[2] for asked in trainer.asked) == ["trial-0000", "trial-0001", "trial-0002"]
+
+
+@pytest.mark.parametrize("point", ["../outside", -1, 99, None, {"a": 1}])
+def test_a_point_that_does_not_exist_is_not_trained(tmp_path: Path, trainer: Trainer, point: object) -> None:
+    plan = planned(tmp_path, lr=RATES)
+    with module._study(plan, url(tmp_path)) as found:
+        running = optuna.create_trial(state=optuna.trial.TrialState.RUNNING, system_attrs={"grid_id": point})
+        found.add_trial(running)
+    list(run_sweep(plan, url(tmp_path)))
+    assert sorted(asked[2] for asked in trainer.asked) == ["trial-0000", "trial-0001", "trial-0002"]
+    assert len(records(tmp_path)["trials"]) == 3
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "{", '{"data": 1}', "[]", "7"])
+def test_a_damaged_study_is_refused(tmp_path: Path, trainer: Trainer, content: str) -> None:
+    list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path), trials=1))
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        database.execute("UPDATE study_user_attributes SET value_json = ?", [content])
+    database.close()
+    with pytest.raises(SweepError, match="study"):
+        list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path)))
+    assert len(trainer.asked) == 1
+
+
+def test_a_process_that_slept_too_long_leaves_its_point_to_others(tmp_path: Path, trainer: Trainer) -> None:
+    """While the first trial trains, another process holds it to be dead: its point is trained again and counts once."""
+
+    def given_up(lr: float, epoch: int) -> None:
+        if len(trainer.asked) == 1 and epoch == 2:
+            storage = optuna.storages.RDBStorage(url(tmp_path))
+            storage.set_trial_state_values(1, optuna.trial.TrialState.FAIL)
+            storage.engine.dispose()
+
+    trainer.at_epoch = given_up
+    done = list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path)))
+    assert len(done) == 3
+    assert len(trainer.asked) == 4
+    assert points(tmp_path) == [(rate,) for rate in sorted(RATES)]
+
+
 def test_another_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer) -> None:
     list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path), trials=1))
     longer = SMALL._replace(train=TrainConfig(epochs=7, accelerator="gpu"))
@@ -256,8 +318,15 @@ def test_another_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer)
 
 @pytest.mark.parametrize("storage", ["nonsense", "nosuchbase://host/name", "sqlite:////nowhere/at/all.db"])
 def test_a_database_that_cannot_be_opened(tmp_path: Path, storage: str) -> None:
-    with pytest.raises(SweepError, match="cannot open the database of --storage"):
+    with pytest.raises(SweepError, match="cannot open the database of --storage") as caught:
         next(run_sweep(planned(tmp_path), storage))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_whose_driver_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(SweepError, match=r"driver .* is missing .*pip install 'psycopg\[binary\]'"):
+        next(run_sweep(planned(tmp_path), "postgresql+psycopg://user@host/name"))
 
 
 def test_a_database_that_fails_later(tmp_path: Path, trainer: Trainer) -> None:
@@ -343,7 +412,7 @@ def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.Captur
     assert resumed[:2] == done[:2]  # the names and the first epoch, which was not trained again
     assert [line.split(",")[0] for line in resumed[1:]] == [str(epoch) for epoch in range(1, 11)]
     assert points(tmp_path, "complete") == [(1e-4,), (1e-3,)]
-    assert {path.name for path in folder.glob("trial-*")} == {"trial-0000", "trial-0002"}
+    assert {path.name for path in folder.glob("trial-*")} == {"trial-0000", "trial-0001"}
 
 
 def made_up(folder: Path, complete: bool = True) -> Path:

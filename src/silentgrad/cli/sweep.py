@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from silentgrad.data import NAMES
-from silentgrad.experiments.sweep import PATIENCE, Grid, Sweep, run_sweep, search_space
+from silentgrad.experiments.study import PATIENCE
+from silentgrad.experiments.sweep import Grid, Sweep, run_sweep, search_space
 from silentgrad.reports.html import duration
 from silentgrad.reports.sweep import best_trial, points_done, read_sweep, setting, write_sweep_page
 from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig
@@ -40,8 +41,8 @@ def sweep(
         over: What to vary, separated by commas: lr, annealing_rate, cutoff.
         grid: The values to try.
         study: The sweep's name; made of the data's and of what is varied if absent.
-        storage: The study's database as a URL, such as postgresql://user@host/name; an SQLite file in the sweep's
-            folder if absent.
+        storage: The study's database as a URL, such as postgresql+psycopg://user@host/name; an SQLite file in the
+            sweep's folder if absent.
         trials: How many points to train here at most; all that are left if absent.
         folder: Where the trials and the page go; sweeps/STUDY if absent.
         quiet: No progress bars.

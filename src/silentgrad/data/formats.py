@@ -5,15 +5,17 @@ found. None of them executes anything from a file.
 """
 
 import gzip
-import pickle
+import math
+import os
+import stat
 import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from silentgrad.data.pickles import read_pickle
 from silentgrad.errors import SilentgradError
 
 Bytes = NDArray[np.uint8]
@@ -35,8 +38,9 @@ class DataError(SilentgradError, ValueError):
 
 @contextmanager
 def _reading(path: Path, expected: str) -> Iterator[None]:
-    """Turns whatever goes wrong while reading into a DataError that names the file."""
+    """Turns what goes wrong while reading into a DataError that names the file: a damaged one can raise anything."""
     try:
+        _require(stat.S_ISREG(path.stat().st_mode), path, expected, "no regular file")  # a pipe would never end
         yield
     except DataError:
         raise
@@ -44,8 +48,9 @@ def _reading(path: Path, expected: str) -> Iterator[None]:
         raise DataError(f"{path}: expected {expected}, found no such file") from error
     except (EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: expected {expected}, found a damaged or truncated file ({error})") from error
-    except (OSError, KeyError, SyntaxError, TypeError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: expected {expected}, found a file that cannot be read ({error})") from error
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{path}: expected {expected}, found a file that cannot be read ({reason})") from error
 
 
 def _require(condition: bool, path: Path, expected: str, found: object) -> None:
@@ -53,16 +58,26 @@ def _require(condition: bool, path: Path, expected: str, found: object) -> None:
         raise DataError(f"{path}: expected {expected}, found {found}")
 
 
+def _require_memory(size: int, path: Path) -> None:
+    """A few bytes can claim to be, or unpack to, more than any machine holds."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _require(size <= memory, path, f"images that fit into the {memory:,} bytes of memory", f"{size:,} bytes of them")
+
+
 def read_idx(path: Path) -> Tensor:
     """Images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, then the pixels."""
     with _reading(path, "an idx file of images"), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        content = file.read()
-    _require(len(content) >= 16, path, "an idx header of 16 bytes", f"{len(content)} bytes")
-    magic, count, height, width = struct.unpack(">4I", content[:16])
-    _require(magic == 0x803, path, "the idx number of three-dimensional bytes, 0x00000803", f"0x{magic:08x}")
-    pixels = np.frombuffer(content, np.uint8, offset=16)
-    expected = f"{count} images of {height}x{width}, {count * height * width} bytes"
-    _require(pixels.size == count * height * width, path, expected, f"{pixels.size} bytes")
+        header = file.read(16)
+        _require(len(header) == 16, path, "an idx header of 16 bytes", f"{len(header)} bytes")
+        magic, count, height, width = struct.unpack(">4I", header)
+        _require(magic == 0x803, path, "the idx number of three-dimensional bytes, 0x00000803", f"0x{magic:08x}")
+        size = count * height * width
+        _require_memory(size, path)
+        content = file.read(size + 1)
+    expected = f"{count} images of {height}x{width}, {size} bytes"
+    found = "more" if len(content) > size else f"{len(content)} bytes"
+    _require(len(content) == size, path, expected, found)
+    pixels = np.frombuffer(content, np.uint8)
     return torch.from_numpy(pixels.reshape(count, 1, height, width).copy())  # a buffer of bytes is read-only
 
 
@@ -75,35 +90,17 @@ def read_cifar_binary(path: Path) -> Tensor:
     return torch.from_numpy(content.reshape(-1, 3073)[:, 1:].reshape(-1, *_CIFAR_SHAPE))
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Rebuilds containers, numbers, strings and numpy arrays, and nothing else.
-
-    A pickle calls whatever it names; here it can only name what numpy itself writes for an array.
-    """
-
-    _reconstruct = np.empty(0).__reduce__()[0]  # lives in numpy.core before numpy 2, in numpy._core since
-    _admitted = {  # noqa: RUF012 (read only)
-        ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._admitted:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not part of an array")
-        return self._admitted[module, name]
-
-
 def read_cifar_pickle(path: Path) -> Tensor:
     """CIFAR-10's python version: a pickled dictionary whose `data` is `(images, 3072)`."""
     expected = "a batch of CIFAR-10's python version"
-    with _reading(path, expected), open(path, "rb") as file:
+    with _reading(path, expected):
+        content = path.read_bytes()
         try:
-            batch = _ArrayUnpickler(file, encoding="bytes").load()  # the files were written by Python 2
+            batch = read_pickle(content)
         except Exception as error:  # a malformed pickle can raise anything
             raise DataError(f"{path}: expected {expected}, found a pickle that was refused ({error})") from error
-    _require(isinstance(batch, dict), path, "a dictionary", type(batch).__name__)
+    if not isinstance(batch, dict):
+        raise DataError(f"{path}: expected a dictionary, found {type(batch).__name__}")
     return _rows(path, batch.get(b"data", batch.get("data")), _CIFAR_SHAPE)
 
 
@@ -120,38 +117,80 @@ def _kind(array: NDArray[Any]) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
+class _Header(NamedTuple):
+    """What an array in numpy's format says of itself, and where its content begins."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: int
+
+    def check(self, path: Path, size: int) -> None:
+        """Refuses what is no array of bytes, or says to be another size than that of its file."""
+        kind = f"{self.dtype} of shape {self.shape}"
+        whole = min(self.shape, default=0) > 0
+        _require(self.dtype == np.uint8 and whole, path, "images of uint8", kind)
+        found = f"{size - self.start} bytes"
+        _require(size - self.start == math.prod(self.shape), path, f"an array of {kind}", found)
+
+
+def _npy_header(file: IO[bytes]) -> _Header:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return _Header(shape, dtype, file.tell())
+
+
+@contextmanager
+def _npz_member(path: Path, name: str | None) -> Iterator[tuple[_Header, IO[bytes]]]:
+    """An array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
+    with _reading(path, f"an npz file with {f'`{name}`' if name else 'images'}"), zipfile.ZipFile(path) as archive:
+        member = f"{name or _only_array(path, archive)}.npy"
+        with archive.open(member) as file:
+            header = _npy_header(file)
+            header.check(path, archive.getinfo(member).file_size)
+            file.seek(0)
+            yield header, file
+
+
+def _only_array(path: Path, archive: zipfile.ZipFile) -> str:
+    names = [name.removesuffix(".npy") for name in archive.namelist()]
+    _require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
+    return "data" if "data" in names else names[0]
+
+
 def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
     """Downsampled ImageNet: npz files whose `data` is `(images, 3 * size * size)`, concatenated in the given order.
 
     The headers come first, so that memory holds all images once and one file's twice, not everything twice.
     """
-    counts = [_npz_length(path) for path in paths]
+    counts = [_npz_length(path, 3 * size * size) for path in paths]
+    _require_memory(sum(counts) * 3 * size * size, paths[0].parent)
     images = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8)
     for path, part in zip(paths, images.split(counts), strict=True):
-        with _reading(path, "an npz file with `data`"), _npz(path) as archive:
-            part.copy_(_rows(path, archive["data"], (3, size, size)))
+        part.copy_(_rows(path, _from_npz(path, "data"), (3, size, size)))
     return images
 
 
-@contextmanager
-def _npz(path: Path) -> Iterator[Mapping[str, Any]]:
-    # given a path, numpy leaves a damaged file open
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        yield archive
+def _npz_length(path: Path, width: int) -> int:
+    with _npz_member(path, "data") as (header, _):
+        _require(len(header.shape) == 2, path, "`data` of two dimensions", f"shape {header.shape}")
+        _require(header.shape[1] == width, path, f"`data` of shape (images, {width})", f"shape {header.shape}")
+    return header.shape[0]
 
 
-def _npz_length(path: Path) -> int:
-    expected = "an npz file with `data`"
-    with _reading(path, expected), zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
-        shape = _npy_shape(file)
-    _require(len(shape) == 2, path, "`data` of two dimensions", f"shape {shape}")
-    return shape[0]
+def _from_npz(path: Path, name: str | None) -> Bytes:
+    with _npz_member(path, name) as (header, file):
+        _require_memory(math.prod(header.shape), path)
+        array: Bytes = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
-def _npy_shape(file: IO[bytes]) -> tuple[int, ...]:
-    version = np.lib.format.read_magic(file)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return header(file)[0]
+def _from_npy(path: Path) -> Bytes:
+    with _reading(path, "a numpy array"):
+        with path.open("rb") as file:
+            _npy_header(file).check(path, path.stat().st_size)
+        array: Bytes = np.lib.format.open_memmap(path, mode="r")
+    return array
 
 
 def read_array(path: Path) -> Tensor:
@@ -160,9 +199,7 @@ def read_array(path: Path) -> Tensor:
     Shapes: `(images, height, width)`, `(images, height, width, channels)` or `(images, channels, height, width)`, with
     one or three channels; where both of the latter would fit, the channels come first.
     """
-    with _reading(path, "a numpy array"):
-        array = _from_npz(path) if path.suffix == ".npz" else np.lib.format.open_memmap(path, mode="r")
-    _require(array.dtype == np.uint8 and array.size > 0, path, "images of uint8", _kind(array))
+    array = _from_npz(path, None) if path.suffix == ".npz" else _from_npy(path)
     with warnings.catch_warnings():
         # a read-only map is meant: a writable one would have to fit into memory
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -176,14 +213,6 @@ def read_array(path: Path) -> Tensor:
     return images.permute(0, 3, 1, 2)
 
 
-def _from_npz(path: Path) -> Bytes:
-    with _npz(path) as archive:
-        names = list(archive)
-        _require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
-        array: Bytes = archive["data" if "data" in names else names[0]]
-    return array
-
-
 def read_folder(folder: Path) -> Tensor:
     """Every image file in a folder and its subfolders, in the order of their paths; grey only if all are grey."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
@@ -192,6 +221,7 @@ def read_folder(folder: Path) -> Tensor:
     mode, (width, height) = "L" if _GREY.issuperset(modes) else "RGB", sizes[0]
     for path, size in zip(paths, sizes, strict=True):
         _require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
+    _require_memory(len(paths) * height * width * len(mode), folder)
     images = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for path, image in zip(paths, images, strict=True):
         image[:] = _pixels(path, mode).reshape(image.shape)

@@ -3,13 +3,17 @@
 import contextlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml  # type: ignore[import-untyped]
+from lightning import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -66,7 +70,15 @@ def finished(folder: Path) -> bool:
 
 
 def _require_same_settings(cell: Cell, folder: Path) -> None:
-    if (folder / "config.yaml").exists() and not same_experiment(read_config(folder), cell.settings):
+    path = folder / "config.yaml"
+    if not path.exists():
+        return
+    try:
+        settings = read_config(folder)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ExperimentError(f"cannot read {path} ({reason}): remove {folder}, or choose another --folder") from error
+    if not same_experiment(settings, cell.settings):
         raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
 
 
@@ -78,9 +90,20 @@ def _placed(settings: Settings, root: Path | None, accelerator: str) -> Settings
 def _train(settings: Settings, folder: Path) -> None:
     """In a worker's process. A run that diverges would do so again, so its failure is a result."""
     try:
-        train_model(*settings, folder, resume=(folder / "config.yaml").exists(), quiet=True)
+        start_or_resume(settings, folder, quiet=True)
     except DivergedError as error:
         write_json_atomically(folder / FAILURE, {"message": str(error)})
+
+
+def start_or_resume(
+    settings: Settings, folder: Path, quiet: bool, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
+    """Trains a run from its start, or goes on with what an earlier process left of it; returns the summary."""
+    begun = (folder / "config.yaml").exists()
+    if not begun:
+        for unfinished in folder.glob(".config.yaml.*"):  # of a process that was killed while it wrote
+            unfinished.unlink()
+    return train_model(*settings, folder, begun, quiet, callbacks)
 
 
 def _require_success(future: Future[None], name: str) -> None:
@@ -95,13 +118,26 @@ def _require_success(future: Future[None], name: str) -> None:
 def _workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with this one; their runs go on from the last finished epoch the next time."""
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(count, context, torch.set_num_threads, (threads,))
+    executor = ProcessPoolExecutor(count, context, _prepare_worker, (threads,))
     try:
         yield executor
     finally:
         for process in multiprocessing.active_children():
             process.terminate()
         executor.shutdown(cancel_futures=True)
+
+
+def _prepare_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it has ended, even if that was killed and could not say so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # whatever the main thread is doing: everything a run writes is written whole or not at all
 
 
 def _progress() -> Progress:

@@ -6,14 +6,13 @@ to the database too, so that any process can write them.
 
 - A trial that is worse than the median of the others at the same epoch is pruned.
 - A trial that diverged is done: it would diverge again.
-- A trial that was interrupted, or whose process has not been heard of for a while, is queued again. It goes on from its
-  last finished epoch if its folder is at hand.
+- The point of a trial that was interrupted, or whose process has not been heard of for a while, is trained by the next
+  one. That goes on from the last finished epoch if the folder is at hand.
 """
 
 import contextlib
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,19 +21,16 @@ from typing import Any
 import lightning
 import optuna
 import yaml  # type: ignore[import-untyped]
-from optuna.exceptions import ExperimentalWarning, StorageInternalError, TrialPruned
+from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
 from optuna.pruners import MedianPruner
-from optuna.samplers import GridSampler
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from silentgrad.data import load
-from silentgrad.errors import SilentgradError
+from silentgrad.experiments.runner import start_or_resume
+from silentgrad.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left
 from silentgrad.records import Run, write_atomically, write_json_atomically
-from silentgrad.training import DivergedError, Settings, build_model, train_model
+from silentgrad.training import DivergedError, Settings, build_model
 
-HEARTBEAT, PATIENCE = 30, 120  # seconds: how often a process says that it is alive, and for how long it is believed
 TRIALS_BEFORE_PRUNING = 3
 OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
 
@@ -42,8 +38,8 @@ Point = dict[str, Any]
 Record = dict[str, Any]
 
 
-class SweepError(SilentgradError):
-    """A sweep cannot be done as asked."""
+class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
+    """Other processes took the last points in the meantime."""
 
 
 @dataclass
@@ -134,104 +130,106 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     data, model, _ = sweep.around
     images = load(data.name, data.root)
     build_model(model, images.event_shape, images.levels)  # so that what cannot be trained leaves no study behind
-    finished: list[int] = []
+    done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)
-        while (trials is None or len(finished) < trials) and _points_left(study, sweep):
-            study.optimize(
-                lambda trial: _objective(study, trial, sweep, quiet),
-                n_trials=1,
-                catch=DivergedError,
-                callbacks=[lambda _, trial: finished.append(trial.number)],
-            )
-            yield next(one for one in write_records(study, sweep)["trials"] if one["number"] == finished[-1])
+        while (trials is None or done < trials) and points_left(study, _sampler(study)):
+            _require_same_settings(study, sweep)
+            number = _train_next(study, sweep, quiet)
+            records = write_records(study, sweep)["trials"]
+            if number is not None:
+                done += 1
+                yield next(record for record in records if record["number"] == number)
 
 
 @contextlib.contextmanager
 def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
-    """The study in its database, made if it is new, while Optuna is silent."""
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # of the heartbeat
-        storage = _storage(url)
-        try:
-            study = optuna.create_study(
-                storage=storage,
-                study_name=sweep.name,
-                sampler=GridSampler(sweep.space, seed=0),
-                pruner=MedianPruner(TRIALS_BEFORE_PRUNING, n_warmup_steps=sweep.around.train.epochs // 3),
-                load_if_exists=True,
-            )
-            _require_same_settings(study, sweep)
-            yield study
-        except (SQLAlchemyError, StorageInternalError) as error:
-            raise SweepError(f"the database failed; once it works, the same command goes on: {error}") from error
-        finally:
-            storage.engine.dispose()
-            optuna.logging.set_verbosity(verbosity)
+    pruner = MedianPruner(TRIALS_BEFORE_PRUNING, n_warmup_steps=sweep.around.train.epochs // 3)
+    with opened(url, sweep.name, sweep.space, pruner) as study:
+        _require_same_settings(study, sweep)
+        yield study
 
 
-def _storage(url: str) -> RDBStorage:
-    try:
-        return RDBStorage(
-            url,
-            heartbeat_interval=HEARTBEAT,
-            grace_period=PATIENCE,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
-        )
-    except (SQLAlchemyError, StorageInternalError, ImportError, ValueError) as error:
-        raise SweepError(f"cannot open the database of --storage: {error}") from error
+def _sampler(study: optuna.Study) -> EachPointOnce:
+    assert isinstance(study.sampler, EachPointOnce)
+    return study.sampler
 
 
 def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
-    now = sweep.common()
+    trained_before = any(sweep.folder.glob("trial-*"))  # first: another process says its settings before it trains
     before = study.user_attrs.get("settings")
     if before is None:
-        if any(sweep.folder.glob("trial-*")):
+        if trained_before:
             raise SweepError(f"{sweep.folder} holds trials of another study: choose another --folder")
-        study.set_user_attr("settings", now)
+        study.set_user_attr("settings", sweep.common())
         return
-    groups = {name: before[name].keys() | now[name].keys() for name in now}
-    changed = [f"{g}.{key}" for g, keys in groups.items() for key in keys if before[g].get(key) != now[g].get(key)]
+    then, now = _flat(before), _flat(sweep.common())
+    changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
     if changed:
         raise SweepError(
-            f"the study {sweep.name} was started with other settings ({', '.join(sorted(changed))}): "
+            f"the study {sweep.name} was started with other settings ({', '.join(changed)}): "
             "give those, or choose another --study"
         )
 
 
-def _points_left(study: optuna.Study, sweep: Sweep) -> bool:
-    """Whether there is a point that no process has taken, or one to take up again."""
-    fail_stale_trials(study)
-    trials = study.get_trials(deepcopy=False)
-    taken = {tuple(sorted(trial.params.items())) for trial in trials if trial.params}
-    return len(taken) < sweep.size or any(trial.state == TrialState.WAITING for trial in trials)
+def _flat(settings: object) -> Record:
+    """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
+    groups = settings.items() if isinstance(settings, dict) else ()
+    flat: Record = {}
+    for group, content in groups:
+        entries = content.items() if isinstance(content, dict) else ()
+        flat |= {f"{group}.{name}": value for name, value in entries}
+    return flat
+
+
+def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
+    """Trains a free point; the trial's number, or None if other processes took the point, before or meanwhile."""
+    done: list[int] = []
+    lost: list[int] = []
+
+    def objective(trial: optuna.Trial) -> float:
+        try:
+            return _objective(study, trial, sweep, quiet)
+        except UpdateFinishedTrialError:
+            lost.append(trial.number)
+            raise
+
+    def remember(_: optuna.Study, trial: FrozenTrial) -> None:
+        if holds(trial):
+            done.append(trial.number)
+
+    try:
+        study.optimize(objective, n_trials=1, catch=(DivergedError, PointsTaken), callbacks=[remember])
+    except ValueError:
+        if not lost:
+            raise
+        # This process was silent for so long, asleep perhaps, that another one trains its point.
+    return done[0] if done else None
 
 
 def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bool) -> float:
     """Trains one point; the best validation BPD."""
+    number = _sampler(study).point(study.get_trials(deepcopy=False)[trial.number])
+    if number is None:
+        raise PointsTaken
     point = {name: trial.suggest_categorical(name, values) for name, values in sweep.space.items()}
-    again = "folder" in trial.user_attrs
-    folder = sweep.folder / (trial.user_attrs["folder"] if again else f"trial-{trial.number:04}")
-    trial.set_user_attr("folder", folder.name)
-    resume = again and (folder / "config.yaml").exists()
+    folder = sweep.folder / folder_name(number)
     try:
-        figures = train_model(*sweep.at(point), folder, resume, quiet, [_Pruning(trial)])
+        figures = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
     except DivergedError as error:
-        trial.set_user_attr("diverged", str(error))
+        trial.set_user_attr(DIVERGED, str(error))
         raise
-    except TrialPruned:
-        raise
-    except BaseException as error:
-        RetryHeartbeatStaleTrialCallback()(study, study.get_trials(deepcopy=True)[trial.number])
-        if isinstance(error, SystemExit):  # what Lightning makes of Ctrl-C
-            raise KeyboardInterrupt from error
-        raise
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from stop
     metrics = Run.read(folder).metrics
     trial.set_user_attr("figures", figures | {"seconds": metrics["seconds"][-1]})
     return min(bpd for bpd in metrics["valid_bpd"] if bpd is not None)
+
+
+def folder_name(point: int) -> str:
+    """The folder of a point's trials, of which the later ones go on with what the earlier ones left."""
+    return f"trial-{point:04}"
 
 
 class _Pruning(lightning.Callback):
@@ -249,7 +247,11 @@ class _Pruning(lightning.Callback):
 
 def write_records(study: optuna.Study, sweep: Sweep) -> Record:
     """Writes `trials.json`, and `best.yaml` once a trial is complete; returns what the first holds."""
-    trials = [record for trial in study.get_trials(deepcopy=False) if (record := _record(trial)) is not None]
+    trials = []
+    for trial in study.get_trials(deepcopy=False):
+        point = _sampler(study).point(trial)
+        if point is not None and holds(trial):  # another trial stands in the place of one that was interrupted
+            trials.append(_record(trial, point))
     complete = [trial for trial in trials if trial["state"] == "complete"]
     best = min(complete, key=lambda trial: trial["valid_bpd"], default=None)
     content = {
@@ -265,11 +267,9 @@ def write_records(study: optuna.Study, sweep: Sweep) -> Record:
     return content
 
 
-def _record(trial: FrozenTrial) -> Record | None:
-    """A trial as the records show it; None for one that was interrupted, since another goes on in its place."""
-    diverged = trial.user_attrs.get("diverged")
-    if trial.state == TrialState.FAIL and diverged is None:
-        return None
+def _record(trial: FrozenTrial, point: int) -> Record:
+    """A trial as the records show it."""
+    diverged = trial.user_attrs.get(DIVERGED)
     seen = trial.intermediate_values
     figures = trial.user_attrs.get("figures", {})
     return {
@@ -280,7 +280,7 @@ def _record(trial: FrozenTrial) -> Record | None:
         "epochs": figures.get("epochs", max(seen, default=0)),
         "seconds": figures.get("seconds", trial.duration.total_seconds() if trial.duration else None),
         "figures": figures,
-        "folder": trial.user_attrs.get("folder"),
+        "folder": folder_name(point),
         "remark": diverged,
     }
 

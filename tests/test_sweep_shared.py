@@ -1,0 +1,133 @@
+"""Four processes share one study, in SQLite and on a PostgreSQL server: each point is trained once, whoever dies."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+
+import workers
+from silentgrad.experiments.sweep import Sweep
+from silentgrad.training import read_config
+from workers import shared_sweep, started
+
+TOGETHER = 4
+ALONE = "nobody"  # PostgreSQL refuses to run as root
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(  # what every process would take seconds to import
+    ["silentgrad.experiments.sweep", "silentgrad.reports.sweep", "sklearn.datasets", "alembic.command", "psycopg"]
+)
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    """The address of a server of our own; each test has a database in it."""
+    pytest.importorskip("psycopg", reason="the PostgreSQL driver psycopg is not installed")
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    program = shutil.which("postgres") or (str(found[-1]) if found else None)
+    if program is None:
+        pytest.skip("PostgreSQL is not installed; Debian's package postgresql has it")
+    user = ALONE if os.getuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # not in pytest's own folder, which only its user may enter
+    if user:
+        shutil.chown(folder, user)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    make = [str(Path(program).with_name("initdb")), "-D", "data", "-U", "tester", "-A", "trust", "-E", "UTF8"]
+    subprocess.run([*make, "--locale", "C", "--no-sync"], cwd=folder, user=user, check=True, stdout=subprocess.DEVNULL)
+    serve = [program, "-D", "data", "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]
+    server = subprocess.Popen(serve, cwd=folder, user=user, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(port, server)
+        yield f"postgresql+psycopg://tester@127.0.0.1:{port}"
+    finally:
+        server.send_signal(signal.SIGINT)  # ends without waiting for those who are connected
+        server.wait()
+        shutil.rmtree(folder)
+
+
+def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
+    import psycopg
+
+    while server.poll() is None:
+        try:
+            psycopg.connect(f"host=127.0.0.1 port={port} user=tester dbname=postgres").close()
+            return
+        except psycopg.OperationalError:
+            time.sleep(0.05)
+    pytest.fail("the PostgreSQL server did not start")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Makes an empty database and gives its URL."""
+    if request.param == "sqlite":
+        return lambda name: f"sqlite:///{tmp_path}/{name}.db"
+    server = request.getfixturevalue("postgresql")
+    return lambda name: new_on(server, name)
+
+
+def new_on(server: str, name: str) -> str:
+    import psycopg
+
+    with psycopg.connect(f"{server.replace('+psycopg', '')}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"{server}/{name}"
+
+
+def at_once(target: Callable[..., None], sweep: Sweep, url: str, dying: int = 0) -> list[int | None]:
+    """Runs the processes, some of which die; the exit codes, those of the dying first."""
+    sweep.folder.mkdir(exist_ok=True)
+    together = processes.Barrier(TOGETHER)
+    extra = [{"dies": True}] * dying + [{}] * (TOGETHER - dying)
+    running = [processes.Process(target=target, args=(sweep, url, together), kwargs=more) for more in extra]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+    return [process.exitcode for process in running]
+
+
+def trials(url: str) -> list[optuna.trial.FrozenTrial]:
+    storage = optuna.storages.RDBStorage(url)
+    found = optuna.load_study(study_name="shared", storage=storage).trials
+    storage.engine.dispose()
+    return found
+
+
+def test_a_new_study_is_opened_by_all_at_once(tmp_path: Path, new_database: Callable[[str], str]) -> None:
+    for attempt in range(3):
+        url = new_database(f"opened{attempt}")
+        assert at_once(workers.open_only, shared_sweep(tmp_path / str(attempt), 4), url) == [0] * TOGETHER
+
+
+def test_each_point_is_trained_once(tmp_path: Path, new_database: Callable[[str], str]) -> None:
+    sweep, url = shared_sweep(tmp_path / "sweep", 24), new_database("trained")
+    assert at_once(workers.train_at_once, sweep, url) == [0] * TOGETHER
+    assert Counter(started(sweep)) == {f"trial-{point:04}": 1 for point in range(24)}
+    done = [trial.params["lr"] for trial in trials(url) if trial.state.name in ("COMPLETE", "PRUNED")]
+    assert sorted(done) == sweep.space["lr"]
+
+
+def test_the_point_of_a_killed_process_is_finished_by_another(tmp_path: Path, postgresql: str) -> None:
+    sweep, url = shared_sweep(tmp_path / "sweep", 5), new_on(postgresql, "killed")
+    assert at_once(workers.train_to_the_end, sweep, url, dying=1) == [-signal.SIGKILL, 0, 0, 0]
+    counts = Counter(started(sweep))
+    assert sorted(counts) == [f"trial-{point:04}" for point in range(5)]
+    assert sorted(counts.values()) == [1, 1, 1, 1, 2]
+    found = trials(url)
+    done = [trial.params["lr"] for trial in found if trial.state.name in ("COMPLETE", "PRUNED")]
+    assert sorted(done) == sweep.space["lr"]
+    killed = [trial.params["lr"] for trial in found if trial.state.name == "FAIL" and trial.params]
+    (resumed,) = [name for name, count in counts.items() if count == 2]
+    assert killed == [read_config(sweep.folder / resumed).train.lr]

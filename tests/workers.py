@@ -1,0 +1,83 @@
+"""What each of the processes that share a sweep does, in a module that a fresh process can import."""
+
+import csv
+import os
+import signal
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import lightning
+
+from silentgrad.experiments import runner, study
+from silentgrad.experiments.sweep import Sweep, run_sweep
+from silentgrad.reports.sweep import points_done, read_sweep
+from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+
+AROUND = Settings(
+    DataConfig(batch_size=256), ModelConfig(latent_dim=2, hidden=[8]), TrainConfig(epochs=2, accelerator="cpu")
+)
+
+
+def shared_sweep(folder: Path, points: int) -> Sweep:
+    return Sweep("shared", AROUND, {"lr": [1e-4 * (1 + point) for point in range(points)]}, folder)
+
+
+def started(sweep: Sweep) -> list[str]:
+    """The folders in which a training was started or resumed, in this order."""
+    return (sweep.folder / "log.txt").read_text().splitlines()
+
+
+def _log(folder: Path) -> None:
+    """Adds a line; those of processes that do so at once do not mix."""
+    descriptor = os.open(folder.parent / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{folder.name}\n".encode())
+    os.close(descriptor)
+
+
+def open_only(sweep: Sweep, url: str, together: Barrier) -> None:
+    """Opens the study at the same time as the others, and trains nothing."""
+    together.wait()
+    assert list(run_sweep(sweep, url, trials=0)) == []
+
+
+def train_at_once(sweep: Sweep, url: str, together: Barrier) -> None:
+    """Takes points as long as there are any; a training takes no time, so that the processes meet all the time."""
+    runner.train_model = _no_training
+    together.wait()
+    list(run_sweep(sweep, url))
+
+
+def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) -> dict[str, Any]:
+    _log(folder)
+    folder.mkdir()
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["epoch", "seconds", "valid_bpd"], [1, 1, train.lr]])
+    (folder / "config.yaml").write_text("{}")
+    return {"bpd": train.lr, "epochs": 1}
+
+
+def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = False) -> None:
+    """Trains, the same command over and over, until all points are done; or dies after its first epoch."""
+    study.HEARTBEAT, study.PATIENCE = 1, 6  # seconds; a busy machine may leave a process without one for a while
+
+    def training(*settings: Any) -> dict[str, Any]:
+        *rest, folder, resume, quiet, callbacks = settings
+        _log(folder)
+        return train_model(*rest, folder, resume, quiet, [*callbacks, *([Death()] if dies else [])])
+
+    runner.train_model = training
+    together.wait()
+    while True:
+        list(run_sweep(sweep, url, quiet=True))
+        if points_done(read_sweep(sweep.folder)) == sweep.size:
+            return
+        time.sleep(0.2)  # a process that died is believed to live
+
+
+class Death(lightning.Callback):
+    """Kills the process after an epoch, without a chance to say so."""
+
+    def on_train_epoch_end(self, *_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
