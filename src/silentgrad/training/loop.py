@@ -2,7 +2,8 @@
 
 Everything random is a function of (seed, epoch, batch): the order of images, the dequantisation noise, the latents. A
 run that was interrupted and resumed from the last finished epoch therefore ends with the same bits, and several
-processes see the noise of one.
+processes see the noise of one. The draws of validation and test are a function of (seed, stage, batch), so that weights
+have one figure each.
 """
 
 import math
@@ -23,7 +24,7 @@ from silentgrad.schedules import Schedule
 from silentgrad.training.config import TrainConfig
 
 ADVICE = "Try a lower --train.lr or --train.lr_precision, or --train.clip 1.0. The last finished epoch is saved."
-JUDGED, FAR = "judged_bpd", 1e6  # the figure that the best epoch is chosen by
+STAGES = ("train", "valid", "test")
 ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used
 
 
@@ -121,9 +122,7 @@ class TrainingPlan(lightning.LightningModule):
 
     def _dequantised(self, batch: tuple[int, Tensor], stage: str) -> Tensor:
         index, images = batch
-        seed = mixed(
-            self.config.seed, self.epoch if stage == "train" else 0, ("train", "valid", "test").index(stage), index
-        )
+        seed = mixed(self.config.seed, self.epoch if stage == "train" else 0, STAGES.index(stage), index)
         generator = torch.Generator(images.device).manual_seed(seed)
         if self.trainer.world_size == 1:
             return dequantise(images, self.levels, generator).to(self.dtype)
@@ -139,6 +138,8 @@ class TrainingPlan(lightning.LightningModule):
 
     def _measure(self, batch: tuple[int, Tensor], stage: str) -> None:
         x = self._dequantised(batch, stage)
+        # The latents' draws are a function of the batch too, whatever was drawn before it.
+        torch.manual_seed(mixed(self.config.seed, 0, STAGES.index(stage), batch[0], 1 + self.global_rank))
         result = evaluate(self.model, x, self.iwae_samples if stage == "test" else 1)
         self.elbo.update(result.elbo)
         self.squared_error.update(result.squared_error)
@@ -165,10 +166,16 @@ class TrainingPlan(lightning.LightningModule):
         if not math.isfinite(bpd) and not self.trainer.sanity_checking:
             raise DivergedError(f"{stage} BPD is {bpd} after epoch {self.epoch}. {ADVICE}")
         self.log(f"{stage}_bpd", torch.tensor(bpd, dtype=torch.float64), prog_bar=True, sync_dist=False)
-        if stage == "valid":
-            # A model with another variance than the last epoch's is another model: nearer ones come first.
-            distance = self.variance(self.epoch) - self.variance(self.config.epochs)
-            self.log(JUDGED, torch.tensor(bpd + FAR * distance, dtype=torch.float64), sync_dist=False)
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """What the best epoch is chosen by: the lowest comes first.
+
+        A model with another variance than the last epoch's is another model, so that nearness to it counts before the
+        validation BPD.
+        """
+        distance = abs(self.variance(self.epoch) - self.variance(self.config.epochs))
+        return distance, self.figures["valid_bpd"]
 
 
 def mixed(*numbers: int) -> int:
