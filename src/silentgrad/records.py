@@ -107,9 +107,10 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
             file.write(content)
             _flush_to_disk(file)
         os.replace(temporary, path)
-        _flush_folder_to_disk(path.parent)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder_to_disk(path.parent)
 
 
 def append_durably(path: Path, content: bytes) -> None:

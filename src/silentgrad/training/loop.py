@@ -6,7 +6,9 @@ processes see the noise of one. The draws of validation and test are a function 
 have one figure each.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import lightning
@@ -18,7 +20,7 @@ from torchmetrics import SumMetric
 
 from silentgrad.data import Together, dequantise
 from silentgrad.decoders import LinearGaussian, LinearPrecisionGaussian
-from silentgrad.errors import SilentgradError
+from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.models import GuidedVAE, evaluate
 from silentgrad.schedules import Schedule
 from silentgrad.training.config import TrainConfig
@@ -88,9 +90,10 @@ class TrainingPlan(lightning.LightningModule):
 
     def training_step(self, together: list[tuple[int, Tensor]]) -> None:
         wrapped: Any = self.optimizers()
-        # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
-        losses = [self._descend(batch, wrapped.optimizer) for batch in together[:-1]]
-        losses.append(self._descend(together[-1], wrapped))
+        with self._noticing_divergence():
+            # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
+            losses = [self._descend(batch, wrapped.optimizer) for batch in together[:-1]]
+            losses.append(self._descend(together[-1], wrapped))
         mean = torch.stack(losses).mean()
         if not mean.isfinite():
             batch = together[-1][0]
@@ -140,7 +143,8 @@ class TrainingPlan(lightning.LightningModule):
         x = self._dequantised(batch, stage)
         # The latents' draws are a function of the batch too, whatever was drawn before it.
         torch.manual_seed(mixed(self.config.seed, 0, STAGES.index(stage), batch[0], 1 + self.global_rank))
-        result = evaluate(self.model, x, self.iwae_samples if stage == "test" else 1)
+        with self._noticing_divergence():
+            result = evaluate(self.model, x, self.iwae_samples if stage == "test" else 1)
         self.elbo.update(result.elbo)
         self.squared_error.update(result.squared_error)
         self.kld.update(result.kld)
@@ -149,6 +153,17 @@ class TrainingPlan(lightning.LightningModule):
             self.kld_per_latent = torch.zeros_like(result.kld_per_latent)
         self.kld_per_latent += result.kld_per_latent
         self.outputs = x[0].numel()
+
+    @contextlib.contextmanager
+    def _noticing_divergence(self) -> Iterator[None]:
+        """A latent (torch.distributions) or a decoder may meet NaN before the loss does."""
+        try:
+            yield
+        except ValueError as error:
+            if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
+                raise
+            reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
+            raise DivergedError(f"{reason} (in epoch {self.epoch}). {ADVICE}") from error
 
     def _summarise(self, stage: str) -> None:
         sums = (self.elbo, self.squared_error, self.kld, self.images)

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.data import ImageData, Images, dequantise
-from silentgrad.errors import DomainError
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import prior_of
 from silentgrad.ppca import ppca_bound
@@ -27,12 +26,11 @@ from silentgrad.records import read_json, write_json_atomically, write_tensors_a
 from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
 from silentgrad.training.folder import SUMMARY, RunError, is_finished, make_folder, prepare_resuming
-from silentgrad.training.loop import ADVICE, DivergedError, TrainingPlan, mixed
+from silentgrad.training.loop import TrainingPlan, mixed
 from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder
 from silentgrad.training.saving import AtomicCheckpointIO, Checkpoints
 
-FOUND_INVALID = ", but found invalid values"  # how torch.distributions refuses a parameter
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PICTURES, SAMPLES = 16, 64
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
@@ -80,7 +78,7 @@ def train_model(
         _start_from_data(vae, model, images.images, train.seed)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
     recorder, checkpoints = Recorder(folder), Checkpoints(folder)
-    with _without_known_remarks(), _failures_in_users_terms(plan, folder):
+    with _without_known_remarks(), _failures_in_users_terms(folder):
         trainer = _trainer(train, folder, quiet, [recorder, *callbacks, checkpoints], logger)
         trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
         plan.iwae_samples = train.iwae_samples
@@ -99,7 +97,7 @@ def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: i
 
 
 @contextlib.contextmanager
-def _failures_in_users_terms(plan: TrainingPlan, folder: Path) -> Iterator[None]:
+def _failures_in_users_terms(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -110,12 +108,6 @@ def _failures_in_users_terms(plan: TrainingPlan, folder: Path) -> Iterator[None]
         ) from error
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
-    except ValueError as error:
-        if not isinstance(error, DomainError) and FOUND_INVALID not in str(error):
-            raise
-        # a latent (torch.distributions) or a decoder met NaN before the loss did
-        reason = str(error).partition(FOUND_INVALID)[0]  # torch goes on with every number of the tensor
-        raise DivergedError(f"{reason} (in epoch {plan.epoch}). {ADVICE}") from error
 
 
 def load_run(folder: Path, images: Images) -> GuidedVAE:
