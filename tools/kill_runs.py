@@ -11,6 +11,7 @@ the child kills itself at a chosen count: before the operation or, if that write
 import argparse
 import builtins
 import csv
+import gc
 import io
 import itertools
 import json
@@ -143,13 +144,19 @@ class Workshop:
     """
 
     def __init__(self, folder: Path, elsewhere: Path, report: bool) -> None:
-        self.folder, self.report = folder, report
+        self.folder = folder
+        commands.console.quiet = True
+        run.GradientVarianceLog = partial(GradientVarianceLog, batches=4, draws=2)  # the default takes seconds
+        if not report:
+            commands.write_report = lambda folder: folder / "report.html"
         self.data = folder / "images.npy"
         np.save(self.data, np.random.default_rng(0).integers(0, 256, (64, 4, 4), dtype=np.uint8))
         self.whole = folder / "whole"
         self.same, self.other = folder / "tmp", elsewhere
         self.same.mkdir()
         log = folder / "operations"
+        self._train(folder / "warm")  # what is imported on first use is imported before the forks
+        gc.freeze()
         started = time.perf_counter()
         self._finish(lambda: self._train(self.whole, Case(), log))
         self.seconds = time.perf_counter() - started
@@ -197,14 +204,11 @@ class Workshop:
         if status != 0:
             raise RuntimeError(f"a run that was not to be killed ended with status {status}")
 
-    def _train(self, folder: Path, case: Case, log: Path | None = None) -> None:
-        tempfile.tempdir = str(self.other if case.elsewhere else self.same)
-        os.environ["TMPDIR"] = tempfile.tempdir
-        counter = Counter(case)
-        counter.install()
-        run.GradientVarianceLog = partial(GradientVarianceLog, batches=4, draws=2)
-        if not self.report:
-            commands.write_report = lambda folder: folder / "report.html"
+    def _train(self, folder: Path, case: Case | None = None, log: Path | None = None) -> None:
+        if case is not None:
+            tempfile.tempdir = str(self.other if case.elsewhere else self.same)
+            counter = Counter(case)
+            counter.install()
         commands.train(
             DataConfig(name=str(self.data), batch_size=16),
             ModelConfig(latent_dim=2, hidden=[4], estimator="reparameterized"),
@@ -213,9 +217,8 @@ class Workshop:
             resume=(folder / "config.yaml").exists(),
             quiet=True,
         )
-        operations = list(counter.operations)
         if log is not None:
-            log.write_text("\n".join(operations))
+            log.write_text("\n".join(counter.operations[:]))
 
 
 def differences(whole: Path, other: Path) -> list[str]:
@@ -252,7 +255,6 @@ def _fork(action: Callable[[], None]) -> int:
         return child
     status = 1
     try:
-        commands.console.quiet = True
         action()
         status = 0
     except BaseException:
