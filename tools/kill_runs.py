@@ -150,7 +150,7 @@ class Workshop:
         if not report:
             commands.write_report = lambda folder: folder / "report.html"
         self.data = folder / "images.npy"
-        np.save(self.data, np.random.default_rng(0).integers(0, 256, (64, 4, 4), dtype=np.uint8))
+        np.save(self.data, np.random.default_rng(0).integers(0, 256, (24, 4, 4), dtype=np.uint8))
         self.whole = folder / "whole"
         self.same, self.other = folder / "tmp", elsewhere
         self.same.mkdir()
@@ -158,7 +158,8 @@ class Workshop:
         self._train(folder / "warm")  # what is imported on first use is imported before the forks
         gc.freeze()
         started = time.perf_counter()
-        self._finish(lambda: self._train(self.whole, Case(), log))
+        if _ended(_fork(lambda: self._train(self.whole, Case(), log))) != 0:
+            raise RuntimeError("the run that was left alone failed")
         self.seconds = time.perf_counter() - started
         self.operations = log.read_text().splitlines()
 
@@ -192,17 +193,12 @@ class Workshop:
     def _resumed(self, place: Path, case: Case) -> list[str]:
         if case.moved and place.exists():
             place = place.rename(place.with_name(f"{place.name}-moved"))
-        self._finish(lambda: self._train(place, case._replace(count=0)))
-        found = differences(self.whole, place)
+        status = _ended(_fork(lambda: self._train(place, case._replace(count=0))))
+        found = differences(self.whole, place) if status == 0 else [f"resuming ended with status {status}"]
         for temporary in (self.same, self.other):
             found += [f"{path} is left" for path in temporary.iterdir()]
         shutil.rmtree(place)
         return found
-
-    def _finish(self, action: Callable[[], None]) -> None:
-        status = _ended(_fork(action))
-        if status != 0:
-            raise RuntimeError(f"a run that was not to be killed ended with status {status}")
 
     def _train(self, folder: Path, case: Case | None = None, log: Path | None = None) -> None:
         if case is not None:
@@ -210,9 +206,9 @@ class Workshop:
             counter = Counter(case)
             counter.install()
         commands.train(
-            DataConfig(name=str(self.data), batch_size=16),
-            ModelConfig(latent_dim=2, hidden=[4], estimator="reparameterized"),
-            TrainConfig(epochs=EPOCHS, lr=0.05, accelerator="cpu", keep=[2], variance_every=2),
+            DataConfig(name=str(self.data), batch_size=4),
+            ModelConfig(latent_dim=2, hidden=[8], linear="none"),
+            TrainConfig(epochs=EPOCHS, lr=0.4, seed=2, accelerator="cpu", keep=[2], variance_every=2),
             folder=folder,
             resume=(folder / "config.yaml").exists(),
             quiet=True,
@@ -300,7 +296,11 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=arguments.elsewhere) as elsewhere,
     ):
         workshop = Workshop(Path(folder), Path(elsewhere), arguments.report)
-        print(f"{len(workshop.operations)} operations in {workshop.seconds:.1f} s", flush=True)
+        best = _summary(workshop.whole)["best_epoch"]
+        told = (
+            f"{len(workshop.operations)} operations in {workshop.seconds:.1f} s, epoch {best} of {EPOCHS} is the best"
+        )
+        print(told, flush=True)
         good = total = 0
         for told, wrong in _trials(workshop, arguments):
             total += 1

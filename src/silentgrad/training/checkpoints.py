@@ -5,9 +5,8 @@ from pathlib import Path
 from silentgrad.data import Images
 from silentgrad.models import GuidedVAE
 from silentgrad.training.build import build_model
-from silentgrad.training.folder import RunError
 from silentgrad.training.run import load_run, load_weights, read_config
-from silentgrad.training.saving import model_weights, read_checkpoint
+from silentgrad.training.saving import RunError, model_weights, read_checkpoint
 
 
 def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[GuidedVAE, int]:

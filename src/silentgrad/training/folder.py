@@ -6,7 +6,6 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 
 from silentgrad.data import ImageData
-from silentgrad.errors import SilentgradError
 from silentgrad.models import GuidedVAE
 from silentgrad.records import (
     UNFINISHED,
@@ -19,14 +18,10 @@ from silentgrad.records import (
 )
 from silentgrad.training.config import Settings
 from silentgrad.training.recorder import environment
-from silentgrad.training.saving import CheckpointPaths, Checkpoints, model_weights, read_checkpoint
+from silentgrad.training.saving import CheckpointPaths, Checkpoints, RunError, model_weights, read_checkpoint
 
 SUMMARY = "summary.json"  # what a run leaves last
 BEFORE_CONFIG = {"environment.json"}  # what a run leaves before its config.yaml makes the folder a run
-
-
-class RunError(SilentgradError):
-    """A run's folder is not what it has to be."""
 
 
 def first_process() -> bool:
@@ -74,8 +69,7 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ImageData) -> Path | 
         data: The images that its settings describe.
 
     Raises:
-        RunError: There is no run in the folder.
-        RecordError: A file is damaged, or belongs to another run.
+        RunError: There is no run in the folder, or a file of it is damaged or belongs to another run.
         DataError: The images are not those that the run was started with.
     """
     if not first_process():
@@ -91,6 +85,9 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ImageData) -> Path | 
 def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ImageData) -> Path | None:
     if (folder / "environment.json").exists():
         read_json(folder / "environment.json")
+    metrics = folder / "metrics.csv"
+    if metrics.is_dir():
+        raise RunError(f"{metrics} is a folder: remove it, and its rows are restored from the last checkpoint")
     paths = CheckpointPaths.of(folder)
     if not paths.last.exists():
         _require_no_epoch(folder, paths)
@@ -101,8 +98,8 @@ def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ImageData) -> Pa
     epoch = state["epoch"] + 1
     recorded = _recorded_epochs(folder)
     if recorded > epoch + 1:
-        raise RecordError(
-            f"{folder / 'metrics.csv'} goes up to epoch {recorded}, but {paths.last} only up to {epoch}: "
+        raise RunError(
+            f"{metrics} goes up to epoch {recorded}, but {paths.last} only up to {epoch}: "
             f"put the newer checkpoint back, or remove metrics.csv to go on from epoch {epoch}"
         )
     _require_best(paths, state, model)
@@ -112,8 +109,8 @@ def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ImageData) -> Pa
 def _read_last(paths: CheckpointPaths) -> dict[str, Any]:
     try:
         return read_checkpoint(paths.last)
-    except RecordError as error:
-        raise RecordError(f"{error}. {_remedy(paths)}") from error
+    except RunError as error:
+        raise RunError(f"{error}. {_remedy(paths)}") from error
 
 
 def _remedy(paths: CheckpointPaths) -> str:
@@ -127,7 +124,7 @@ def _require_no_epoch(folder: Path, paths: CheckpointPaths) -> None:
     """A run without a checkpoint was killed in its first epoch, or has lost the checkpoint."""
     recorded = _recorded_epochs(folder)
     if recorded > 1 or paths.best.exists():
-        raise RecordError(f"{paths.last} is missing, though epochs are finished. {_remedy(paths)}")
+        raise RunError(f"{paths.last} is missing, though epochs are finished. {_remedy(paths)}")
 
 
 def _recorded_epochs(folder: Path) -> int:
@@ -143,7 +140,7 @@ def _require_fit(path: Path, state: dict[str, Any], model: GuidedVAE) -> None:
     expected = {name: value.shape for name, value in model.state_dict().items()}
     found = {name: value.shape for name, value in model_weights(state).items()}
     if found != expected or Checkpoints.__qualname__ not in state["callbacks"]:
-        raise RecordError(
+        raise RunError(
             f"{path} is of another model than the one in config.yaml, or of another version of silentgrad: "
             "put the right file back from a copy"
         )
@@ -157,8 +154,8 @@ def _require_best(paths: CheckpointPaths, state: dict[str, Any], model: GuidedVA
     remedy = f"put the checkpoint of epoch {best} back from a copy, or train again in another --folder"
     try:
         found = read_checkpoint(paths.best)
-    except RecordError as error:
-        raise RecordError(f"{error}: {remedy}") from error
+    except RunError as error:
+        raise RunError(f"{error}: {remedy}") from error
     _require_fit(paths.best, found, model)
     if found["epoch"] + 1 != best:
-        raise RecordError(f"{paths.best} is of epoch {found['epoch'] + 1}, but the best is {best}: {remedy}")
+        raise RunError(f"{paths.best} is of epoch {found['epoch'] + 1}, but the best is {best}: {remedy}")

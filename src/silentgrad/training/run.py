@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning
 import torch
+import yaml  # type: ignore[import-untyped]
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from safetensors import SafetensorError
@@ -25,11 +26,11 @@ from silentgrad.ppca import ppca_bound
 from silentgrad.records import read_json, write_json_atomically, write_tensors_atomically
 from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
-from silentgrad.training.folder import SUMMARY, RunError, is_finished, make_folder, prepare_resuming
+from silentgrad.training.folder import SUMMARY, is_finished, make_folder, prepare_resuming
 from silentgrad.training.loop import TrainingPlan, mixed
 from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder
-from silentgrad.training.saving import AtomicCheckpointIO, Checkpoints
+from silentgrad.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PICTURES, SAMPLES = 16, 64
@@ -82,7 +83,8 @@ def train_model(
         trainer = _trainer(train, folder, quiet, [recorder, *callbacks, checkpoints], logger)
         trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
         plan.iwae_samples = train.iwae_samples
-        trainer.test(plan, datamodule=images, verbose=False, ckpt_path=checkpoints.paths.best, weights_only=True)
+        vae.load_state_dict(model_weights(read_checkpoint(checkpoints.paths.best)))
+        trainer.test(plan, datamodule=images, verbose=False)
         summary = _summary(plan, images.images, model, checkpoints.best_epoch, recorder.seconds)
         if trainer.is_global_zero:
             _finish(folder, plan.model, images.images, summary)
@@ -125,7 +127,7 @@ def load_weights(folder: Path, path: Path, images: Images) -> GuidedVAE:
         vae.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise RunError(f"there are no weights in {path}") from None
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     except RuntimeError as error:
         raise RunError(
@@ -139,7 +141,11 @@ def read_config(folder: Path) -> Settings:
     path = folder / "config.yaml"
     if not path.exists():
         raise RunError(f"{folder} holds no run: it has no config.yaml")
-    return read_settings(path)
+    try:
+        return read_settings(path)
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error
 
 
 def _trainer(

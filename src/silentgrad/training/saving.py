@@ -2,6 +2,7 @@
 
 import io
 import math
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,13 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from silentgrad.records import RecordError, write_atomically
+from silentgrad.errors import SilentgradError
+from silentgrad.records import write_atomically
 from silentgrad.training.loop import TrainingPlan
+
+
+class RunError(SilentgradError):
+    """A run's folder is not what it has to be."""
 
 
 class CheckpointPaths(NamedTuple):
@@ -75,23 +81,28 @@ class Checkpoints(Checkpoint):
     def _copy_if_best(self, trainer: lightning.Trainer) -> None:
         if trainer.is_global_zero and self.epoch == self.best_epoch:
             write_atomically(self.paths.best, self.paths.last.read_bytes())
+        trainer.strategy.barrier("best checkpoint")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint as Lightning wrote it, read without executing anything from it.
 
     Raises:
-        RecordError: The file is missing or damaged.
+        RunError: The file is missing or damaged.
     """
     try:
+        with zipfile.ZipFile(path) as archive:  # torch does not look at the checksums
+            broken = archive.testzip()
+        if broken is not None:
+            raise ValueError(f"wrong checksum of {broken}")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise RecordError(f"there is no checkpoint {path}") from None
+        raise RunError(f"there is no checkpoint {path}") from None
     except Exception as error:  # torch's reader raises almost anything, depending on where the damage is
         reason = str(error).partition("\n")[0]
-        raise RecordError(f"cannot read the checkpoint {path}: it is damaged ({reason})") from error
+        raise RunError(f"{path} is no checkpoint that can be read: {reason or type(error).__name__}") from error
     if not isinstance(state, dict) or not {"state_dict", "epoch", "callbacks", "loops"} <= state.keys():
-        raise RecordError(f"{path} is no checkpoint of a run")
+        raise RunError(f"{path} is no checkpoint of a run")
     return state
 
 
