@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from silentgrad.cli import commands
-from silentgrad.training import DataConfig, ModelConfig, TrainConfig, run
+from silentgrad.reports import write_report
+from silentgrad.training import DataConfig, ModelConfig, TrainConfig, run, train_model
 from silentgrad.training.measuring import GradientVarianceLog
 
 EPOCHS = 3
@@ -144,11 +144,8 @@ class Workshop:
     """
 
     def __init__(self, folder: Path, elsewhere: Path, report: bool) -> None:
-        self.folder = folder
-        commands.console.quiet = True
+        self.folder, self.report = folder, report
         run.GradientVarianceLog = partial(GradientVarianceLog, batches=4, draws=2)  # the default takes seconds
-        if not report:
-            commands.write_report = lambda folder: folder / "report.html"
         self.data = folder / "images.npy"
         np.save(self.data, np.random.default_rng(0).integers(0, 256, (24, 4, 4), dtype=np.uint8))
         self.whole = folder / "whole"
@@ -205,14 +202,16 @@ class Workshop:
             tempfile.tempdir = str(self.other if case.elsewhere else self.same)
             counter = Counter(case)
             counter.install()
-        commands.train(
+        train_model(
             DataConfig(name=str(self.data), batch_size=4),
             ModelConfig(latent_dim=2, hidden=[8], linear="none"),
             TrainConfig(epochs=EPOCHS, lr=0.4, seed=2, accelerator="cpu", keep=[2], variance_every=2),
-            folder=folder,
+            folder,
             resume=(folder / "config.yaml").exists(),
             quiet=True,
         )
+        if self.report:
+            write_report(folder)
         if log is not None:
             log.write_text("\n".join(counter.operations[:]))
 
