@@ -5,9 +5,11 @@ A run is a folder. `config.yaml` and `metrics.csv` make it one; `summary.json`, 
 """
 
 import csv
+import io
+import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +22,14 @@ from torch import Tensor
 from silentgrad.errors import SilentgradError
 
 Metrics = dict[str, list[float | None]]
+UNFINISHED = ".unfinished"  # ending of a file that is being written beside the one it will replace
+REMEDIES = {
+    "config.yaml": "put it back from a copy",
+    "metrics.csv": "put it back from a copy, or go on with --resume true, which restores it from the last checkpoint",
+    "summary.json": "remove it and go on with --resume true, which measures the run again",
+    "environment.json": "remove it: it only tells what the run was made on",
+    "pictures.safetensors": "remove it, or make it again by silentgrad reconstruct",
+}
 
 _T = TypeVar("_T")
 
@@ -63,7 +73,7 @@ class Run:
         return cls(
             folder=folder,
             config=_parsed(folder / "config.yaml", _yaml),
-            metrics=_parsed(folder / "metrics.csv", _csv),
+            metrics=read_metrics(folder / "metrics.csv"),
             summary=_parsed_if_there(folder / "summary.json", _json),
             environment=_parsed_if_there(folder / "environment.json", _json),
             pictures=_parsed_if_there(folder / "pictures.safetensors", _pictures),
@@ -89,21 +99,65 @@ def write_tensors_atomically(path: Path, tensors: dict[str, Tensor], metadata: d
     write_atomically(path, save({name: value.contiguous() for name, value in tensors.items()}, metadata))
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes beside `path`, then moves over it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Writes beside `path` and moves over it once the content is on disk: a kill leaves the old file or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            file.write(content)
+            _flush_to_disk(file)
         os.replace(temporary, path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder_to_disk(path.parent)
+
+
+def append_durably(path: Path, content: bytes) -> None:
+    """Appends to a file and returns when that is safe on disk; a kill may leave a part of the content."""
+    with path.open("ab") as file:
+        file.write(content)
+        _flush_to_disk(file)
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """The files in a folder, and in those within, whose writing was cut short by a kill."""
+    return folder.rglob(f".*{UNFINISHED}")
+
+
+def _flush_to_disk(file: io.BufferedWriter) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_folder_to_disk(folder: Path) -> None:
+    """Makes a move within a folder outlive a power failure, where the system can open folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_metrics(path: Path) -> Metrics:
+    """The columns of a `metrics.csv`, without a last line that a kill cut short.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    return _parsed(path, _csv)
 
 
 def _parsed(path: Path, parse: Callable[[Path], _T]) -> _T:
     try:
         return parse(path)
     except (OSError, ValueError, csv.Error, yaml.YAMLError, SafetensorError) as error:
-        raise RecordError(f"cannot read {path}: {error}") from error
+        reason = " ".join(str(error).split())
+        remedy = REMEDIES.get(path.name)
+        advice = "" if remedy is None else f"; {remedy}"
+        raise RecordError(f"cannot read {path}: {reason}{advice}") from error
 
 
 def _parsed_if_there(path: Path, parse: Callable[[Path], dict[str, _T]]) -> dict[str, _T]:
@@ -126,7 +180,7 @@ def _mapping(content: object) -> dict[str, Any]:
 
 def _csv(path: Path) -> Metrics:
     with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
+        rows = csv.reader(line for line in file if line.endswith("\n"))
         names = next(rows, [])
         if "epoch" not in names:
             raise ValueError("the first line names no column 'epoch'")
@@ -136,7 +190,14 @@ def _csv(path: Path) -> Metrics:
                 raise ValueError(f"line {rows.line_num} has {len(row)} cells, expected {len(columns)}")
             for column, cell in zip(columns.values(), row, strict=True):
                 column.append(float(cell) if cell.strip() else None)
+    _require_ascending(columns["epoch"])
     return columns
+
+
+def _require_ascending(epochs: list[float | None]) -> None:
+    for number, (before, after) in enumerate(itertools.pairwise([0, *epochs]), start=2):
+        if before is None or after is None or after <= before:
+            raise ValueError(f"line {number} is out of order: epoch {after} after epoch {before}")
 
 
 def _pictures(path: Path) -> dict[str, Tensor]:

@@ -14,7 +14,8 @@ from silentgrad.records import write_tensors_atomically
 from silentgrad.reports import write_report
 from silentgrad.reports.figures import samples
 from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
-from silentgrad.training.run import bits_per_dimension, first_process, pictures
+from silentgrad.training.folder import first_process, is_finished
+from silentgrad.training.run import bits_per_dimension, pictures
 
 console = Console()
 FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
@@ -45,10 +46,15 @@ def train(
             raise RunError("--resume needs --folder: which run to go on with")
         data, model, train = read_config(folder)
     folder = folder or next_folder(data.name)
+    finished = resume and is_finished(folder)
     summary = train_model(data, model, train, folder, resume, quiet)
     if not first_process():
         return
-    page = write_report(folder)
+    if finished:
+        console.print(f"{folder} is finished: nothing was trained", soft_wrap=True, highlight=False)
+    page = folder / "report.html"
+    if not finished or not page.exists():
+        write_report(folder)
     limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
     console.print(
         f"test BPD [bold]{summary['bpd']:.4f}[/bold]{limit}   MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}   "

@@ -1,5 +1,7 @@
 """A dataset as Lightning's Trainer takes it."""
 
+import hashlib
+from functools import cached_property
 from pathlib import Path
 
 import lightning
@@ -7,8 +9,11 @@ from torch import Tensor
 
 from silentgrad.data import sources
 from silentgrad.data.catalogue import load
+from silentgrad.data.formats import DataError
 from silentgrad.data.images import Images
 from silentgrad.data.loader import Batches, Together
+
+HASHED_BYTES = 2**28  # of a split; of a larger one a part is hashed, evenly spread over its images
 
 
 class ImageData(lightning.LightningDataModule):
@@ -43,6 +48,28 @@ class ImageData(lightning.LightningDataModule):
     def setup(self, stage: str = "fit") -> None:
         if not hasattr(self, "images"):
             self.images = load(self.dataset, self.root)
+
+    @cached_property
+    def checksum(self) -> str:
+        """What tells these images from others, wherever they lie."""
+        digest = hashlib.sha256(str(self.images.levels).encode())
+        for split in (self.images.train, self.images.valid, self.images.test):
+            digest.update(str(tuple(split.shape)).encode())
+            step = 1 + split.nbytes // HASHED_BYTES
+            digest.update(split[::step].cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def state_dict(self) -> dict[str, str]:
+        """What Lightning stores in a checkpoint."""
+        return {"checksum": self.checksum}
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        """Refuses to go on with other images than those a checkpoint was made with."""
+        if state["checksum"] != self.checksum:
+            raise DataError(
+                f"the images of {self.dataset} are not those that the run was started with: "
+                "put them back, or start another run with another --folder"
+            )
 
     def train_dataloader(self) -> Batches | Together:
         batches = self._batches(self.images.train, shuffle=True)

@@ -1,14 +1,12 @@
 """The weights of a run as they were at some time: at its end, at its best or last epoch, at an epoch that was kept."""
 
-import pickle
 from pathlib import Path
-
-import torch
 
 from silentgrad.data import Images
 from silentgrad.models import GuidedVAE
 from silentgrad.training.build import build_model
-from silentgrad.training.run import RunError, load_run, load_weights, read_config
+from silentgrad.training.run import load_run, load_weights, read_config
+from silentgrad.training.saving import RunError, model_weights, read_checkpoint
 
 
 def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[GuidedVAE, int]:
@@ -32,12 +30,9 @@ def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[Guid
 
 def _from_lightning(folder: Path, path: Path, images: Images) -> tuple[GuidedVAE, int]:
     vae = build_model(read_config(folder).model, images.event_shape, images.levels)
+    state = read_checkpoint(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        weights = {name: value for name, value in state["state_dict"].items() if name.startswith("model.")}
-        vae.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
-    except FileNotFoundError:
-        raise RunError(f"there is no checkpoint {path}") from None
-    except (KeyError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        vae.load_state_dict(model_weights(state))
+    except RuntimeError as error:
         raise RunError(f"{path} is no checkpoint of the model in {folder} on {images.name}: {error}") from None
     return vae.eval(), state["epoch"] + 1

@@ -2,10 +2,13 @@
 
 Everything random is a function of (seed, epoch, batch): the order of images, the dequantisation noise, the latents. A
 run that was interrupted and resumed from the last finished epoch therefore ends with the same bits, and several
-processes see the noise of one.
+processes see the noise of one. The draws of validation and test are a function of (seed, stage, batch), so that weights
+have one figure each.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import lightning
@@ -17,13 +20,13 @@ from torchmetrics import SumMetric
 
 from silentgrad.data import Together, dequantise
 from silentgrad.decoders import LinearGaussian, LinearPrecisionGaussian
-from silentgrad.errors import SilentgradError
+from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.models import GuidedVAE, evaluate
 from silentgrad.schedules import Schedule
 from silentgrad.training.config import TrainConfig
 
 ADVICE = "Try a lower --train.lr or --train.lr_precision, or --train.clip 1.0. The last finished epoch is saved."
-JUDGED, FAR = "judged_bpd", 1e6  # the figure that the best epoch is chosen by
+STAGES = ("train", "valid", "test")
 ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used
 
 
@@ -87,9 +90,10 @@ class TrainingPlan(lightning.LightningModule):
 
     def training_step(self, together: list[tuple[int, Tensor]]) -> None:
         wrapped: Any = self.optimizers()
-        # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
-        losses = [self._descend(batch, wrapped.optimizer) for batch in together[:-1]]
-        losses.append(self._descend(together[-1], wrapped))
+        with self._noticing_divergence():
+            # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
+            losses = [self._descend(batch, wrapped.optimizer) for batch in together[:-1]]
+            losses.append(self._descend(together[-1], wrapped))
         mean = torch.stack(losses).mean()
         if not mean.isfinite():
             batch = together[-1][0]
@@ -121,9 +125,7 @@ class TrainingPlan(lightning.LightningModule):
 
     def _dequantised(self, batch: tuple[int, Tensor], stage: str) -> Tensor:
         index, images = batch
-        seed = mixed(
-            self.config.seed, self.epoch if stage == "train" else 0, ("train", "valid", "test").index(stage), index
-        )
+        seed = mixed(self.config.seed, self.epoch if stage == "train" else 0, STAGES.index(stage), index)
         generator = torch.Generator(images.device).manual_seed(seed)
         if self.trainer.world_size == 1:
             return dequantise(images, self.levels, generator).to(self.dtype)
@@ -139,7 +141,10 @@ class TrainingPlan(lightning.LightningModule):
 
     def _measure(self, batch: tuple[int, Tensor], stage: str) -> None:
         x = self._dequantised(batch, stage)
-        result = evaluate(self.model, x, self.iwae_samples if stage == "test" else 1)
+        # The latents' draws are a function of the batch too, whatever was drawn before it.
+        torch.manual_seed(mixed(self.config.seed, 0, STAGES.index(stage), batch[0], 1 + self.global_rank))
+        with self._noticing_divergence():
+            result = evaluate(self.model, x, self.iwae_samples if stage == "test" else 1)
         self.elbo.update(result.elbo)
         self.squared_error.update(result.squared_error)
         self.kld.update(result.kld)
@@ -148,6 +153,17 @@ class TrainingPlan(lightning.LightningModule):
             self.kld_per_latent = torch.zeros_like(result.kld_per_latent)
         self.kld_per_latent += result.kld_per_latent
         self.outputs = x[0].numel()
+
+    @contextlib.contextmanager
+    def _noticing_divergence(self) -> Iterator[None]:
+        """A latent (torch.distributions) or a decoder may meet NaN before the loss does."""
+        try:
+            yield
+        except ValueError as error:
+            if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
+                raise
+            reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
+            raise DivergedError(f"{reason} (in epoch {self.epoch}). {ADVICE}") from error
 
     def _summarise(self, stage: str) -> None:
         sums = (self.elbo, self.squared_error, self.kld, self.images)
@@ -165,10 +181,16 @@ class TrainingPlan(lightning.LightningModule):
         if not math.isfinite(bpd) and not self.trainer.sanity_checking:
             raise DivergedError(f"{stage} BPD is {bpd} after epoch {self.epoch}. {ADVICE}")
         self.log(f"{stage}_bpd", torch.tensor(bpd, dtype=torch.float64), prog_bar=True, sync_dist=False)
-        if stage == "valid":
-            # A model with another variance than the last epoch's is another model: nearer ones come first.
-            distance = self.variance(self.epoch) - self.variance(self.config.epochs)
-            self.log(JUDGED, torch.tensor(bpd + FAR * distance, dtype=torch.float64), sync_dist=False)
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """What the best epoch is chosen by: the lowest comes first.
+
+        A model with another variance than the last epoch's is another model, so that nearness to it counts before the
+        validation BPD.
+        """
+        distance = abs(self.variance(self.epoch) - self.variance(self.config.epochs))
+        return distance, self.figures["valid_bpd"]
 
 
 def mixed(*numbers: int) -> int:

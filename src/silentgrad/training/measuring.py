@@ -93,10 +93,16 @@ class GradientVarianceLog(lightning.Callback):
         self.every, self.batches, self.draws = every, batches, draws
         self.rows: list[Row] = []
 
-    def on_train_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        if self.path.exists():
-            with self.path.open(newline="") as file:
-                self.rows = [row for row in csv.DictReader(file) if int(row["epoch"]) <= trainer.current_epoch]
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far: a resumed run restores the file from its checkpoint, without rows of unfinished epochs."""
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = state["rows"]
+
+    def on_fit_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and self.rows:
+            write_rows(self.path, self.rows)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if not trainer.is_global_zero or not isinstance(plan, TrainingPlan) or plan.epoch % self.every:

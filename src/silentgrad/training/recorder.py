@@ -6,14 +6,15 @@ import io
 import platform
 import sys
 import time
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 
-from silentgrad.records import write_atomically, write_tensors_atomically
+from silentgrad.records import append_durably, write_atomically, write_tensors_atomically
 from silentgrad.training.loop import TrainingPlan
 
 COLUMNS = (
@@ -23,41 +24,68 @@ COLUMNS = (
 
 
 class Recorder(lightning.Callback):
-    """Writes `metrics.csv`, the whole file each epoch and atomically, so that a kill leaves a complete one.
+    """Appends a row to `metrics.csv` every epoch.
 
-    A resumed run keeps the rows of the epochs it does not repeat.
+    A checkpoint holds the rows of its epochs too. From them a resumed run restores the file: without the row of an
+    epoch that a kill left unfinished, and with those that were lost.
+
+    Args:
+        folder: The run's.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metrics.csv"
-        self.rows: list[dict[str, Any]] = []
-        self.before = 0.0
-
-    def on_train_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        if self.path.exists():
-            with self.path.open(newline="") as file:
-                self.rows = [row for row in csv.DictReader(file) if int(row["epoch"]) <= trainer.current_epoch]
-            self.before = float(self.rows[-1]["seconds"]) if self.rows else 0.0
+        self.lines = [_csv_line(COLUMNS)]
+        self.before = 0.0  # seconds of earlier processes, up to the epoch that this one goes on from
         self.start = time.perf_counter()
 
+    @property
+    def seconds(self) -> float:
+        """The time that the run has taken so far, over all processes that went on with it."""
+        return self.before + time.perf_counter() - self.start
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"text": "".join(self.lines), "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lines = state["text"].splitlines(keepends=True)
+        self.before = state["seconds"]
+
+    def on_fit_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        content = "".join(self.lines).encode()
+        if len(self.lines) > 1 and not self._starts_with(content):
+            warnings.warn(f"{self.path} was damaged; its rows are restored from the last checkpoint", stacklevel=2)
+        write_atomically(self.path, content)
+
+    def _starts_with(self, content: bytes) -> bool:
+        try:
+            return self.path.read_bytes().startswith(content)
+        except OSError:
+            return False
+
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        if not trainer.is_global_zero or not isinstance(plan, TrainingPlan):
+        if not isinstance(plan, TrainingPlan):
             return
         row = {
             "epoch": plan.epoch,
-            "seconds": round(self.before + time.perf_counter() - self.start, 3),
+            "seconds": round(self.seconds, 3),
             **plan.figures,
             "train_loss": torch.stack(plan.losses).double().mean().item(),
             "w_lin": plan.model.w_lin(plan.epoch),
             "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
         }
-        self.rows.append(row)
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_atomically(self.path, text.getvalue().encode())
+        self.lines.append(_csv_line([row.get(column, "") for column in COLUMNS]))
+        if trainer.is_global_zero:
+            append_durably(self.path, self.lines[-1].encode())
+
+
+def _csv_line(cells: Iterable[object]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
 
 
 class Keeper(lightning.Callback):

@@ -1,9 +1,9 @@
 """A training run from start to finish: a folder with everything about it."""
 
 import contextlib
+import errno
 import logging
 import math
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,32 +11,30 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+import yaml  # type: ignore[import-untyped]
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.data import ImageData, Images, dequantise
-from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import prior_of
 from silentgrad.ppca import ppca_bound
-from silentgrad.records import write_atomically, write_json_atomically, write_tensors_atomically
+from silentgrad.records import read_json, write_json_atomically, write_tensors_atomically
 from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
-from silentgrad.training.loop import ADVICE, JUDGED, DivergedError, TrainingPlan, mixed
+from silentgrad.training.folder import SUMMARY, is_finished, make_folder, prepare_resuming
+from silentgrad.training.loop import TrainingPlan, mixed
 from silentgrad.training.measuring import GradientVarianceLog
-from silentgrad.training.recorder import Keeper, Recorder, environment
+from silentgrad.training.recorder import Keeper, Recorder
+from silentgrad.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PICTURES, SAMPLES = 16, 64
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
-
-
-class RunError(SilentgradError):
-    """A run's folder is not what it has to be."""
 
 
 def train_model(
@@ -55,13 +53,15 @@ def train_model(
         model: Which model.
         train: How to train.
         folder: Where the run goes; it must not exist, unless `resume`.
-        resume: Go on from the last finished epoch of the run in `folder`.
+        resume: Go on from the last finished epoch of the run in `folder`; of a finished run nothing is changed.
         quiet: No progress bar.
         callbacks: More of Lightning's callbacks.
 
     Returns:
         The summary, as in the folder's `summary.json`.
     """
+    if resume and is_finished(folder):
+        return read_json(folder / SUMMARY)
     # One at a time with several processes: their gradients are averaged once per step of Lightning's loop.
     together = TOGETHER if train.devices == 1 else 1
     images = ImageData(data.name, data.root, data.batch_size, train.seed, together)
@@ -70,20 +70,25 @@ def train_model(
     vae = build_model(model, images.images.event_shape, images.images.levels)
     logger = _logger(train, folder)
     # Only now, so that what cannot be trained leaves no folder behind.
-    checkpoint = _prepare(folder, Settings(data, model, train), resume)
+    checkpoint = None
+    if resume:
+        checkpoint = prepare_resuming(folder, vae, images)
+    else:
+        make_folder(folder, Settings(data, model, train))
     if checkpoint is None:
         _start_from_data(vae, model, images.images, train.seed)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
-    start = time.perf_counter()
-    with _without_known_remarks():
-        trainer = _trainer(train, folder, quiet, callbacks, logger)
-        with _failures_in_users_terms(plan, folder):
-            trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+    recorder, checkpoints = Recorder(folder), Checkpoints(folder)
+    with _without_known_remarks(), _failures_in_users_terms(folder):
+        trainer = _trainer(train, folder, quiet, [recorder, *callbacks, checkpoints], logger)
+        trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
         plan.iwae_samples = train.iwae_samples
-        trainer.test(plan, datamodule=images, verbose=False, ckpt_path=_best(folder), weights_only=True)
-    if trainer.is_global_zero:
-        _finish(folder, plan, images.images, model, time.perf_counter() - start)
-    return plan.figures
+        vae.load_state_dict(model_weights(read_checkpoint(checkpoints.paths.best)))
+        trainer.test(plan, datamodule=images, verbose=False)
+        summary = _summary(plan, images.images, model, checkpoints.best_epoch, recorder.seconds)
+        if trainer.is_global_zero:
+            _finish(folder, plan.model, images.images, summary)
+    return summary
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: int) -> None:
@@ -94,22 +99,17 @@ def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: i
 
 
 @contextlib.contextmanager
-def _failures_in_users_terms(plan: TrainingPlan, folder: Path) -> Iterator[None]:
+def _failures_in_users_terms(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        remedy = "make room" if error.errno in NO_ROOM else "put that right"
         raise RunError(
-            f"cannot write to {folder}: {error.strerror or error}. All epochs up to the last checkpoint are safe: "
-            "make room, then go on with --resume true"
+            f"cannot write to {error.filename or folder}: {error.strerror or error}. All epochs up to the last "
+            f"checkpoint are safe: {remedy}, then go on with --folder {folder} --resume true"
         ) from error
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
-    except ValueError as error:
-        if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
-            raise
-        # a latent (torch.distributions) or a decoder met NaN before the loss did
-        reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
-        raise DivergedError(f"{reason} (in epoch {plan.epoch}). {ADVICE}") from error
 
 
 def load_run(folder: Path, images: Images) -> GuidedVAE:
@@ -127,7 +127,7 @@ def load_weights(folder: Path, path: Path, images: Images) -> GuidedVAE:
         vae.load_state_dict(load_file(path))
     except FileNotFoundError:
         raise RunError(f"there are no weights in {path}") from None
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     except RuntimeError as error:
         raise RunError(
@@ -141,42 +141,17 @@ def read_config(folder: Path) -> Settings:
     path = folder / "config.yaml"
     if not path.exists():
         raise RunError(f"{folder} holds no run: it has no config.yaml")
-    return read_settings(path)
-
-
-def _prepare(folder: Path, settings: Settings, resume: bool) -> Path | None:
-    """Makes the folder, or finds the checkpoint to resume from."""
-    checkpoint = folder / "checkpoints" / "last.ckpt"
-    if not first_process():
-        return checkpoint if resume and checkpoint.exists() else None
-    if resume:
-        if not (folder / "config.yaml").exists():
-            raise RunError(f"{folder} holds no run to resume")
-        return checkpoint if checkpoint.exists() else None
-    if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} exists: choose another --folder, or go on with that run by --resume true")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "config.yaml", settings.as_yaml().encode())
-    write_json_atomically(folder / "environment.json", environment())
-    return None
-
-
-def _best(folder: Path) -> Path:
-    return folder / "checkpoints" / "best.ckpt"
-
-
-def first_process() -> bool:
-    """Whether this process is the one that writes; Lightning starts the others with the same command."""
-    return bool(getattr(rank_zero_only, "rank", 0) == 0)
+    try:
+        return read_settings(path)
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error
 
 
 def _trainer(
     train: TrainConfig, folder: Path, quiet: bool, more: Sequence[Callback], logger: Logger | bool
 ) -> lightning.Trainer:
-    checkpoints = ModelCheckpoint(
-        folder / "checkpoints", filename="best", monitor=JUDGED, save_last=True, enable_version_counter=False
-    )
-    callbacks: list[Callback] = [checkpoints, Recorder(folder), Keeper(folder, train.keep), *more]
+    callbacks: list[Callback] = [Keeper(folder, train.keep), *more]
     callbacks += [GradientVarianceLog(folder, train.variance_every)] if train.variance_every else []
     callbacks += [] if quiet else [RichProgressBar()]
     return lightning.Trainer(
@@ -186,6 +161,7 @@ def _trainer(
         precision=train.precision,
         max_epochs=train.epochs,
         callbacks=callbacks,
+        plugins=[AtomicCheckpointIO()],
         logger=logger,
         enable_progress_bar=not quiet,
         enable_model_summary=False,
@@ -238,23 +214,25 @@ def bits_per_dimension(nats: float, images: Images) -> float:
     return -nats / (images.event_shape.numel() * math.log(2)) + math.log2(images.levels)
 
 
-def _finish(folder: Path, plan: TrainingPlan, images: Images, model: ModelConfig, seconds: float) -> None:
+def _summary(plan: TrainingPlan, images: Images, model: ModelConfig, best_epoch: int, seconds: float) -> dict[str, Any]:
     figures = {name.removeprefix("test_"): value for name, value in plan.figures.items()}
     limit = limit_bpd(model, images)
-    summary: dict[str, Any] = {
+    return {
         **figures,
         **({} if limit is None else {"limit_bpd": limit}),
         "seconds": round(seconds, 1),
-        "epochs": plan.trainer.max_epochs,
-        "best_epoch": int(torch.load(_best(folder), weights_only=True, mmap=True)["epoch"]) + 1,
+        "epochs": plan.config.epochs,
+        "best_epoch": best_epoch,
         "train_images": len(images.train),
         "parameters": sum(p.numel() for p in plan.model.parameters()),
     }
-    plan.figures = summary
-    vae = plan.model.cpu().eval()
+
+
+def _finish(folder: Path, model: GuidedVAE, images: Images, summary: dict[str, Any]) -> None:
+    vae = model.cpu().eval()
     write_tensors_atomically(folder / "model.safetensors", vae.state_dict())
     write_tensors_atomically(folder / "pictures.safetensors", pictures(vae, images))
-    write_json_atomically(folder / "summary.json", summary)
+    write_json_atomically(folder / SUMMARY, summary)
 
 
 @torch.no_grad()
