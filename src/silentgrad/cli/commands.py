@@ -1,22 +1,36 @@
 """The commands as functions."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from silentgrad.cli.options import require_folder, require_output
 from silentgrad.data import NAMES, dequantise, load
 from silentgrad.data.catalogue import check, describe
 from silentgrad.models import evaluate as evaluate_batch
 from silentgrad.records import write_tensors_atomically
 from silentgrad.reports import write_report
 from silentgrad.reports.figures import samples
-from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
+from silentgrad.training import (
+    DataConfig,
+    ModelConfig,
+    RunError,
+    Settings,
+    TrainConfig,
+    load_run,
+    read_config,
+    train_model,
+)
+from silentgrad.training.config import GROUPS
+from silentgrad.training.ranges import COUNT, SEED, Range, require
 from silentgrad.training.run import bits_per_dimension, first_process, pictures
 
 console = Console()
+MOST_SAMPLES = 10_000  # images on one picture
 FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
 
 
@@ -43,8 +57,9 @@ def train(
     if resume:
         if folder is None:
             raise RunError("--resume needs --folder: which run to go on with")
-        data, model, train = read_config(folder)
+        data, model, train = _resumed(folder, Settings(data, model, train))
     folder = folder or next_folder(data.name)
+    require_folder(folder)
     summary = train_model(data, model, train, folder, resume, quiet)
     if not first_process():
         return
@@ -57,6 +72,16 @@ def train(
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
 
 
+def _resumed(folder: Path, given: Settings) -> Settings:
+    """The settings that a run was started with; others than those may not be given."""
+    before = read_config(folder)
+    for group, standard in GROUPS.items():
+        for name, value in asdict(getattr(given, group)).items():
+            if value not in (getattr(standard(), name), getattr(getattr(before, group), name)):
+                raise RunError(f"--resume goes on with the settings of {folder}: leave out --{group}.{name} {value}")
+    return before
+
+
 def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
     """Measures a finished run on the test images of its own dataset, or of another of the same shape.
 
@@ -66,6 +91,7 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         root: Folder that holds the datasets.
         samples: Of the importance-weighted bound; 1 is the ELBO.
     """
+    require("--samples", samples, COUNT)
     config, _, train_config = read_config(run)
     images = load(data or config.name, root or config.root)
     vae = load_run(run, images)
@@ -89,8 +115,9 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         output: A .safetensors file for the pictures; the run's own if absent.
     """
     config, _, _ = read_config(run)
-    images = load(data or config.name, root or config.root)
     path = output or run / "pictures.safetensors"
+    require_output(path, ".safetensors")
+    images = load(data or config.name, root or config.root)
     write_tensors_atomically(path, pictures(load_run(run, images), images))
     if output is None:
         console.print(f"report: {write_report(run)}", soft_wrap=True, highlight=False)
@@ -107,14 +134,17 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
         seed: Of the draws.
         output: A .png file; samples.png in the run's folder if absent.
     """
+    require("--count", count, Range(1, MOST_SAMPLES))
+    require("--seed", seed, SEED)
     config, model, _ = read_config(run)
+    path = output or run / "samples.png"
+    require_output(path, ".png")
     vae = load_run(run, load(config.name, config.root))
     torch.manual_seed(seed)
     shape = (count, model.latent_dim)
     z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
     with torch.no_grad():
         images = vae.decoder(z).mean
-    path = output or run / "samples.png"
     samples({"samples": images}).savefig(path)
     console.print(f"samples: {path}", soft_wrap=True, highlight=False)
 

@@ -1,16 +1,18 @@
 """From the command line's words to a command, and from an error to a message."""
 
 import os
+import re
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from rich.console import Console
 from rich.markup import escape
 
 import silentgrad
 from silentgrad.cli import commands, compare, export, measure, recipes, reproduce, sweep
 from silentgrad.errors import SilentgradError
+from silentgrad.training.config import plainly
 from silentgrad.training.recipes import recipe_path
 
 COMMANDS: dict[str, Any] = {
@@ -29,19 +31,45 @@ COMMANDS: dict[str, Any] = {
 }
 
 
+class UsageError(SilentgradError):
+    """The command line cannot be understood."""
+
+
+class Parser(ArgumentParser):
+    """A parser that says what is wrong, instead of listing everything that would be right."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        parser = getattr(ex, "subcommand_parser", None) or self
+        raise UsageError(f"{_without_imports(plainly(message))}\n{parser.prog} --help tells what there is") from ex
+
+
+def _without_imports(message: str) -> str:
+    """A refused import, told as what it means here."""
+    return re.sub(r"Importing '(.*?)' is not allowed.*", r"\1 is no setting (a file has to be given as ./\1)", message)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The `silentgrad` command."""
+    set_parsing_settings(import_path_denylist=["*"])  # a setting is a value, never the name of something to import
     try:
         words = compare.with_list_of_runs(with_recipe(sys.argv[1:] if arguments is None else arguments))
-        auto_cli(COMMANDS, args=words, prog="silentgrad", description=silentgrad.__doc__)
+        auto_cli(COMMANDS, args=words, parser_class=Parser, prog="silentgrad", description=silentgrad.__doc__)
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
-        Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(1) from None
+        _fail(str(error), code=2 if isinstance(error, UsageError) else 1)
+    except RecursionError:
+        if os.environ.get("SILENTGRAD_DEBUG"):
+            raise
+        _fail("an option or the file of --config is nested too deeply", code=2)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")
         raise SystemExit(130) from None
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(message)}", highlight=False, soft_wrap=True)
+    raise SystemExit(code) from None
 
 
 def with_recipe(words: list[str]) -> list[str]:

@@ -7,11 +7,14 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from silentgrad.cli.options import require_folder
 from silentgrad.data import NAMES
 from silentgrad.experiments.sweep import PATIENCE, Grid, Sweep, run_sweep, search_space
 from silentgrad.reports.html import duration
 from silentgrad.reports.sweep import best_trial, points_done, read_sweep, setting, write_sweep_page
 from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.training.machine import require_machine
+from silentgrad.training.ranges import COUNT, ConfigError, require
 
 console = Console()
 
@@ -47,11 +50,18 @@ def sweep(
         quiet: No progress bars.
     """
     around = Settings(data, model, train)
+    around.validate()
+    require_machine(train)
+    require("--trials", trials, COUNT)
     names = [name.strip() for name in over.split(",")]
     space = search_space(names, grid, around)
     stem = data.name if data.name in NAMES else Path(data.name).stem
     name = study or "-".join([stem, *names])
+    if study is not None and study != Path(study).name:
+        raise ConfigError(f"--study has to be a plain name, without folders; got {study!r}")
     plan = Sweep(name, around, space, folder or Path("sweeps") / name)
+    _require_points(plan)
+    require_folder(plan.folder)
     _say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
     try:
         for trial in run_sweep(plan, storage or f"sqlite:///{plan.folder / 'study.db'}", trials, quiet):
@@ -63,6 +73,16 @@ def sweep(
     for text in closing(read_sweep(plan.folder), plan.folder):
         _say(text)
     _say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _require_points(plan: Sweep) -> None:
+    """Refuses a value of the grid that no run can be made with."""
+    for name, values in plan.space.items():
+        for value in values:
+            try:
+                plan.at({name: value}).validate()
+            except ConfigError as error:
+                raise ConfigError(f"--grid.{name} {value}: {error}") from None
 
 
 def line(trial: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from silentgrad.records import write_atomically
 from silentgrad.training.build import build_estimator
 from silentgrad.training.config import EstimatorName, ModelConfig
 from silentgrad.training.loop import TrainingPlan, mixed
+from silentgrad.training.ranges import ConfigError
 
 Row = dict[str, Any]
 PAPERS: dict[LatentFamily, list[EstimatorName]] = {
@@ -47,10 +48,19 @@ def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, ep
     names = names or (sampling if config.nonlinear else ["exact", *sampling])
     if "none" in names:
         raise DomainError("none is no estimator: leave it out of --estimators")
-    found = [build_estimator(dataclasses.replace(config, estimator=name)) for name in names]
+    found = [_estimator(config, name) for name in names]
     for estimator in found:
         estimator.on_epoch(epoch)
     return found
+
+
+def _estimator(config: ModelConfig, name: EstimatorName) -> Estimator:
+    chosen = dataclasses.replace(config, estimator=name)
+    try:
+        chosen.validate()
+    except ConfigError as error:
+        raise ConfigError(f"--estimators {name} does not go with this run: {error}") from None
+    return build_estimator(chosen)
 
 
 def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:

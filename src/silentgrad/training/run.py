@@ -28,6 +28,7 @@ from silentgrad.records import write_atomically, write_json_atomically, write_te
 from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
 from silentgrad.training.loop import ADVICE, JUDGED, DivergedError, TrainingPlan, mixed
+from silentgrad.training.machine import require_machine, require_shares
 from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder, environment
 
@@ -62,15 +63,19 @@ def train_model(
     Returns:
         The summary, as in the folder's `summary.json`.
     """
+    settings = Settings(data, model, train)
+    settings.validate()
+    require_machine(train)
     # One at a time with several processes: their gradients are averaged once per step of Lightning's loop.
     together = TOGETHER if train.devices == 1 else 1
     images = ImageData(data.name, data.root, data.batch_size, train.seed, together)
     images.setup()
+    require_shares(settings, images.images)
     torch.manual_seed(mixed(train.seed, 0))
     vae = build_model(model, images.images.event_shape, images.images.levels)
     logger = _logger(train, folder)
     # Only now, so that what cannot be trained leaves no folder behind.
-    checkpoint = _prepare(folder, Settings(data, model, train), resume)
+    checkpoint = _prepare(folder, settings, resume)
     if checkpoint is None:
         _start_from_data(vae, model, images.images, train.seed)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
