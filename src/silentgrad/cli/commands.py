@@ -11,6 +11,7 @@ from rich.table import Table
 from silentgrad.cli.options import require_folder, require_output
 from silentgrad.data import NAMES, dequantise, load
 from silentgrad.data.catalogue import check, describe
+from silentgrad.models import GuidedVAE
 from silentgrad.models import evaluate as evaluate_batch
 from silentgrad.records import write_tensors_atomically
 from silentgrad.reports import write_report
@@ -66,8 +67,9 @@ def train(
     page = write_report(folder)
     limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
     console.print(
-        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{limit}   MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}   "
-        f"active latents {summary['active']}   {summary['seconds']:.0f} s"
+        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{_bound(train.iwae_samples)}{limit}   MSE {summary['mse']:.3f}   "
+        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {summary['seconds']:.0f} s",
+        soft_wrap=True,
     )
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
 
@@ -89,7 +91,7 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         run: The run's folder.
         data: Another dataset's name or path.
         root: Folder that holds the datasets.
-        samples: Of the importance-weighted bound; 1 is the ELBO.
+        samples: Of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
     require("--samples", samples, COUNT)
     config, _, train_config = read_config(run)
@@ -98,11 +100,24 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
     torch.manual_seed(train_config.seed)
     totals = torch.zeros(3, dtype=torch.float64)
     for batch in images.test.split(500):
-        result = evaluate_batch(vae, dequantise(batch, images.levels), samples)
+        x = dequantise(batch, images.levels).to(_dtype(vae))
+        result = evaluate_batch(vae, x, samples)
         totals += torch.stack([result.elbo, result.squared_error, result.kld]).double()
     elbo, error, kld = (totals / len(images.test)).tolist()
     bpd = bits_per_dimension(elbo, images)
-    console.print(f"test BPD [bold]{bpd:.4f}[/bold]   MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}")
+    console.print(
+        f"test BPD [bold]{bpd:.4f}[/bold]{_bound(samples)}   MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}",
+        soft_wrap=True,
+    )
+
+
+def _bound(samples: int) -> str:
+    """What a BPD was computed from, where that is not the ELBO."""
+    return "" if samples == 1 else f" (importance-weighted bound, {samples} samples)"
+
+
+def _dtype(vae: GuidedVAE) -> torch.dtype:
+    return next(vae.parameters()).dtype
 
 
 def reconstruct(run: Path, data: str | None = None, root: Path | None = None, output: Path | None = None) -> None:
@@ -144,7 +159,7 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     shape = (count, model.latent_dim)
     z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
     with torch.no_grad():
-        images = vae.decoder(z).mean
+        images = vae.decoder(z.to(_dtype(vae))).mean
     samples({"samples": images}).savefig(path)
     console.print(f"samples: {path}", soft_wrap=True, highlight=False)
 

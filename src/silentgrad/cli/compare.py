@@ -8,8 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from silentgrad.cli.options import require_folder
 from silentgrad.reports.compare import write_comparison
 from silentgrad.reports.html import number
+from silentgrad.training.ranges import ConfigError
 
 OPTIONS_WITH_VALUES = ("--output", "--config")
 
@@ -21,6 +23,9 @@ def compare(runs: list[str], output: Path = Path("compare.html")) -> None:
         runs: The runs' folders, one after the other.
         output: The page.
     """
+    require_folder(output.parent, "--output")
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder: give an .html file")
     figures, settings = write_comparison([Path(run) for run in runs], output)
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for name in figures.names:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silentgrad.cli.options import require_folder
 from silentgrad.training.export import export_run
 
 
@@ -15,6 +16,7 @@ def export(run: Path, folder: Path | None = None) -> None:
         folder: Where the files go; the folder export in the run's if absent.
     """
     output = folder or run / "export"
+    require_folder(output)
     differences = export_run(run, output)
     console = Console()
     for name, difference in differences.items():

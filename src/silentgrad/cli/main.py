@@ -38,14 +38,25 @@ class UsageError(SilentgradError):
 class Parser(ArgumentParser):
     """A parser that says what is wrong, instead of listing everything that would be right."""
 
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().parse_args(*args, **kwargs)
+        except RecursionError as error:
+            self.error("an option or the file of --config is nested too deeply", error)
+        except UnicodeDecodeError as error:
+            self.error(f"the file of --config is no text: {error}", error)
+        except ValueError as error:  # an import that was denied, among others
+            self.error(str(error), error)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         parser = getattr(ex, "subcommand_parser", None) or self
-        raise UsageError(f"{_without_imports(plainly(message))}\n{parser.prog} --help tells what there is") from ex
+        command = parser.prog.replace(" [options]", "")
+        raise UsageError(f"{_without_imports(plainly(message)).strip()}\n{command} --help lists the options") from ex
 
 
 def _without_imports(message: str) -> str:
     """A refused import, told as what it means here."""
-    return re.sub(r"Importing '(.*?)' is not allowed.*", r"\1 is no setting (a file has to be given as ./\1)", message)
+    return re.sub(r"Importing '(.*?)' is not allowed.*", r"\1 is no setting; a file is given as ./\1", message)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,19 +68,11 @@ def main(arguments: list[str] | None = None) -> None:
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
-        _fail(str(error), code=2 if isinstance(error, UsageError) else 1)
-    except RecursionError:
-        if os.environ.get("SILENTGRAD_DEBUG"):
-            raise
-        _fail("an option or the file of --config is nested too deeply", code=2)
+        Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")
         raise SystemExit(130) from None
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(message)}", highlight=False, soft_wrap=True)
-    raise SystemExit(code) from None
 
 
 def with_recipe(words: list[str]) -> list[str]:

@@ -55,7 +55,7 @@ def reproduce(
         raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
-    require_machine(TrainConfig(accelerator=accelerator))
+    require_machine(TrainConfig(accelerator=accelerator), "--")
     folder = folder or Path("reproduce") / scale
     require_folder(folder)
     at_once = jobs if jobs is not None else (os.cpu_count() or 1 if accelerator in ("cpu", "auto") else 1)

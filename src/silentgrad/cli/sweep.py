@@ -6,10 +6,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from silentgrad.cli.options import require_folder
 from silentgrad.data import NAMES
-from silentgrad.experiments.sweep import PATIENCE, Grid, Sweep, run_sweep, search_space
+from silentgrad.experiments.sweep import PATIENCE, Grid, Sweep, SweepError, run_sweep, search_space
 from silentgrad.reports.html import duration
 from silentgrad.reports.sweep import best_trial, points_done, read_sweep, setting, write_sweep_page
 from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig
@@ -56,12 +58,14 @@ def sweep(
     names = [name.strip() for name in over.split(",")]
     space = search_space(names, grid, around)
     stem = data.name if data.name in NAMES else Path(data.name).stem
-    name = study or "-".join([stem, *names])
-    if study is not None and study != Path(study).name:
-        raise ConfigError(f"--study has to be a plain name, without folders; got {study!r}")
+    name = "-".join([stem, *names]) if study is None else study
+    if name != Path(name).name:
+        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {name!r}")
     plan = Sweep(name, around, space, folder or Path("sweeps") / name)
     _require_points(plan)
     require_folder(plan.folder)
+    if storage is not None:
+        _require_storage(storage)
     _say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
     try:
         for trial in run_sweep(plan, storage or f"sqlite:///{plan.folder / 'study.db'}", trials, quiet):
@@ -73,6 +77,16 @@ def sweep(
     for text in closing(read_sweep(plan.folder), plan.folder):
         _say(text)
     _say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _require_storage(url: str) -> None:
+    """Refuses a database that cannot be reached."""
+    try:
+        engine = create_engine(url)
+        engine.connect().close()
+        engine.dispose()
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        raise SweepError(f"cannot open the database of --storage: {error}") from error
 
 
 def _require_points(plan: Sweep) -> None:

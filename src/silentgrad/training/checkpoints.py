@@ -9,6 +9,7 @@ from silentgrad.data import Images
 from silentgrad.models import GuidedVAE
 from silentgrad.training.build import build_model
 from silentgrad.training.run import RunError, load_run, load_weights, read_config
+from silentgrad.training.weights import dtype_of, fill
 
 
 def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[GuidedVAE, int]:
@@ -31,11 +32,12 @@ def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[Guid
 
 
 def _from_lightning(folder: Path, path: Path, images: Images) -> tuple[GuidedVAE, int]:
-    vae = build_model(read_config(folder).model, images.event_shape, images.levels)
+    settings = read_config(folder)
+    vae = build_model(settings.model, images.event_shape, images.levels).to(dtype_of(settings.train))
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         weights = {name: value for name, value in state["state_dict"].items() if name.startswith("model.")}
-        vae.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
+        fill(vae, {name.removeprefix("model."): value for name, value in weights.items()}, path)
     except FileNotFoundError:
         raise RunError(f"there is no checkpoint {path}") from None
     except (KeyError, EOFError, RuntimeError, pickle.UnpicklingError) as error:

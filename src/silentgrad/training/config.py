@@ -286,6 +286,9 @@ def plainly(message: str) -> str:
         >>> plainly("Parser key \"train.epochs\":\n  Expected a <class 'int'>. Got value: x")
         '--train.epochs: Expected a value of type int. Got value: x'
     """
+    message = re.sub(
+        r"Does not validate against any of the Union.*?Errors:\s*- (.*?)\n.*", r"\1", message, flags=re.DOTALL
+    )
     message = re.sub(r'Parser key "([^"]+)":\s*', r"--\1: ", message)
     message = re.sub(r"typing\.Literal\[(.*?)\]", r"value among \1", message)
     return re.sub(r"<class '(\w+)'>", r"value of type \1", message)

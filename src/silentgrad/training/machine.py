@@ -15,8 +15,12 @@ from silentgrad.training.ranges import ConfigError
 REFUSALS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 
 
-def require_machine(train: TrainConfig) -> None:
+def require_machine(train: TrainConfig, prefix: str = "--train.") -> None:
     """Refuses accelerators, devices and a precision that Lightning finds no way to use here.
+
+    Args:
+        train: What is asked for.
+        prefix: How the command line's options begin.
 
     Raises:
         ConfigError: It says what Lightning says.
@@ -37,8 +41,8 @@ def require_machine(train: TrainConfig) -> None:
             )
     except REFUSALS as error:
         raise ConfigError(
-            f"this machine cannot train with --train.accelerator {train.accelerator}, --train.devices {train.devices} "
-            f"and --train.precision {train.precision}: {error}"
+            f"{prefix}accelerator {train.accelerator} (devices {train.devices}, precision {train.precision}) is not "
+            f"to be had on this machine: {error}"
         ) from error
     finally:
         log.setLevel(level)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.data import ImageData, Images, dequantise
 from silentgrad.decoders import LinearDecoder
-from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import LatentFamily
@@ -45,9 +44,12 @@ def training_batches(images: Images, size: int, count: int, seed: int) -> Iterat
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
     """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
     sampling = PAPERS[config.latent]
-    names = names or (sampling if config.nonlinear else ["exact", *sampling])
+    if names is None:
+        names = sampling if config.nonlinear else ["exact", *sampling]
+    if not names:
+        raise ConfigError("--estimators is empty: there is nothing to measure")
     if "none" in names:
-        raise DomainError("none is no estimator: leave it out of --estimators")
+        raise ConfigError("none is no estimator: leave it out of --estimators")
     found = [_estimator(config, name) for name in names]
     for estimator in found:
         estimator.on_epoch(epoch)

@@ -19,10 +19,6 @@ class Range:
         least: The lower bound.
         most: The upper bound.
         above: Whether the lower bound itself is excluded.
-
-    Example:
-        >>> print(Range(0), "|", Range(0, 1, above=True))
-        at least 0 | above 0 and at most 1
     """
 
     least: int
@@ -36,9 +32,16 @@ class Range:
             return False
         return value > self.least if self.above else value >= self.least
 
-    def __str__(self) -> str:
-        lower = f"above {self.least}" if self.above else f"at least {self.least}"
-        return lower if self.most is None else f"{lower} and at most {self.most}"
+    def bound(self, value: float) -> str:
+        """The bound that a value outside breaks.
+
+        Example:
+            >>> Range(1).bound(0), Range(0, 1, above=True).bound(0.0), Range(0, 1).bound(2.5)
+            ('at least 1', 'above 0', 'at most 1')
+        """
+        if self.most is not None and value > self.most:
+            return f"at most {self.most}"
+        return f"above {self.least}" if self.above else f"at least {self.least}"
 
 
 COUNT = Range(1, 2**31 - 1)
@@ -63,5 +66,6 @@ def require(option: str, value: float | Sequence[float] | None, allowed: Range) 
     for number in numbers:
         if number is None or number in allowed:
             continue
-        finite = "" if math.isfinite(number) else "finite and "
-        raise ConfigError(f"{option} has to be {finite}{allowed}, got {number}")
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ConfigError(f"{option} has to be a finite number, got {number}")
+        raise ConfigError(f"{option} has to be {allowed.bound(number)}, got {number}")

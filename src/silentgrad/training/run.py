@@ -31,6 +31,7 @@ from silentgrad.training.loop import ADVICE, JUDGED, DivergedError, TrainingPlan
 from silentgrad.training.machine import require_machine, require_shares
 from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder, environment
+from silentgrad.training.weights import dtype_of, fill
 
 PICTURES, SAMPLES = 16, 64
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
@@ -127,9 +128,10 @@ def load_run(folder: Path, images: Images) -> GuidedVAE:
 
 def load_weights(folder: Path, path: Path, images: Images) -> GuidedVAE:
     """The model of the run in a folder with the weights of a file, read without executing anything from it."""
-    vae = build_model(read_config(folder)[1], images.event_shape, images.levels)
+    settings = read_config(folder)
+    vae = build_model(settings.model, images.event_shape, images.levels).to(dtype_of(settings.train))
     try:
-        vae.load_state_dict(load_file(path))
+        fill(vae, load_file(path), path)
     except FileNotFoundError:
         raise RunError(f"there are no weights in {path}") from None
     except SafetensorError as error:
