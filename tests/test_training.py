@@ -203,6 +203,22 @@ def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:
     assert summary["best_epoch"] > 1
 
 
+def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
+    model = ModelConfig(latent_dim=2, hidden=[4], linear="fixed", nonlinear=False, estimator="exact", start="ppca")
+    train = TrainConfig(epochs=1, lr=1e-6, accelerator="cpu")
+    limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True)["limit_bpd"]
+    found = []
+    for samples in ("1", "30"):
+        main(["evaluate", str(tmp_path / "run"), "--samples", samples])
+        said = capsys.readouterr().out
+        assert ("(importance-weighted bound, 30 samples)" in said) == (samples == "30")
+        found.append(float(said.split()[2]))
+    elbo, weighted = found
+    dequantisation = 0.02  # another draw of its noise
+    assert limit - dequantisation < weighted < elbo - 0.1
+
+
 def test_divergence_says_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, "train", *SMALL, "--train.lr", "1e12", "--folder", str(tmp_path / "run"))
     assert "--train.lr" in said

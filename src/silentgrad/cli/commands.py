@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from silentgrad.cli.console import console, say, verbatim
 from silentgrad.cli.options import require_folder, require_output
 from silentgrad.data import NAMES, dequantise, load
 from silentgrad.data.catalogue import check, describe
@@ -30,7 +30,6 @@ from silentgrad.training.config import GROUPS
 from silentgrad.training.ranges import COUNT, SEED, Range, require
 from silentgrad.training.run import bits_per_dimension, first_process, pictures
 
-console = Console()
 MOST_SAMPLES = 10_000  # images on one picture
 FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
 
@@ -71,7 +70,7 @@ def train(
         f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {summary['seconds']:.0f} s",
         soft_wrap=True,
     )
-    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+    say(f"report: {page}")
 
 
 def _resumed(folder: Path, given: Settings) -> Settings:
@@ -105,10 +104,8 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         totals += torch.stack([result.elbo, result.squared_error, result.kld]).double()
     elbo, error, kld = (totals / len(images.test)).tolist()
     bpd = bits_per_dimension(elbo, images)
-    console.print(
-        f"test BPD [bold]{bpd:.4f}[/bold]{_bound(samples)}   MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}",
-        soft_wrap=True,
-    )
+    figures = f"MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}"
+    console.print(f"test BPD [bold]{bpd:.4f}[/bold]{_bound(samples)}   {figures}", soft_wrap=True)
 
 
 def _bound(samples: int) -> str:
@@ -135,9 +132,9 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
     images = load(data or config.name, root or config.root)
     write_tensors_atomically(path, pictures(load_run(run, images), images))
     if output is None:
-        console.print(f"report: {write_report(run)}", soft_wrap=True, highlight=False)
+        say(f"report: {write_report(run)}")
     else:
-        console.print(f"pictures: {path}", soft_wrap=True, highlight=False)
+        say(f"pictures: {path}")
 
 
 def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
@@ -161,7 +158,7 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     with torch.no_grad():
         images = vae.decoder(z.to(_dtype(vae))).mean
     samples({"samples": images}).savefig(path)
-    console.print(f"samples: {path}", soft_wrap=True, highlight=False)
+    say(f"samples: {path}")
 
 
 def data_list(root: Path | None = None) -> None:
@@ -172,7 +169,7 @@ def data_list(root: Path | None = None) -> None:
     """
     table = Table("name", "shape", "levels", "files", "found")
     for row in describe(root):
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(verbatim(cell) for cell in row))
     console.print(table)
 
 
@@ -184,7 +181,7 @@ def data_get(name: str, root: Path | None = None) -> None:
         root: Folder that holds the datasets.
     """
     images = load(name, root)
-    console.print(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
+    say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
 
 
 def data_check(name: str, root: Path | None = None) -> None:
@@ -194,7 +191,7 @@ def data_check(name: str, root: Path | None = None) -> None:
         name: One of the names that data list shows.
         root: Folder that holds the datasets.
     """
-    console.print(check(name, root))
+    say(check(name, root))
 
 
 def next_folder(name: str) -> Path:

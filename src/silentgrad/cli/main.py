@@ -7,12 +7,11 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from rich.console import Console
-from rich.markup import escape
 
 import silentgrad
 from silentgrad.cli import commands, compare, export, measure, recipes, reproduce, sweep
 from silentgrad.errors import SilentgradError
-from silentgrad.training.config import plainly
+from silentgrad.training.messages import plainly
 from silentgrad.training.recipes import recipe_path
 
 COMMANDS: dict[str, Any] = {
@@ -68,7 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
-        Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print("[red]silentgrad:[/red]", end=" ")
+        print(error, file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")

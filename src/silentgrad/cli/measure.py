@@ -3,13 +3,13 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 
 from silentgrad.analysis import Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
 from silentgrad.analysis.variance import FEWEST_BATCHES
 from silentgrad.cli.commands import next_folder
+from silentgrad.cli.console import console, say, verbatim
 from silentgrad.cli.options import require_folder, require_output
 from silentgrad.data import load
 from silentgrad.decoders.precision import Link
@@ -21,7 +21,6 @@ from silentgrad.training.config import EstimatorName
 from silentgrad.training.measuring import Row, estimators_of, rows_of, training_batches, write_rows
 from silentgrad.training.ranges import COUNT, SEED, Range, require
 
-console = Console()
 LINKS: tuple[Link, ...] = ("linear", "exp")
 
 
@@ -68,7 +67,7 @@ def variance(
     found = gradient_variance(vae, shown, draws, measured, method, epoch=epoch if guided else None, seed=seed)
     write_rows(path, rows_of(found))
     console.print(variance_table(found))
-    console.print(f"figures, and those of each layer: {path}", soft_wrap=True, highlight=False)
+    say(f"figures, and those of each layer: {path}")
 
 
 def variance_table(found: dict[str, Decomposition]) -> Table:
@@ -125,12 +124,12 @@ def bias(
         runs = [_trained(folder / link, link, data, latents, epochs, seed) for link in LINKS]
     rows: list[Row] = []
     for each in runs:
-        with console.status(f"enumerating {each}, drawing {draws:,} times"):
+        with console.status(verbatim(f"enumerating {each}, drawing {draws:,} times")):
             rows += _biases(each, images, draws, seed)
     path = folder / "bias.csv"
     write_rows(path, rows)
     console.print(bias_table(rows))
-    console.print(f"figures: {path}", soft_wrap=True, highlight=False)
+    say(f"figures: {path}")
 
 
 def bias_table(rows: list[Row]) -> Table:

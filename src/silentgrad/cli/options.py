@@ -24,11 +24,13 @@ def require_output(path: Path, suffix: str) -> None:
 
 
 def require_folder(path: Path, option: str = "--folder") -> None:
-    """Refuses a place where no folder can be made, because a file stands in the way.
+    """Refuses a place where no run can be kept: a file stands in the way, or Lightning cannot read the name.
 
     Raises:
         ConfigError: It names the option.
     """
+    if "::" in str(path):
+        raise ConfigError(f"{option} {path}: a name with :: is taken for an address; choose another")
     for place in (path, *path.parents):
         if place.exists():
             if not place.is_dir():

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
+from silentgrad.cli.console import say
 from silentgrad.cli.options import require_folder
 from silentgrad.experiments import paper
 from silentgrad.experiments.cells import Scale, fixed_cells, learned_cells
@@ -21,7 +20,6 @@ from silentgrad.training.ranges import COUNT, require
 
 What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all"]
 LEARNED = ("bpd", "kld", "mse")
-console = Console()
 
 
 def reproduce(
@@ -66,7 +64,7 @@ def reproduce(
     for name, make, write in _parts(fixed, learned, datasets, scale, root):
         if what in (name, "all"):
             page = write(write_table(folder, make(), command))
-            console.print(f"{name}: {page}", soft_wrap=True, highlight=False)
+            say(f"{name}: {page}")
 
 
 def _parts(

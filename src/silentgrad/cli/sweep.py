@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from sqlalchemy import create_engine
+from sqlalchemy import URL, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from silentgrad.cli.console import say
 from silentgrad.cli.options import require_folder
 from silentgrad.data import NAMES
 from silentgrad.experiments.sweep import PATIENCE, Grid, Sweep, SweepError, run_sweep, search_space
@@ -17,8 +16,6 @@ from silentgrad.reports.sweep import best_trial, points_done, read_sweep, settin
 from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.training.machine import require_machine
 from silentgrad.training.ranges import COUNT, ConfigError, require
-
-console = Console()
 
 
 def sweep(
@@ -59,24 +56,29 @@ def sweep(
     space = search_space(names, grid, around)
     stem = data.name if data.name in NAMES else Path(data.name).stem
     name = "-".join([stem, *names]) if study is None else study
-    if name != Path(name).name:
+    if not name or name != Path(name).name:
         raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {name!r}")
     plan = Sweep(name, around, space, folder or Path("sweeps") / name)
     _require_points(plan)
     require_folder(plan.folder)
     if storage is not None:
         _require_storage(storage)
-    _say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
+    say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
     try:
-        for trial in run_sweep(plan, storage or f"sqlite:///{plan.folder / 'study.db'}", trials, quiet):
-            _say(line(trial))
+        for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
+            say(line(trial))
             write_sweep_page(plan.folder)
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on")
+        say("interrupted; the same command goes on")
         raise SystemExit(130) from None
     for text in closing(read_sweep(plan.folder), plan.folder):
-        _say(text)
-    _say(f"page: {write_sweep_page(plan.folder)}")
+        say(text)
+    say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _own_storage(folder: Path) -> str:
+    """The URL of the sweep's own database, in which the folder's name is quoted."""
+    return URL.create("sqlite", database=str(folder / "study.db")).render_as_string(hide_password=False)
 
 
 def _require_storage(url: str) -> None:
@@ -119,7 +121,3 @@ def closing(records: dict[str, Any], folder: Path) -> Iterator[str]:
     if best is not None:
         yield f"best, {line(best)}, test BPD {best['figures']['bpd']:.4f}"
         yield f"its recipe: {folder / 'best.yaml'}"
-
-
-def _say(text: str) -> None:
-    console.print(escape(text), soft_wrap=True, highlight=False)

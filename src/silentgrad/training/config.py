@@ -3,7 +3,6 @@
 Whatever the settings come from, `validate` decides whether a run can be made with them, before anything is written.
 """
 
-import re
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.models import Weighting
 from silentgrad.networks import LatentFamily
+from silentgrad.training.messages import plainly
 from silentgrad.training.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, ConfigError, Range, require
 
 Network = Literal["mlp", "conv", "strided"]
@@ -277,21 +277,6 @@ def _require_known(prefix: str, content: object, names: list[str]) -> None:
     for key in content:
         if key not in names:
             raise ConfigError(f"there is no setting {prefix}{key}")
-
-
-def plainly(message: str) -> str:
-    """What the parser says about a value, in the user's terms.
-
-    Example:
-        >>> plainly("Parser key \"train.epochs\":\n  Expected a <class 'int'>. Got value: x")
-        '--train.epochs: Expected a value of type int. Got value: x'
-    """
-    message = re.sub(
-        r"Does not validate against any of the Union.*?Errors:\s*- (.*?)\n.*", r"\1", message, flags=re.DOTALL
-    )
-    message = re.sub(r'Parser key "([^"]+)":\s*', r"--\1: ", message)
-    message = re.sub(r"typing\.Literal\[(.*?)\]", r"value among \1", message)
-    return re.sub(r"<class '(\w+)'>", r"value of type \1", message)
 
 
 def _require_ranges(group: str, config: Any) -> None:
