@@ -136,7 +136,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exists" in fails(capsys, "train", *SMALL, "--folder", str(folder))
     assert (folder / "precious").read_text() == "mine"
     assert "no run" in fails(capsys, "train", "--resume", "true", "--folder", str(tmp_path / "none"))
-    assert "did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterised-cpu")
+    assert "Did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterised-cpu")
     assert "mnist" in fails(capsys, "train", *SMALL, "--data.name", "mnits", "--folder", str(tmp_path / "a"))
     assert "model.unknown" in fails(capsys, "train", "--model.unknown", "3")
     wrong = fails(capsys, "train", *SMALL, "--model.estimator", "exact", "--folder", str(tmp_path / "b"))
@@ -201,6 +201,22 @@ def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
     assert bpd.index(min(bpd)) == 0
     assert summary["best_epoch"] > 1
+
+
+def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
+    model = ModelConfig(latent_dim=2, hidden=[4], linear="fixed", nonlinear=False, estimator="exact", start="ppca")
+    train = TrainConfig(epochs=1, lr=1e-6, accelerator="cpu")
+    limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True)["limit_bpd"]
+    found = []
+    for samples in ("1", "30"):
+        main(["evaluate", str(tmp_path / "run"), "--samples", samples])
+        said = capsys.readouterr().out
+        assert ("(importance-weighted bound, 30 samples)" in said) == (samples == "30")
+        found.append(float(said.split()[2]))
+    elbo, weighted = found
+    dequantisation = 0.02  # another draw of its noise
+    assert limit - dequantisation < weighted < elbo - 0.1
 
 
 def test_divergence_says_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,10 @@ def scale_gradient(q: td.Distribution, weight: float) -> td.Distribution:
 
 
 class Evaluation(NamedTuple):
-    """Sums over a batch: the ELBO in nats, squared error, KL divergence; and the KL divergence of each latent."""
+    """Sums over a batch: the bound in nats, squared error, KL divergence; and the KL divergence of each latent.
+
+    The bound is the ELBO, or the importance-weighted one of several samples.
+    """
 
     elbo: Tensor
     squared_error: Tensor
@@ -153,27 +156,32 @@ class Evaluation(NamedTuple):
 def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
     """The figures of a batch under the decoder the model is judged by.
 
-    A linear decoder's expectation is its closed form, never Taylor's, which is no lower bound. A nonlinear one's is
-    sampled, with `samples` > 1 as the importance-weighted bound of Burda et al. (2016).
+    The bound is the ELBO: a linear decoder's expectation is its closed form, never Taylor's, which is no lower bound; a
+    nonlinear one's is sampled. With `samples` > 1 it is the importance-weighted bound of Burda et al. (2016), of
+    whichever decoder.
     """
     q = model.encoder(x)
     base = q.base_dist if isinstance(q, td.Independent) else q
     kld = kl_to_prior(base)
-    z = q.sample()
-    likelihood = model.decoder(z)
-    if isinstance(model.decoder, LinearDecoder):
-        elbo = _with_bound(model.decoder).expected_log_prob(x, q) - kld.flatten(1).sum(1)
-    elif samples == 1:
-        elbo = likelihood.log_prob(x) - kld.flatten(1).sum(1)
+    likelihood = model.decoder(q.sample())
+    if samples > 1:
+        bound = _importance_weighted(model.decoder, x, base, samples)
+    elif isinstance(model.decoder, LinearDecoder):
+        bound = _with_bound(model.decoder).expected_log_prob(x, q) - kld.flatten(1).sum(1)
     else:
-        weights = []
-        for _ in range(samples):
-            z = q.sample()
-            ratio = (prior_of(base).log_prob(z) - base.log_prob(z)).flatten(1).sum(1)
-            weights.append(model.decoder(z).log_prob(x) + ratio)
-        elbo = torch.stack(weights).logsumexp(0) - math.log(samples)
+        bound = likelihood.log_prob(x) - kld.flatten(1).sum(1)
     error = (likelihood.mean - x).flatten(1).square().sum()
-    return Evaluation(elbo.sum(), error, kld.sum(), kld.flatten(1).sum(0))
+    return Evaluation(bound.sum(), error, kld.sum(), kld.flatten(1).sum(0))
+
+
+def _importance_weighted(decoder: nn.Module, x: Tensor, q: td.Distribution, samples: int) -> Tensor:
+    """log of the mean of p(x, z) / q(z|x) over samples, one number per example."""
+    weights = []
+    for _ in range(samples):
+        z = q.sample()
+        ratio = (prior_of(q).log_prob(z) - q.log_prob(z)).flatten(1).sum(1)
+        weights.append(decoder(z).log_prob(x) + ratio)
+    return torch.stack(weights).logsumexp(0) - math.log(samples)
 
 
 def _with_bound(decoder: LinearDecoder) -> LinearDecoder:

@@ -1,23 +1,37 @@
 """The commands as functions."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from silentgrad.cli.console import console, say, verbatim
+from silentgrad.cli.options import require_folder, require_output
 from silentgrad.data import NAMES, dequantise, load
 from silentgrad.data.catalogue import check, describe
+from silentgrad.models import GuidedVAE
 from silentgrad.models import evaluate as evaluate_batch
 from silentgrad.records import write_tensors_atomically
 from silentgrad.reports import write_report
 from silentgrad.reports.figures import samples
-from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
+from silentgrad.training import (
+    DataConfig,
+    ModelConfig,
+    RunError,
+    Settings,
+    TrainConfig,
+    load_run,
+    read_config,
+    train_model,
+)
+from silentgrad.training.config import GROUPS
 from silentgrad.training.folder import first_process, is_finished
+from silentgrad.training.ranges import COUNT, SEED, Range, require
 from silentgrad.training.run import bits_per_dimension, pictures
 
-console = Console()
+MOST_SAMPLES = 10_000  # images on one picture
 FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
 
 
@@ -44,8 +58,9 @@ def train(
     if resume:
         if folder is None:
             raise RunError("--resume needs --folder: which run to go on with")
-        data, model, train = read_config(folder)
+        data, model, train = _resumed(folder, Settings(data, model, train))
     folder = folder or next_folder(data.name)
+    require_folder(folder)
     finished = resume and is_finished(folder)
     summary = train_model(data, model, train, folder, resume, quiet)
     if not first_process():
@@ -57,10 +72,21 @@ def train(
         write_report(folder)
     limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
     console.print(
-        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{limit}   MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}   "
-        f"active latents {summary['active']}   {summary['seconds']:.0f} s"
+        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{_bound(train.iwae_samples)}{limit}   MSE {summary['mse']:.3f}   "
+        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {summary['seconds']:.0f} s",
+        soft_wrap=True,
     )
-    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+    say(f"report: {page}")
+
+
+def _resumed(folder: Path, given: Settings) -> Settings:
+    """The settings that a run was started with; others than those may not be given."""
+    before = read_config(folder)
+    for group, standard in GROUPS.items():
+        for name, value in asdict(getattr(given, group)).items():
+            if value not in (getattr(standard(), name), getattr(getattr(before, group), name)):
+                raise RunError(f"--resume goes on with the settings of {folder}: leave out --{group}.{name} {value}")
+    return before
 
 
 def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
@@ -70,19 +96,31 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         run: The run's folder.
         data: Another dataset's name or path.
         root: Folder that holds the datasets.
-        samples: Of the importance-weighted bound; 1 is the ELBO.
+        samples: Of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
+    require("--samples", samples, COUNT)
     config, _, train_config = read_config(run)
     images = load(data or config.name, root or config.root)
     vae = load_run(run, images)
     torch.manual_seed(train_config.seed)
     totals = torch.zeros(3, dtype=torch.float64)
     for batch in images.test.split(500):
-        result = evaluate_batch(vae, dequantise(batch, images.levels), samples)
+        x = dequantise(batch, images.levels).to(_dtype(vae))
+        result = evaluate_batch(vae, x, samples)
         totals += torch.stack([result.elbo, result.squared_error, result.kld]).double()
     elbo, error, kld = (totals / len(images.test)).tolist()
     bpd = bits_per_dimension(elbo, images)
-    console.print(f"test BPD [bold]{bpd:.4f}[/bold]   MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}")
+    figures = f"MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}"
+    console.print(f"test BPD [bold]{bpd:.4f}[/bold]{_bound(samples)}   {figures}", soft_wrap=True)
+
+
+def _bound(samples: int) -> str:
+    """What a BPD was computed from, where that is not the ELBO."""
+    return "" if samples == 1 else f" (importance-weighted bound, {samples} samples)"
+
+
+def _dtype(vae: GuidedVAE) -> torch.dtype:
+    return next(vae.parameters()).dtype
 
 
 def reconstruct(run: Path, data: str | None = None, root: Path | None = None, output: Path | None = None) -> None:
@@ -95,13 +133,14 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         output: A .safetensors file for the pictures; the run's own if absent.
     """
     config, _, _ = read_config(run)
-    images = load(data or config.name, root or config.root)
     path = output or run / "pictures.safetensors"
+    require_output(path, ".safetensors")
+    images = load(data or config.name, root or config.root)
     write_tensors_atomically(path, pictures(load_run(run, images), images))
     if output is None:
-        console.print(f"report: {write_report(run)}", soft_wrap=True, highlight=False)
+        say(f"report: {write_report(run)}")
     else:
-        console.print(f"pictures: {path}", soft_wrap=True, highlight=False)
+        say(f"pictures: {path}")
 
 
 def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
@@ -113,16 +152,19 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
         seed: Of the draws.
         output: A .png file; samples.png in the run's folder if absent.
     """
+    require("--count", count, Range(1, MOST_SAMPLES))
+    require("--seed", seed, SEED)
     config, model, _ = read_config(run)
+    path = output or run / "samples.png"
+    require_output(path, ".png")
     vae = load_run(run, load(config.name, config.root))
     torch.manual_seed(seed)
     shape = (count, model.latent_dim)
     z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
     with torch.no_grad():
-        images = vae.decoder(z).mean
-    path = output or run / "samples.png"
+        images = vae.decoder(z.to(_dtype(vae))).mean
     samples({"samples": images}).savefig(path)
-    console.print(f"samples: {path}", soft_wrap=True, highlight=False)
+    say(f"samples: {path}")
 
 
 def data_list(root: Path | None = None) -> None:
@@ -133,7 +175,7 @@ def data_list(root: Path | None = None) -> None:
     """
     table = Table("name", "shape", "levels", "files", "found")
     for row in describe(root):
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(verbatim(cell) for cell in row))
     console.print(table)
 
 
@@ -145,7 +187,7 @@ def data_get(name: str, root: Path | None = None) -> None:
         root: Folder that holds the datasets.
     """
     images = load(name, root)
-    console.print(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
+    say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
 
 
 def data_check(name: str, root: Path | None = None) -> None:
@@ -155,7 +197,7 @@ def data_check(name: str, root: Path | None = None) -> None:
         name: One of the names that data list shows.
         root: Folder that holds the datasets.
     """
-    console.print(check(name, root))
+    say(check(name, root))
 
 
 def next_folder(name: str) -> Path:

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 from rich.box import SIMPLE
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from silentgrad.cli.console import console, say, verbatim
+from silentgrad.cli.options import require_folder
 from silentgrad.reports.compare import write_comparison
 from silentgrad.reports.html import number
+from silentgrad.training.ranges import ConfigError
 
 OPTIONS_WITH_VALUES = ("--output", "--config")
 
@@ -21,18 +22,20 @@ def compare(runs: list[str], output: Path = Path("compare.html")) -> None:
         runs: The runs' folders, one after the other.
         output: The page.
     """
+    require_folder(output.parent, "--output")
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder: give an .html file")
     figures, settings = write_comparison([Path(run) for run in runs], output)
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for name in figures.names:
-        table.add_column(name, no_wrap=name != "run", overflow="fold")
+        table.add_column(verbatim(name), no_wrap=name != "run", overflow="fold")
     for row in figures.rows:
-        table.add_row(*(escape(number(cell)) for cell in row))
-    console = Console()
+        table.add_row(*(verbatim(number(cell)) for cell in row))
     console.print(table)
     for row, own in zip(figures.rows, settings, strict=True):
         said = ", ".join(f"{name} {value}" for name, value in own.items())
-        console.print(escape(f"{row[0]}: {said}" if said else f"{row[0]}: the same settings"), highlight=False)
-    console.print(f"page: {output}", soft_wrap=True, highlight=False)
+        say(f"{row[0]}: {said or 'the same settings'}")
+    say(f"page: {output}")
 
 
 def with_list_of_runs(words: list[str]) -> list[str]:
@@ -47,5 +50,11 @@ def with_list_of_runs(words: list[str]) -> list[str]:
             options += [word, *[value for value in [next(rest, None)] if value is not None]]
         else:
             (options if word.startswith("-") else runs).append(word)
-    listed = runs if not runs or runs[0].startswith("[") else [json.dumps(runs)]
-    return ["compare", *options, *listed]
+    if not runs or _is_list(runs):
+        return ["compare", *options, *runs]
+    return ["compare", *options, json.dumps(runs, ensure_ascii=False)]
+
+
+def _is_list(runs: list[str]) -> bool:
+    """Whether the runs are in one word already, [RUN,RUN]."""
+    return len(runs) == 1 and runs[0].startswith("[") and not Path(runs[0]).exists()

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
+from silentgrad.cli.console import say
+from silentgrad.cli.options import require_folder
 from silentgrad.training.export import export_run
 
 
@@ -15,8 +15,8 @@ def export(run: Path, folder: Path | None = None) -> None:
         folder: Where the files go; the folder export in the run's if absent.
     """
     output = folder or run / "export"
+    require_folder(output)
     differences = export_run(run, output)
-    console = Console()
     for name, difference in differences.items():
-        console.print(f"{name}: ONNX Runtime differs from torch by at most {difference:.1e} of the largest value")
-    console.print(f"files: {output}/model.safetensors, encoder.onnx, decoder.onnx", soft_wrap=True, highlight=False)
+        say(f"{name}: ONNX Runtime differs from torch by at most {difference:.1e} of the largest value")
+    say(f"files: {output}/model.safetensors, encoder.onnx, decoder.onnx")

@@ -1,16 +1,17 @@
 """From the command line's words to a command, and from an error to a message."""
 
 import os
+import re
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentParser, auto_cli, set_parsing_settings
 from rich.console import Console
-from rich.markup import escape
 
 import silentgrad
 from silentgrad.cli import commands, compare, export, measure, recipes, reproduce, sweep
 from silentgrad.errors import SilentgradError
+from silentgrad.training.messages import plainly
 from silentgrad.training.recipes import recipe_path
 
 COMMANDS: dict[str, Any] = {
@@ -29,16 +30,46 @@ COMMANDS: dict[str, Any] = {
 }
 
 
+class UsageError(SilentgradError):
+    """The command line cannot be understood."""
+
+
+class Parser(ArgumentParser):
+    """A parser that says what is wrong, instead of listing everything that would be right."""
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().parse_args(*args, **kwargs)
+        except RecursionError as error:
+            self.error("an option or the file of --config is nested too deeply", error)
+        except UnicodeDecodeError as error:
+            self.error(f"the file of --config is no text: {error}", error)
+        except ValueError as error:  # an import that was denied, among others
+            self.error(str(error), error)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        parser = getattr(ex, "subcommand_parser", None) or self
+        command = parser.prog.replace(" [options]", "")
+        raise UsageError(f"{_without_imports(plainly(message)).strip()}\n{command} --help lists the options") from ex
+
+
+def _without_imports(message: str) -> str:
+    """A refused import, told as what it means here."""
+    return re.sub(r"Importing '(.*?)' is not allowed.*", r"\1 is no setting; a file is given as ./\1", message)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The `silentgrad` command."""
+    set_parsing_settings(import_path_denylist=["*"])  # a setting is a value, never the name of something to import
     try:
         words = compare.with_list_of_runs(with_recipe(sys.argv[1:] if arguments is None else arguments))
-        auto_cli(COMMANDS, args=words, prog="silentgrad", description=silentgrad.__doc__)
+        auto_cli(COMMANDS, args=words, parser_class=Parser, prog="silentgrad", description=silentgrad.__doc__)
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
-        Console(stderr=True).print(f"[red]silentgrad:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise SystemExit(1) from None
+        Console(stderr=True).print("[red]silentgrad:[/red]", end=" ")
+        print(error, file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")
         raise SystemExit(130) from None

@@ -3,22 +3,24 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Column, Table
 
 from silentgrad.analysis import Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
+from silentgrad.analysis.variance import FEWEST_BATCHES
 from silentgrad.cli.commands import next_folder
+from silentgrad.cli.console import console, say, verbatim
+from silentgrad.cli.options import require_folder, require_output
 from silentgrad.data import load
 from silentgrad.decoders.precision import Link
-from silentgrad.estimators import GumbelSoftmax, Reinforce
+from silentgrad.estimators import Enumerate, GumbelSoftmax, Reinforce
 from silentgrad.models import GuidedVAE
 from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.training.checkpoints import load_checkpoint
 from silentgrad.training.config import EstimatorName
 from silentgrad.training.measuring import Row, estimators_of, rows_of, training_batches, write_rows
+from silentgrad.training.ranges import COUNT, SEED, Range, require
 
-console = Console()
 LINKS: tuple[Link, ...] = ("linear", "exp")
 
 
@@ -50,17 +52,22 @@ def variance(
         root: Folder that holds the datasets.
         output: A .csv file; variance.csv in the run's folder if absent.
     """
+    require("--batches", batches, Range(FEWEST_BATCHES))  # fewer have no standard error
+    require("--draws", draws, Range(2))
+    require("--seed", seed, SEED)
     settings = read_config(run)
+    path = output or run / "variance.csv"
+    require_output(path, ".csv")
     images = load(data or settings.data.name, root or settings.data.root)
     vae, epoch = load_checkpoint(run, checkpoint, images)
-    chosen = training_batches(images, settings.data.batch_size, batches, seed)
+    like = next(vae.parameters())
+    chosen = (x.to(like) for x in training_batches(images, settings.data.batch_size, batches, seed))
     shown = track(chosen, "batches", batches, console=console, transient=True)
     measured = estimators_of(settings.model, estimators, epoch)
     found = gradient_variance(vae, shown, draws, measured, method, epoch=epoch if guided else None, seed=seed)
-    path = output or run / "variance.csv"
     write_rows(path, rows_of(found))
     console.print(variance_table(found))
-    console.print(f"figures, and those of each layer: {path}", soft_wrap=True, highlight=False)
+    say(f"figures, and those of each layer: {path}")
 
 
 def variance_table(found: dict[str, Decomposition]) -> Table:
@@ -104,19 +111,25 @@ def bias(
         seed: Of training and draws.
         folder: Where the models and the figures go; runs/bias-NUMBER if absent.
     """
+    require("--latents", latents, Range(1, Enumerate().largest))
+    require("--epochs", epochs, COUNT)
+    require("--images", images, COUNT)
+    require("--draws", draws, Range(2))
+    require("--seed", seed, SEED)
     if run is not None:
         runs, folder = [run], folder or run
     else:
         folder = folder or next_folder("bias")
+        require_folder(folder)
         runs = [_trained(folder / link, link, data, latents, epochs, seed) for link in LINKS]
     rows: list[Row] = []
     for each in runs:
-        with console.status(f"enumerating {each}, drawing {draws:,} times"):
+        with console.status(verbatim(f"enumerating {each}, drawing {draws:,} times")):
             rows += _biases(each, images, draws, seed)
     path = folder / "bias.csv"
     write_rows(path, rows)
     console.print(bias_table(rows))
-    console.print(f"figures: {path}", soft_wrap=True, highlight=False)
+    say(f"figures: {path}")
 
 
 def bias_table(rows: list[Row]) -> Table:

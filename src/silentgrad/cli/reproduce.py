@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
+from silentgrad.cli.console import say
+from silentgrad.cli.options import require_folder
 from silentgrad.experiments import paper
 from silentgrad.experiments.cells import Scale, fixed_cells, learned_cells
 from silentgrad.experiments.pictures import pictures
@@ -14,10 +14,12 @@ from silentgrad.experiments.runner import ExperimentError, run_all
 from silentgrad.experiments.tables import Results, fixed_table, learned_table, write_table
 from silentgrad.experiments.variances import variance_table
 from silentgrad.reports.tables import write_pictures, write_tables
+from silentgrad.training import TrainConfig
+from silentgrad.training.machine import require_machine
+from silentgrad.training.ranges import COUNT, require
 
 What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all"]
 LEARNED = ("bpd", "kld", "mse")
-console = Console()
 
 
 def reproduce(
@@ -47,10 +49,13 @@ def reproduce(
     """
     unknown = sorted(set(datasets) - set(paper.DATASETS))
     if unknown or not datasets:
-        raise ExperimentError(f"datasets have to be among {', '.join(paper.DATASETS)}; got {', '.join(unknown)}")
-    if seeds < 1:
-        raise ExperimentError(f"seeds has to be at least 1, got {seeds}")
+        given = ", ".join(unknown) or "none"
+        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
+    require("--seeds", seeds, COUNT)
+    require("--jobs", jobs, COUNT)
+    require_machine(TrainConfig(accelerator=accelerator), "--")
     folder = folder or Path("reproduce") / scale
+    require_folder(folder)
     at_once = jobs if jobs is not None else (os.cpu_count() or 1 if accelerator in ("cpu", "auto") else 1)
     fixed = Results(folder, fixed_cells(scale, seeds) if what in ("fixed", "variance", "figures", "all") else [])
     learned = Results(folder, learned_cells(scale, datasets, seeds) if what in (*LEARNED, "figures", "all") else [])
@@ -59,7 +64,7 @@ def reproduce(
     for name, make, write in _parts(fixed, learned, datasets, scale, root):
         if what in (name, "all"):
             page = write(write_table(folder, make(), command))
-            console.print(f"{name}: {page}", soft_wrap=True, highlight=False)
+            say(f"{name}: {page}")
 
 
 def _parts(

@@ -4,17 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
+from sqlalchemy import URL, create_engine
+from sqlalchemy.exc import SQLAlchemyError
 
+from silentgrad.cli.console import say
+from silentgrad.cli.options import require_folder
 from silentgrad.data import NAMES
-from silentgrad.experiments.study import PATIENCE
+from silentgrad.experiments.study import PATIENCE, SweepError
 from silentgrad.experiments.sweep import Grid, Sweep, run_sweep, search_space
 from silentgrad.reports.html import duration
 from silentgrad.reports.sweep import best_trial, points_done, read_sweep, setting, write_sweep_page
 from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig
-
-console = Console()
+from silentgrad.training.machine import require_machine
+from silentgrad.training.ranges import COUNT, ConfigError, require
 
 
 def sweep(
@@ -48,22 +50,56 @@ def sweep(
         quiet: No progress bars.
     """
     around = Settings(data, model, train)
+    around.validate()
+    require_machine(train)
+    require("--trials", trials, COUNT)
     names = [name.strip() for name in over.split(",")]
     space = search_space(names, grid, around)
     stem = data.name if data.name in NAMES else Path(data.name).stem
-    name = study or "-".join([stem, *names])
+    name = "-".join([stem, *names]) if study is None else study
+    if not name or name != Path(name).name:
+        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {name!r}")
     plan = Sweep(name, around, space, folder or Path("sweeps") / name)
-    _say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
+    _require_points(plan)
+    require_folder(plan.folder)
+    if storage is not None:
+        _require_storage(storage)
+    say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
     try:
-        for trial in run_sweep(plan, storage or f"sqlite:///{plan.folder / 'study.db'}", trials, quiet):
-            _say(line(trial))
+        for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
+            say(line(trial))
             write_sweep_page(plan.folder)
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on")
+        say("interrupted; the same command goes on")
         raise SystemExit(130) from None
     for text in closing(read_sweep(plan.folder), plan.folder):
-        _say(text)
-    _say(f"page: {write_sweep_page(plan.folder)}")
+        say(text)
+    say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _own_storage(folder: Path) -> str:
+    """The URL of the sweep's own database, in which the folder's name is quoted."""
+    return URL.create("sqlite", database=str(folder / "study.db")).render_as_string(hide_password=False)
+
+
+def _require_storage(url: str) -> None:
+    """Refuses a database that cannot be reached."""
+    try:
+        engine = create_engine(url)
+        engine.connect().close()
+        engine.dispose()
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        raise SweepError(f"cannot open the database of --storage: {error}") from error
+
+
+def _require_points(plan: Sweep) -> None:
+    """Refuses a value of the grid that no run can be made with."""
+    for name, values in plan.space.items():
+        for value in values:
+            try:
+                plan.at({name: value}).validate()
+            except ConfigError as error:
+                raise ConfigError(f"--grid.{name} {value}: {error}") from None
 
 
 def line(trial: dict[str, Any]) -> str:
@@ -86,7 +122,3 @@ def closing(records: dict[str, Any], folder: Path) -> Iterator[str]:
     if best is not None:
         yield f"best, {line(best)}, test BPD {best['figures']['bpd']:.4f}"
         yield f"its recipe: {folder / 'best.yaml'}"
-
-
-def _say(text: str) -> None:
-    console.print(escape(text), soft_wrap=True, highlight=False)

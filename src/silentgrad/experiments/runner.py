@@ -46,7 +46,9 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
         _require_same_settings(cell, folder / cell.name)
     waiting = [cell for cell in cells if not finished(folder / cell.name)]
     done = len(cells) - len(waiting)
-    Console().print(f"{len(cells)} runs in {folder}, {done} of them finished before", soft_wrap=True)
+    Console().print(
+        f"{len(cells)} runs in {folder}, {done} of them finished before", soft_wrap=True, markup=False, emoji=False
+    )
     if not waiting:
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)

@@ -295,4 +295,5 @@ def _recipe(sweep: Sweep, best: Record, complete: int) -> str:
         "expects": f"{bpd} (seed {settings.train.seed})",
         "time": f"{best['seconds']:.0f} seconds",
     }
-    return "".join(f"# {key}: {value}\n" for key, value in header.items()) + settings.as_yaml()
+    lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
+    return "".join(lines) + settings.as_yaml()

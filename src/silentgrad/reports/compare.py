@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from silentgrad.records import Metrics, RecordError, Run, write_atomically
 from silentgrad.reports import html
-from silentgrad.reports.figures import DPI, dress, points, y_limits
+from silentgrad.reports.figures import DPI, drawable, dress, name_legend, points, y_limits
 
 # Okabe and Ito's colours without yellow, which is faint on white; then the same again with another line style
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -151,23 +151,26 @@ def _limit(runs: dict[str, Run]) -> float | None:
 
 def curves(runs: dict[str, Run]) -> Figure:
     """Validation curves of all runs, each in its own colour and line style."""
-    columns = max(1, min(4, 90 // (6 + max(map(len, runs)))))
+    columns = max(1, min(4, 90 // (6 + max(len(drawable(name)) for name in runs))))
     legend_height = 0.22 * math.ceil(len(runs) / columns)
     figure = Figure(figsize=(8, 6 + legend_height), dpi=DPI, layout="constrained")
     for axes, (metric, clock) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
         _panel(axes, runs, metric, clock)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False, fontsize=10)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=10)
+    name_legend(legend, runs)
     return figure
 
 
 def _panel(axes: Axes, runs: dict[str, Run], metric: str, clock: str) -> None:
     values: list[float] = []
-    for number, (name, run) in enumerate(runs.items()):
+    for number, run in enumerate(runs.values()):
         times, column = points(run.metrics, clock, f"valid_{metric}")
         values += column
         style = STYLES[number // len(COLOURS) % len(STYLES)]
-        axes.plot(times, column, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=1.6, label=name)
+        axes.plot(
+            times, column, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=1.6, label=f"run {number}"
+        )
     limit = _limit(runs) if metric == "bpd" else None
     if limit is not None:
         axes.axhline(limit, color="#777777", linestyle=":", linewidth=1.2)

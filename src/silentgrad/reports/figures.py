@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable
 
 import torch
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -124,6 +126,24 @@ def dress(axes: Axes, title: str, clock: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#BBBBBB")
+
+
+def name_legend(legend: Legend, names: Iterable[str]) -> None:
+    """Writes the user's names into a legend; as labels, `$x$` would be mathematics and `_x` would be left out."""
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(drawable(name))
+
+
+def drawable(name: str) -> str:
+    """A name in which characters that the font lacks are written as Python writes them."""
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+    known = [letter if font.get_char_index(ord(letter)) else _code(letter) for letter in name]
+    return "".join(known)
+
+
+def _code(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def _named_lines(axes: Axes) -> Iterable[Line2D]:

@@ -46,8 +46,8 @@ pre { margin: .4rem 0 0; padding: .8rem; background: var(--card); font: .85rem/1
 
 
 def document(title: str, body: str) -> str:
-    """A whole page."""
-    return f"""<!DOCTYPE html>
+    """A whole page, in which bytes of a file's name that are no text are written as their codes."""
+    page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -60,6 +60,7 @@ def document(title: str, body: str) -> str:
 </main></body>
 </html>
 """
+    return page.encode("utf-8", "backslashreplace").decode()
 
 
 def header(title: str, content: str) -> str:

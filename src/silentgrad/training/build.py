@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
-from silentgrad.errors import DomainError
 from silentgrad.estimators import (
     DisArm,
     Estimator,
@@ -31,16 +30,29 @@ from silentgrad.networks import (
 )
 from silentgrad.schedules import Schedule, constant, geometric, linear_decay
 from silentgrad.training.config import ModelConfig
+from silentgrad.training.ranges import ConfigError
 
 
 def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
-    """The VAE that a configuration describes, for images of a shape and a number of levels."""
+    """The VAE that a configuration describes, for images of a shape and a number of levels.
+
+    Raises:
+        ConfigError: No model can be made of it.
+        ShapeError: Its network does not take images of this shape.
+    """
+    config.validate()
+    try:
+        return _model(config, event_shape, levels)
+    except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
+        raise ConfigError(
+            f"no memory for a model of --model.latent_dim {config.latent_dim}, --model.hidden {config.hidden} and "
+            f"--model.channels {config.channels} on images of shape {tuple(event_shape)}"
+        ) from error
+
+
+def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
     nonlinear = _nonlinear(config, event_shape, levels) if config.nonlinear else None
     linear = _linear(config, event_shape)
-    if config.estimator == "none" and (linear is None or nonlinear is None):
-        raise DomainError("estimator none (the encoder follows the linear decoder only) needs both decoders")
-    if config.estimator == "exact" and nonlinear is not None:
-        raise DomainError("the nonlinear decoder has no closed form; estimator exact is for a linear decoder alone")
     alone = config.estimator == "none"
     estimator = _sampler(config) if alone else build_estimator(config)
     return GuidedVAE(

@@ -7,6 +7,7 @@ from silentgrad.models import GuidedVAE
 from silentgrad.training.build import build_model
 from silentgrad.training.run import load_run, load_weights, read_config
 from silentgrad.training.saving import RunError, model_weights, read_checkpoint
+from silentgrad.training.weights import dtype_of, fill
 
 
 def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[GuidedVAE, int]:
@@ -29,10 +30,11 @@ def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[Guid
 
 
 def _from_lightning(folder: Path, path: Path, images: Images) -> tuple[GuidedVAE, int]:
-    vae = build_model(read_config(folder).model, images.event_shape, images.levels)
+    settings = read_config(folder)
+    vae = build_model(settings.model, images.event_shape, images.levels).to(dtype_of(settings.train))
     state = read_checkpoint(path)
     try:
-        vae.load_state_dict(model_weights(state))
+        fill(vae, model_weights(state), path)
     except RuntimeError as error:
         raise RunError(f"{path} is no checkpoint of the model in {folder} on {images.name}: {error}") from None
     return vae.eval(), state["epoch"] + 1

@@ -48,7 +48,7 @@ class Parameters(nn.Module):
 
 
 def export_run(folder: Path, output: Path) -> dict[str, float]:
-    """Writes `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run.
+    """Writes `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, in single precision.
 
     Returns:
         The largest difference between torch and ONNX Runtime for each of the two networks, relative to the largest
@@ -61,7 +61,7 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     run = Run.read(folder)
     data = read_config(folder)[0]
     images = load(data.name, data.root)
-    vae = load_run(folder, images)
+    vae = load_run(folder, images).float()  # ONNX Runtime lacks some operators in double precision
     files, differences = {}, {}
     for name, (network, example) in _networks(vae, images).items():
         files[name] = to_onnx(network, example, "x" if name == "encoder" else "z")

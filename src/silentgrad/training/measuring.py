@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.data import ImageData, Images, dequantise
 from silentgrad.decoders import LinearDecoder
-from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.models import GuidedVAE
 from silentgrad.networks import LatentFamily
@@ -23,6 +22,7 @@ from silentgrad.records import write_atomically
 from silentgrad.training.build import build_estimator
 from silentgrad.training.config import EstimatorName, ModelConfig
 from silentgrad.training.loop import TrainingPlan, mixed
+from silentgrad.training.ranges import ConfigError
 
 Row = dict[str, Any]
 PAPERS: dict[LatentFamily, list[EstimatorName]] = {
@@ -44,13 +44,25 @@ def training_batches(images: Images, size: int, count: int, seed: int) -> Iterat
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
     """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
     sampling = PAPERS[config.latent]
-    names = names or (sampling if config.nonlinear else ["exact", *sampling])
+    if names is None:
+        names = sampling if config.nonlinear else ["exact", *sampling]
+    if not names:
+        raise ConfigError("--estimators is empty: there is nothing to measure")
     if "none" in names:
-        raise DomainError("none is no estimator: leave it out of --estimators")
-    found = [build_estimator(dataclasses.replace(config, estimator=name)) for name in names]
+        raise ConfigError("none is no estimator: leave it out of --estimators")
+    found = [_estimator(config, name) for name in names]
     for estimator in found:
         estimator.on_epoch(epoch)
     return found
+
+
+def _estimator(config: ModelConfig, name: EstimatorName) -> Estimator:
+    chosen = dataclasses.replace(config, estimator=name)
+    try:
+        chosen.validate()
+    except ConfigError as error:
+        raise ConfigError(f"--estimators {name} does not go with this run: {error}") from None
+    return build_estimator(chosen)
 
 
 def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:

@@ -20,8 +20,8 @@ def recipe_path(name: str) -> Path:
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         near = difflib.get_close_matches(name, recipe_names(), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise RecipeError(f"there is no recipe {name!r}{hint} `silentgrad recipes` lists them all")
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise RecipeError(f"there is no recipe {name!r}.{hint} `silentgrad recipes` lists them all.")
     return path
 
 

@@ -28,9 +28,11 @@ from silentgrad.training.build import build_model, variance_schedule
 from silentgrad.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
 from silentgrad.training.folder import SUMMARY, is_finished, make_folder, prepare_resuming
 from silentgrad.training.loop import TrainingPlan, mixed
+from silentgrad.training.machine import require_machine, require_shares
 from silentgrad.training.measuring import GradientVarianceLog
 from silentgrad.training.recorder import Keeper, Recorder
 from silentgrad.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
+from silentgrad.training.weights import dtype_of, fill
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PICTURES, SAMPLES = 16, 64
@@ -62,10 +64,14 @@ def train_model(
     """
     if resume and is_finished(folder):
         return read_json(folder / SUMMARY)
+    settings = Settings(data, model, train)
+    settings.validate()
+    require_machine(train)
     # One at a time with several processes: their gradients are averaged once per step of Lightning's loop.
     together = TOGETHER if train.devices == 1 else 1
     images = ImageData(data.name, data.root, data.batch_size, train.seed, together)
     images.setup()
+    require_shares(settings, images.images)
     torch.manual_seed(mixed(train.seed, 0))
     vae = build_model(model, images.images.event_shape, images.images.levels)
     logger = _logger(train, folder)
@@ -74,7 +80,7 @@ def train_model(
     if resume:
         checkpoint = prepare_resuming(folder, vae, images)
     else:
-        make_folder(folder, Settings(data, model, train))
+        make_folder(folder, settings)
     if checkpoint is None:
         _start_from_data(vae, model, images.images, train.seed)
     plan = TrainingPlan(vae, train, images.images.levels, variance_schedule(model))
@@ -122,9 +128,10 @@ def load_run(folder: Path, images: Images) -> GuidedVAE:
 
 def load_weights(folder: Path, path: Path, images: Images) -> GuidedVAE:
     """The model of the run in a folder with the weights of a file, read without executing anything from it."""
-    vae = build_model(read_config(folder)[1], images.event_shape, images.levels)
+    settings = read_config(folder)
+    vae = build_model(settings.model, images.event_shape, images.levels).to(dtype_of(settings.train))
     try:
-        vae.load_state_dict(load_file(path))
+        fill(vae, load_file(path), path)
     except FileNotFoundError:
         raise RunError(f"there are no weights in {path}") from None
     except (OSError, SafetensorError) as error:

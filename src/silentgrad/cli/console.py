@@ -1,0 +1,16 @@
+"""What commands say, with the names of folders and files as they are: no markup, no emoji codes, no wrapping."""
+
+from rich.console import Console
+from rich.text import Text
+
+console = Console()
+
+
+def say(line: str) -> None:
+    """Prints a line."""
+    print(line)
+
+
+def verbatim(text: object) -> Text:
+    """A cell of a table, or another part of what rich lays out."""
+    return Text(str(text))

@@ -1,0 +1,71 @@
+"""The numbers that an option may take, and the message about one that it may not."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from silentgrad.errors import DomainError
+
+
+class ConfigError(DomainError):
+    """A setting has a value that no run can be made with."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Finite numbers within bounds.
+
+    Args:
+        least: The lower bound.
+        most: The upper bound.
+        above: Whether the lower bound itself is excluded.
+    """
+
+    least: int
+    most: int | None = None
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        if self.most is not None and value > self.most:
+            return False
+        return value > self.least if self.above else value >= self.least
+
+    def bound(self, value: float) -> str:
+        """The bound that a value outside breaks.
+
+        Example:
+            >>> Range(1).bound(0), Range(0, 1, above=True).bound(0.0), Range(0, 1).bound(2.5)
+            ('at least 1', 'above 0', 'at most 1')
+        """
+        if self.most is not None and value > self.most:
+            return f"at most {self.most}"
+        return f"above {self.least}" if self.above else f"at least {self.least}"
+
+
+COUNT = Range(1, 2**31 - 1)
+NOT_NEGATIVE = Range(0)
+POSITIVE = Range(0, above=True)
+SHARE = Range(0, 1, above=True)
+SEED = Range(0, 2**63 - 1)  # what torch's generators take
+
+
+def require(option: str, value: float | Sequence[float] | None, allowed: Range) -> None:
+    """Refuses a number outside its range; each number of a list is looked at, and None is no number.
+
+    Args:
+        option: As the command line spells it.
+        value: What it was given.
+        allowed: The range.
+
+    Raises:
+        ConfigError: The value lies outside.
+    """
+    numbers = value if isinstance(value, Sequence) else [value]
+    for number in numbers:
+        if number is None or number in allowed:
+            continue
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ConfigError(f"{option} has to be a finite number, got {number}")
+        raise ConfigError(f"{option} has to be {allowed.bound(number)}, got {number}")
