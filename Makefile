@@ -26,7 +26,7 @@ bench: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,examples]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,dev,examples]'
 	touch $@
 
 clean:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.data import Batches, dequantise
+from silentgrad.lab.data import Batches, dequantise
 
 BATCH, IMAGES, LIMIT = 64, 55_000, 0.05
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from silentgrad import Estimator, GuidedVAE, GumbelSoftmax, LinearGaussian, Reinforce, Reparameterized
 from silentgrad.analysis import Decomposition, MethodName, gradient_variance
-from silentgrad.networks import Encoder, LatentFamily, conv_body, mlp_body, numbers_per_latent
+from silentgrad.lab.networks import Encoder, LatentFamily, conv_body, mlp_body, numbers_per_latent
 
 SHAPE, LATENTS, DRAWS, LIMIT = (1, 28, 28), 200, 200, 5.0
 BODIES: dict[str, Callable[..., nn.Module]] = {"784-512": mlp_body, "convolutional": conv_body}

@@ -25,7 +25,7 @@ from pythae.trainers.training_callbacks import CallbackHandler, TrainingCallback
 from torch import Tensor
 
 import silentgrad as sg
-from silentgrad.data import load
+from silentgrad.lab.data import load
 from silentgrad.schedules import constant
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

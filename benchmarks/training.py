@@ -17,12 +17,12 @@ import torch
 from torch import distributions as td
 
 from silentgrad import LinearGaussian
-from silentgrad.data import Batches, Together, dequantise
-from silentgrad.networks import mlp_body
+from silentgrad.lab.data import Batches, Together, dequantise
+from silentgrad.lab.networks import mlp_body
+from silentgrad.lab.training import ModelConfig, TrainConfig, TrainingPlan, build_model
+from silentgrad.lab.training.recorder import Recorder
+from silentgrad.lab.training.run import TOGETHER
 from silentgrad.schedules import constant
-from silentgrad.training import ModelConfig, TrainConfig, TrainingPlan, build_model
-from silentgrad.training.recorder import Recorder
-from silentgrad.training.run import TOGETHER
 
 IMAGES = torch.randint(256, (64 * 300, 1, 28, 28), dtype=torch.uint8)
 LIMIT = 1.1

@@ -10,7 +10,7 @@ from torch.distributions import Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images
+from silentgrad.lab.data import Images
 
 LATENTS, HIDDEN = 200, 512
 

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from silentgrad.data import Images, load
-from silentgrad.records import write_json_atomically
+from silentgrad.lab.data import Images, load
+from silentgrad.lab.runs.records import write_json_atomically
 
 Unit = Literal["BPD", "ELBO"]
 Train = Callable[[Images, int, bool, int], float]

@@ -13,7 +13,7 @@ from torch.nn.functional import conv_transpose2d, unfold
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images, dequantise
+from silentgrad.lab.data import Images, dequantise
 from silentgrad.ppca import ppca_weights, principal_components
 from silentgrad.schedules import linear_decay
 

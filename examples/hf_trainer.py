@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images, dequantise
+from silentgrad.lab.data import Images, dequantise
 from silentgrad.schedules import linear_decay
 
 BATCH, FLOOR = 64, -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level

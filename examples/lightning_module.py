@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images, dequantise
+from silentgrad.lab.data import Images, dequantise
 from silentgrad.schedules import linear_decay
 
 LATENTS, CHANNELS, BATCH = 32, 16, 64

@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images, dequantise
+from silentgrad.lab.data import Images, dequantise
 from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN, BATCH = 64, 512, 64

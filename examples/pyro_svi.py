@@ -19,7 +19,7 @@ from torch.distributions import kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images
+from silentgrad.lab.data import Images
 from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN = 50, 400

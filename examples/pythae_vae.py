@@ -16,7 +16,7 @@ from torch.distributions import Normal
 
 import comparison
 import silentgrad as sg
-from silentgrad.data import Images
+from silentgrad.lab.data import Images
 from silentgrad.schedules import Schedule, linear_decay
 
 TEN_EPOCHS = linear_decay(0.1)

@@ -19,16 +19,16 @@ from silentgrad.analysis import Decomposition, MethodName, drawing, gradient_bia
 from silentgrad.analysis.drawing import log_prob_of, quick_log_prob_of
 from silentgrad.analysis.latents import parts_of
 from silentgrad.analysis.products import Pullback, Sketch
-from silentgrad.cli import measure
-from silentgrad.data import load
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, LogProb, Reinforce, Reparameterized
-from silentgrad.models import GuidedVAE
-from silentgrad.networks import Encoder, LatentFamily, NonlinearGaussian, mlp_body, mlp_network, numbers_per_latent
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.cli import measure
+from silentgrad.lab.data import load
+from silentgrad.lab.networks import Encoder, LatentFamily, NonlinearGaussian, mlp_body, mlp_network, numbers_per_latent
+from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
+from silentgrad.lab.training.checkpoints import load_checkpoint
+from silentgrad.lab.training.measuring import GradientVarianceLog
 from silentgrad.schedules import linear_decay
-from silentgrad.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
-from silentgrad.training.checkpoints import load_checkpoint
-from silentgrad.training.measuring import GradientVarianceLog
 
 SHAPE, LATENTS = (1, 2, 3), 3
 METHODS: list[MethodName] = ["every", "sketch"]

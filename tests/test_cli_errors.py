@@ -11,11 +11,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from silentgrad.cli.main import main
-from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
-from silentgrad.training.config import RANGES, read_settings
-from silentgrad.training.ranges import ConfigError
-from silentgrad.training.recipes import recipe_names, recipe_path
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+from silentgrad.lab.training.config import RANGES, read_settings
+from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.training.recipes import recipe_names, recipe_path
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 TINY = ModelConfig(latent_dim=2, hidden=[4])

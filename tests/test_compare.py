@@ -8,10 +8,9 @@ import pytest
 import yaml
 
 from browser import WIDTHS, look, needs_browser
-from silentgrad.cli.compare import with_list_of_runs
-from silentgrad.cli.main import main
-from silentgrad.records import Metrics, RecordError, Run, write_json_atomically
-from silentgrad.reports.compare import (
+from silentgrad.lab.cli.compare import with_list_of_runs
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.reports.compare import (
     Reach,
     comparison,
     curves,
@@ -21,6 +20,7 @@ from silentgrad.reports.compare import (
     run_names,
     write_comparison,
 )
+from silentgrad.lab.runs.records import Metrics, RecordError, Run, write_json_atomically
 
 CONFIG = {"data": {"name": "digits"}, "model": {"latent_dim": 8, "hidden": [64]}, "train": {"lr": 1e-3, "seed": 0}}
 SUMMARY = {"bpd": 2.5, "mse": 0.02, "kld": 7.5, "active": 6, "seconds": 75.0, "epochs": 20}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from silentgrad.cli.main import main
-from silentgrad.records import RecordError, Run
-from silentgrad.reports import write_report
-from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config, train_model
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.reports import write_report
+from silentgrad.lab.runs.records import RecordError, Run
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config, train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 MODEL = ModelConfig(latent_dim=2, hidden=[8], linear="none")

@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from silentgrad.data import NAMES, Batches, DataError, ImageData, dequantise, load
-from silentgrad.data import catalogue as cat
-from silentgrad.data import formats as fmt
-from silentgrad.data import sources as src
+from silentgrad.lab.data import NAMES, Batches, DataError, ImageData, dequantise, load
+from silentgrad.lab.data import catalogue as cat
+from silentgrad.lab.data import formats as fmt
+from silentgrad.lab.data import sources as src
 
 SHARED = Path(os.environ.get("SILENTGRAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
 MNIST = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")

@@ -33,7 +33,7 @@ from silentgrad.estimators import (
     Rloo,
     StraightThrough,
 )
-from silentgrad.networks import NonlinearGaussian
+from silentgrad.lab.networks import NonlinearGaussian
 from silentgrad.schedules import constant, geometric, linear_decay
 
 REPLICATES, GROUPS = 40_000, 100

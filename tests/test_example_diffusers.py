@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 import diffusers_autoencoder as example
 import silentgrad as sg
-from silentgrad.data import Images, load
+from silentgrad.lab.data import Images, load
 from silentgrad.schedules import constant
 
 SHAPE, LATENTS, LOG_VARIANCE = (1, 8, 8), 16, torch.tensor(-1.5)

@@ -19,7 +19,7 @@ import comparison
 import hf_trainer
 import silentgrad as sg
 from hf_trainer import VAE, TellStep, VAEConfig
-from silentgrad.data import Images, load
+from silentgrad.lab.data import Images, load
 from silentgrad.schedules import Schedule, constant, linear_decay
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning:torch.utils.data")

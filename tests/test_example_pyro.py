@@ -17,7 +17,7 @@ import comparison
 import pyro_svi
 import silentgrad as sg
 from pyro_svi import SilentELBO
-from silentgrad.data import Images, load
+from silentgrad.lab.data import Images, load
 from silentgrad.schedules import constant, linear_decay
 
 BATCH, LATENTS, PIXELS, VARIANCE = 16, 3, 20, 0.3

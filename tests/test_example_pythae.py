@@ -16,7 +16,7 @@ from torch.distributions import Normal, kl_divergence
 import comparison
 import pythae_vae
 from pythae_vae import SilentVAE
-from silentgrad.data import Images, load
+from silentgrad.lab.data import Images, load
 from silentgrad.schedules import Schedule, constant, linear_decay
 
 LOSSES = ["mse", "bce"]

@@ -13,7 +13,7 @@ import torch
 import comparison
 import lightning_module
 import silentgrad as sg
-from silentgrad.data import Images, load
+from silentgrad.lab.data import Images, load
 from silentgrad.schedules import linear_decay
 
 FOLDER = Path(__file__).parents[1] / "examples"

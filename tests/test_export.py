@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from silentgrad.cli.main import main
-from silentgrad.networks import NonlinearGaussian
-from silentgrad.training import DataConfig, ModelConfig, TrainConfig, build_model, export, train_model
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.networks import NonlinearGaussian
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, build_model, export, train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SHAPES = {"mlp": (1, 8, 8), "conv": (3, 8, 8), "strided": (3, 32, 32)}

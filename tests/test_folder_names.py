@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from matplotlib.legend import Legend
 
-from silentgrad.cli.main import main
-from silentgrad.records import Run
-from silentgrad.reports.compare import curves
-from silentgrad.reports.figures import drawable
-from silentgrad.reports.html import png
-from silentgrad.training import DataConfig, ModelConfig, TrainConfig, train_model
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.reports.compare import curves
+from silentgrad.lab.reports.figures import drawable
+from silentgrad.lab.reports.html import png
+from silentgrad.lab.runs.records import Run
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 NAMES = ["[red]x", "[x]", "$a$", r"$\frac$", "_x", "wh?t #1 100% %41", "q\"u'o", "two\nlines", "\U0001f600", ":smile:",

@@ -13,7 +13,7 @@ import silentgrad as sg
 from silentgrad import likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.guide import SilentGuide, freeze
-from silentgrad.models import GuidedVAE
+from silentgrad.guided import GuidedVAE
 from silentgrad.schedules import constant, linear_decay
 
 BATCH, LATENTS, SHAPE = 32, 3, (4, 4)

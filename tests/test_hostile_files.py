@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from silentgrad.data import DataError, load
-from silentgrad.data import formats as fmt
-from silentgrad.data.pickles import MOST_CONTAINERS
+from silentgrad.lab.data import DataError, load
+from silentgrad.lab.data import formats as fmt
+from silentgrad.lab.data.pickles import MOST_CONTAINERS
 
 Read = Callable[[Path], Tensor]
 

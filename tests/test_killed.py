@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from silentgrad.errors import SilentgradError
-from silentgrad.experiments import runner
-from silentgrad.experiments.cells import Cell, learned_cells
-from silentgrad.training import Settings
+from silentgrad.lab.experiments import runner
+from silentgrad.lab.experiments.cells import Cell, learned_cells
+from silentgrad.lab.training import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 EPOCHS, JOBS = 20, 2  # two jobs: each takes one core, though there is but one run
@@ -23,7 +23,7 @@ REPRODUCE = """
 import sys
 from pathlib import Path
 from test_killed import JOBS, long_run
-from silentgrad.experiments.runner import run_all
+from silentgrad.lab.experiments.runner import run_all
 if __name__ == "__main__":
     run_all([long_run()], Path(sys.argv[1]), JOBS, None, "cpu")
 """

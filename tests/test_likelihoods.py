@@ -16,9 +16,10 @@ from torch import distributions as td
 import oracles
 import silentgrad as sg
 from members import ALL_LATENTS, BATCH, OUTPUTS, Latent, by_sampling_law
-from silentgrad import distributions, likelihoods, quadrature
+from silentgrad import distributions, likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.likelihoods import expected_log_prob
+from silentgrad.mathematics import quadrature
 
 DOUBLE = torch.float64
 PAGE = (Path(__file__).parents[1] / "docs" / "likelihoods.md").read_text()

@@ -14,8 +14,8 @@ from torch import distributions as td
 
 import silentgrad as sg
 from silentgrad.estimators import Enumerate, Estimator, GumbelSoftmax, Reinforce, Reparameterized, Rloo, StraightThrough
-from silentgrad.models import GuidedVAE, evaluate, scale_gradient
-from silentgrad.networks import Encoder, LatentFamily, NonlinearGaussian, mlp_body, mlp_network, numbers_per_latent
+from silentgrad.guided import GuidedVAE, evaluate, scale_gradient
+from silentgrad.lab.networks import Encoder, LatentFamily, NonlinearGaussian, mlp_body, mlp_network, numbers_per_latent
 from silentgrad.schedules import constant, geometric, linear_decay
 
 SHAPE, LATENTS = (1, 2, 3), 2

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
-from silentgrad.networks import (
+from silentgrad.lab.networks import (
     Encoder,
     NonlinearGaussian,
     conv_body,

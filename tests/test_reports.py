@@ -17,8 +17,8 @@ from torch import Tensor
 
 from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
-from silentgrad.records import RecordError, Run, write_json_atomically
-from silentgrad.reports import figures, html, write_report
+from silentgrad.lab.reports import figures, html, write_report
+from silentgrad.lab.runs.records import RecordError, Run, write_json_atomically
 
 CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
 SUMMARY = {"bpd": 2.3456, "mse": 0.0211, "kld": 7.5, "active": 6, "limit_bpd": 2.21, "seconds": 75.0, "epochs": 30}

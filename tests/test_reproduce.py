@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from browser import WIDTHS, look, needs_browser
-from silentgrad.cli.main import main
 from silentgrad.errors import SilentgradError
-from silentgrad.experiments import paper
-from silentgrad.experiments.cells import fixed_cells, learned_cells, recipe_of
-from silentgrad.experiments.runner import FAILURE, run_all
-from silentgrad.experiments.tables import Results, fixed_table, learned_table, spread
-from silentgrad.reports.tables import write_tables
-from silentgrad.training.recipes import recipe_names
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.experiments import paper
+from silentgrad.lab.experiments.cells import fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.experiments.runner import FAILURE, run_all
+from silentgrad.lab.experiments.tables import Results, fixed_table, learned_table, spread
+from silentgrad.lab.reports.tables import write_tables
+from silentgrad.lab.training.recipes import recipe_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SMOKE = ["--scale", "smoke", "--seeds", "1", "--accelerator", "cpu", "--jobs", "1"]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silentgrad.special import dawson, dawson_integral, expected_log_square, log_square_derivatives
+from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square, log_square_derivatives
 
 POINTS = torch.cat([torch.linspace(-12, 12, 801, dtype=torch.float64), torch.logspace(-8, 7, 400, dtype=torch.float64)])
 

@@ -21,16 +21,16 @@ import torch
 import yaml
 
 from browser import WIDTHS, look, needs_browser
-from silentgrad.cli.main import main
-from silentgrad.cli.sweep import sweep as sweep_command
 from silentgrad.errors import SilentgradError
-from silentgrad.experiments import runner, study
-from silentgrad.experiments import sweep as module
-from silentgrad.experiments.study import EachPointOnce
-from silentgrad.experiments.sweep import Grid, Sweep, SweepError, run_sweep, search_space
-from silentgrad.records import RecordError, write_json_atomically
-from silentgrad.reports.sweep import write_sweep_page
-from silentgrad.training import DataConfig, DivergedError, ModelConfig, Settings, TrainConfig, train_model
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.cli.sweep import sweep as sweep_command
+from silentgrad.lab.experiments import runner, study
+from silentgrad.lab.experiments import sweep as module
+from silentgrad.lab.experiments.study import EachPointOnce
+from silentgrad.lab.experiments.sweep import Grid, Sweep, SweepError, run_sweep, search_space
+from silentgrad.lab.reports.sweep import write_sweep_page
+from silentgrad.lab.runs.records import RecordError, write_json_atomically
+from silentgrad.lab.training import DataConfig, DivergedError, ModelConfig, Settings, TrainConfig, train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 RATES, ANNEALING = [1e-3, 1e-4, 1e-5], [0.5, 0.05]

@@ -16,15 +16,21 @@ import optuna
 import pytest
 
 import workers
-from silentgrad.experiments.sweep import Sweep
-from silentgrad.training import read_config
+from silentgrad.lab.experiments.sweep import Sweep
+from silentgrad.lab.training import read_config
 from workers import shared_sweep, started
 
 TOGETHER = 4
 ALONE = "nobody"  # PostgreSQL refuses to run as root
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(  # what every process would take seconds to import
-    ["silentgrad.experiments.sweep", "silentgrad.reports.sweep", "sklearn.datasets", "alembic.command", "psycopg"]
+    [
+        "silentgrad.lab.experiments.sweep",
+        "silentgrad.lab.reports.sweep",
+        "sklearn.datasets",
+        "alembic.command",
+        "psycopg",
+    ]
 )
 
 

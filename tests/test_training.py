@@ -14,13 +14,21 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from silentgrad.cli.main import COMMANDS, main, with_recipe
-from silentgrad.data import Images
 from silentgrad.errors import SilentgradError
-from silentgrad.training import DataConfig, ModelConfig, TrainConfig, build_model, load_run, read_config, train_model
-from silentgrad.training.recipes import recipe_header as header
-from silentgrad.training.recipes import recipe_names as names
-from silentgrad.training.recipes import recipe_path
+from silentgrad.lab.cli.main import COMMANDS, main, with_recipe
+from silentgrad.lab.data import Images
+from silentgrad.lab.training import (
+    DataConfig,
+    ModelConfig,
+    TrainConfig,
+    build_model,
+    load_run,
+    read_config,
+    train_model,
+)
+from silentgrad.lab.training.recipes import recipe_header as header
+from silentgrad.lab.training.recipes import recipe_names as names
+from silentgrad.lab.training.recipes import recipe_path
 
 SMALL = ["--model.latent_dim", "4", "--model.hidden", "[16]", "--train.accelerator", "cpu", "--quiet", "true"]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
@@ -170,7 +178,7 @@ def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     words = ["train", *SMALL, "--train.epochs", "1", "--train.tensorboard", "true", "--folder"]
     main([*words, str(tmp_path / "with")])
     assert list((tmp_path / "with" / "tensorboard").glob("events*"))
-    monkeypatch.setattr("silentgrad.training.run.TensorBoardLogger", _missing)
+    monkeypatch.setattr("silentgrad.lab.training.run.TensorBoardLogger", _missing)
     with pytest.raises(SystemExit):
         main([*words, str(tmp_path / "without")])
     assert not (tmp_path / "without").exists()

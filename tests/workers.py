@@ -10,10 +10,10 @@ from typing import Any
 
 import lightning
 
-from silentgrad.experiments import runner, study
-from silentgrad.experiments.sweep import Sweep, run_sweep
-from silentgrad.reports.sweep import points_done, read_sweep
-from silentgrad.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+from silentgrad.lab.experiments import runner, study
+from silentgrad.lab.experiments.sweep import Sweep, run_sweep
+from silentgrad.lab.reports.sweep import points_done, read_sweep
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
 
 AROUND = Settings(
     DataConfig(batch_size=256), ModelConfig(latent_dim=2, hidden=[8]), TrainConfig(epochs=2, accelerator="cpu")

@@ -1,4 +1,4 @@
-"""Fits the Gaussian mixture by which `silentgrad.quadrature` takes expectations of softplus in single precision.
+"""Fits the Gaussian mixture that `silentgrad.mathematics.quadrature` takes for softplus in single precision.
 
     python tools/fit_logistic.py 8        # under a minute; needs SciPy
 

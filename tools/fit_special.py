@@ -1,4 +1,4 @@
-"""Fits the rational approximations that `silentgrad.special` evaluates, and writes them to `_coefficients.py`.
+"""Fits the rational approximations of `silentgrad.mathematics.special`, and writes them to `_coefficients.py`.
 
     python tools/fit_special.py            # about two minutes; needs mpmath
 
@@ -25,7 +25,7 @@ DEGREE = {
     "SEVENTH": {"float32": 15},
     "EIGHTH": {"float32": 15},
 }
-OUTPUT = Path(__file__).parents[1] / "src" / "silentgrad" / "_coefficients.py"
+OUTPUT = Path(__file__).parents[1] / "src" / "silentgrad" / "mathematics" / "_coefficients.py"
 
 
 def asymptotic(t: mp.mpf) -> tuple[mp.mpf, mp.mpf]:

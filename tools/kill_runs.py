@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from silentgrad.reports import write_report
-from silentgrad.training import DataConfig, ModelConfig, TrainConfig, run, train_model
-from silentgrad.training.measuring import GradientVarianceLog
+from silentgrad.lab.reports import write_report
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, run, train_model
+from silentgrad.lab.training.measuring import GradientVarianceLog
 
 EPOCHS = 3
 MOVES = ("replace", "rename", "link", "symlink", "unlink", "remove", "mkdir", "rmdir", "truncate", "fsync", "write")

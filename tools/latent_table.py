@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import distributions as td
 
-from silentgrad.cumulants import cumulants
-from silentgrad.moments import JointMoments, central_moments
+from silentgrad.latents.cumulants import cumulants
+from silentgrad.latents.moments import JointMoments, central_moments
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "latents.md"
 HEADER = """# Latent families

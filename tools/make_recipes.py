@@ -15,11 +15,11 @@ from pathlib import Path
 
 import yaml
 
-from silentgrad.experiments import paper
-from silentgrad.experiments.cells import Cell, fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.experiments import paper
+from silentgrad.lab.experiments.cells import Cell, fixed_cells, learned_cells, recipe_of
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "src" / "silentgrad" / "recipes"
+FOLDER = ROOT / "src" / "silentgrad" / "lab" / "recipes"
 MEASURED = ROOT / "tools" / "measured.json"  # recipe -> {"expects": ..., "time": ...}, from runs
 
 BATCH = {"mnist": 64, "imagenet32": 128, "cifar10": 256}

@@ -2,7 +2,6 @@
 
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
-from silentgrad.cumulants import CumulantFunction, Cumulants, cumulants
 from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
 from silentgrad.estimators import (
@@ -17,11 +16,12 @@ from silentgrad.estimators import (
     StraightThrough,
 )
 from silentgrad.guide import SilentGuide, freeze
+from silentgrad.guided import GuidedVAE
+from silentgrad.latents.cumulants import CumulantFunction, Cumulants, cumulants
+from silentgrad.latents.moments import JointMoments, Moments, central_moments
 from silentgrad.likelihoods import expected_log_prob
-from silentgrad.models import GuidedVAE
-from silentgrad.moments import JointMoments, Moments, central_moments
+from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square
 from silentgrad.ppca import ppca_bound
-from silentgrad.special import dawson, dawson_integral, expected_log_square
 
 __version__ = "0.1.0"
 __all__ = [

@@ -4,7 +4,7 @@ For Gaussian latents :math:`u = w \cdot z + b` is exactly Gaussian, so :math:`E[
 m and variance V and an integral over one number, with no sampling variance. A likelihood is any callable from u to the
 distribution of x, elementwise; :func:`expected_log_prob` integrates it by Gauss-Hermite quadrature, unless it has a
 method `expected_log_prob(x, mean, variance)` that knows better. Those here have. With :math:`t = (x - u) / s` and
-the expectations of :mod:`silentgrad.quadrature`,
+the expectations of :mod:`silentgrad.mathematics.quadrature`,
 
 ====================  ==================================================================================
 Bernoulli, logits u   :math:`x m - E \log(1 + e^u)`
@@ -26,8 +26,8 @@ from torch import distributions as td
 
 from silentgrad import distributions
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.moments import required
-from silentgrad.quadrature import expected_abs, expected_log1p_square, expected_softplus, gauss_hermite
+from silentgrad.latents.moments import required
+from silentgrad.mathematics.quadrature import expected_abs, expected_log1p_square, expected_softplus, gauss_hermite
 from silentgrad.widening import widened
 
 START_SCALE = 1 / 3

@@ -8,8 +8,8 @@ from silentgrad.analysis.latents import parts_of
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact, LogProb, per_example
-from silentgrad.models import GuidedVAE
-from silentgrad.networks import kl_to_prior
+from silentgrad.guided import GuidedVAE
+from silentgrad.latents.priors import kl_to_prior
 
 
 class MeasuredBatch:

@@ -22,7 +22,7 @@ from silentgrad.decoders import LinearPrecisionGaussian
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Enumerate, Estimator, Exact
-from silentgrad.models import GuidedVAE
+from silentgrad.guided import GuidedVAE
 
 PRODUCTS = 8
 
@@ -60,7 +60,7 @@ def gradient_bias(
 
     Example:
         >>> import silentgrad as sg
-        >>> from silentgrad.networks import Encoder, mlp_body
+        >>> from silentgrad.lab.networks import Encoder, mlp_body
         >>> decoder = sg.LinearPrecisionGaussian(3, (1, 2, 2), link="exp")
         >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), 3), "bernoulli"), decoder).double()
         >>> found = gradient_bias(model, torch.rand(5, 1, 2, 2).double(), [sg.Exact(), sg.GumbelSoftmax()], draws=100)

@@ -31,7 +31,7 @@ from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sket
 from silentgrad.analysis.tally import Decomposition, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator
-from silentgrad.models import GuidedVAE
+from silentgrad.guided import GuidedVAE
 
 MethodName = Literal["sketch", "every"]
 FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
@@ -70,7 +70,7 @@ def gradient_variance(
 
     Example:
         >>> import silentgrad as sg
-        >>> from silentgrad.networks import Encoder, mlp_body
+        >>> from silentgrad.lab.networks import Encoder, mlp_body
         >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), 6), "gaussian"), sg.LinearGaussian(3, (1, 2, 2)))
         >>> found = gradient_variance(model, torch.rand(4, 5, 1, 2, 2), 10, [sg.Exact(), sg.Reparameterized()])
         >>> found["Exact"].est, found["Reparameterized"].est > 0

@@ -20,7 +20,7 @@ from torch import distributions as td
 
 from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.moments import JointMoments, Moments
+from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents
 
 

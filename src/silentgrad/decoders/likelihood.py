@@ -16,8 +16,8 @@ from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
+from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.likelihoods import LocationScale, Normal, Poisson, expected_log_prob
-from silentgrad.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.moments import JointMoments, Moments, central_moments
+from silentgrad.latents.moments import JointMoments, Moments, central_moments
 from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
 from silentgrad.tracing import underlying
 from silentgrad.widening import NARROW, widened, widened_latent

@@ -1,7 +1,7 @@
 r"""E[log v^2] of the linear precision link, from the mean e, variance V and higher cumulants of v.
 
 =============  =====================================================================================================
-``exact``      Gaussian latents: v is Gaussian, :math:`G_0(e, V)` of :mod:`silentgrad.special`
+``exact``      Gaussian latents: v is Gaussian, :math:`G_0(e, V)` of :mod:`silentgrad.mathematics.special`
 ``edgeworth``  the Gaussian form corrected for skewness and kurtosis (Edgeworth's expansion of v's density)
 ``taylor``     the paper's second-order expansion, :math:`\log E v^2 - \mathrm{Var}(v^2) / 2 (E v^2)^2`
 =============  =====================================================================================================
@@ -10,7 +10,7 @@ r"""E[log v^2] of the linear precision link, from the mean e, variance V and hig
 import torch
 from torch import Tensor
 
-from silentgrad.special import expected_log_square, log_square_derivatives
+from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
 
 
 def exact(e: Tensor, v: Tensor) -> Tensor:

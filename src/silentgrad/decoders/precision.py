@@ -26,7 +26,7 @@ from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import Projection, project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.moments import JointMoments, Moments
+from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
 Link = Literal["linear", "exp"]

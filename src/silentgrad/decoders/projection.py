@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from silentgrad.decoders.chunks import map_outputs
-from silentgrad.moments import JointMoments, Moments
+from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.tracing import transformed
 
 

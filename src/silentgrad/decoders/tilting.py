@@ -6,8 +6,8 @@ Weighting q by :math:`e^{a \cdot z}` and normalising gives another distribution,
     E[(x - u)^2 e^g] = e^{c + \log E[e^{a \cdot z}]} \left( (x - \tilde E u)^2 + \widetilde{\mathrm{Var}}\, u \right).
 
 Independent latents stay independent, with mean :math:`k_i'(a_i)` and variance :math:`k_i''(a_i)` (see
-:mod:`silentgrad.cumulants`); Gaussian ones keep their covariance and move by :math:`\Sigma a`; a one-hot category keeps
-its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
+:mod:`silentgrad.latents.cumulants`); Gaussian ones keep their covariance and move by :math:`\Sigma a`; a one-hot
+category keeps its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.cumulants import cumulants, finite_exp
 from silentgrad.decoders.chunks import map_outputs
 from silentgrad.decoders.projection import project
-from silentgrad.moments import JointMoments, Moments
+from silentgrad.latents.cumulants import cumulants, finite_exp
+from silentgrad.latents.moments import JointMoments, Moments
 
 
 class Tilted(NamedTuple):

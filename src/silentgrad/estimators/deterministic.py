@@ -8,7 +8,7 @@ from torch import distributions as td
 
 from silentgrad.errors import IntractableError
 from silentgrad.estimators.base import Estimator, LogProb, bernoulli_of, per_example
-from silentgrad.moments import both_probabilities
+from silentgrad.latents.moments import both_probabilities
 
 
 class Exact(Estimator):

@@ -1,5 +1,0 @@
-"""The command line: every command is a plain typed function, its options are the function's arguments."""
-
-from silentgrad.cli.main import main
-
-__all__ = ["main"]

@@ -1,0 +1,22 @@
+"""`silentgrad export`."""
+
+from pathlib import Path
+
+from silentgrad.lab.cli.console import say
+from silentgrad.lab.cli.options import require_folder
+from silentgrad.lab.training.export import export_run
+
+
+def export(run: Path, folder: Path | None = None) -> None:
+    """Exports a finished run: weights with metadata (safetensors), encoder and decoder (ONNX), each file checked.
+
+    Args:
+        run: The run's folder.
+        folder: Where the files go; the folder export in the run's if absent.
+    """
+    output = folder or run / "export"
+    require_folder(output)
+    differences = export_run(run, output)
+    for name, difference in differences.items():
+        say(f"{name}: ONNX Runtime differs from torch by at most {difference:.1e} of the largest value")
+    say(f"files: {output}/model.safetensors, encoder.onnx, decoder.onnx")

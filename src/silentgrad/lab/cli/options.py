@@ -1,0 +1,38 @@
+"""Checks of what commands are told, before they begin to compute."""
+
+from pathlib import Path
+
+from silentgrad.lab.training.ranges import ConfigError
+
+
+def require_output(path: Path, suffix: str) -> None:
+    """Refuses a file that could not be written at the end.
+
+    Args:
+        path: The file.
+        suffix: How its name has to end.
+
+    Raises:
+        ConfigError: It names --output.
+    """
+    if path.suffix != suffix:
+        raise ConfigError(f"--output has to be a {suffix} file, got {path}")
+    if path.is_dir():
+        raise ConfigError(f"--output {path} is a folder: give a {suffix} file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
+
+
+def require_folder(path: Path, option: str = "--folder") -> None:
+    """Refuses a place where no run can be kept: a file stands in the way, or Lightning cannot read the name.
+
+    Raises:
+        ConfigError: It names the option.
+    """
+    if "::" in str(path):
+        raise ConfigError(f"{option} {path}: a name with :: is taken for an address; choose another")
+    for place in (path, *path.parents):
+        if place.exists():
+            if not place.is_dir():
+                raise ConfigError(f"{option} {path}: {place} is a file, not a folder")
+            return

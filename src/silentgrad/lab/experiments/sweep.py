@@ -1,0 +1,299 @@
+"""Sweeps over the paper's grids, as Optuna studies.
+
+A study lives in a database. Every process that opens it takes the next point of the grid, so that one machine goes on
+where it was stopped, and many share the work. A trial trains in a folder of its own; what the records need of it goes
+to the database too, so that any process can write them.
+
+- A trial that is worse than the median of the others at the same epoch is pruned.
+- A trial that diverged is done: it would diverge again.
+- The point of a trial that was interrupted, or whose process has not been heard of for a while, is trained by the next
+  one. That goes on from the last finished epoch if the folder is at hand.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning
+import optuna
+import yaml  # type: ignore[import-untyped]
+from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
+from optuna.pruners import MedianPruner
+from optuna.trial import FrozenTrial, TrialState
+
+from silentgrad.lab.data import load
+from silentgrad.lab.experiments.runner import start_or_resume
+from silentgrad.lab.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left
+from silentgrad.lab.runs.records import Run, write_atomically, write_json_atomically
+from silentgrad.lab.training import DivergedError, Settings, build_model
+
+TRIALS_BEFORE_PRUNING = 3
+OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
+
+Point = dict[str, Any]
+Record = dict[str, Any]
+
+
+class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
+    """Other processes took the last points in the meantime."""
+
+
+@dataclass
+class Grid:
+    """The values to try: the paper's, unless others are given.
+
+    Args:
+        lr: Learning rates.
+        annealing_rate: By which w_lin falls every epoch.
+        cutoff: Epochs at which the encoder is frozen.
+    """
+
+    lr: list[float] = field(default_factory=lambda: [1e-4, 5e-4, 1e-5, 5e-5])
+    annealing_rate: list[float] = field(default_factory=lambda: [1e-2, 5e-2, 1e-3, 5e-3])
+    cutoff: list[int] = field(default_factory=lambda: [50, 80, 100, 150, 200])
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is varied, around which settings, and where the trials go."""
+
+    name: str
+    around: Settings
+    space: dict[str, list[Any]]
+    folder: Path
+
+    @property
+    def size(self) -> int:
+        """Number of points of the grid."""
+        return math.prod(map(len, self.space.values()))
+
+    def at(self, point: Point) -> Settings:
+        """The settings of one point."""
+        data, model, train = self.around
+        rate = {name: value for name, value in point.items() if name == "lr"}
+        rest = {name: value for name, value in point.items() if name != "lr"}
+        return Settings(data, dataclasses.replace(model, **rest), dataclasses.replace(train, **rate))
+
+    def common(self) -> Record:
+        """What all trials have in common, as JSON holds it."""
+        groups = yaml.safe_load(self.around.as_yaml()) | {"space": self.space}
+        return {name: {k: v for k, v in group.items() if k not in OF_THE_MACHINE} for name, group in groups.items()}
+
+
+def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, list[Any]]:
+    """The grid over some of the settings.
+
+    Raises:
+        SweepError: One of them is unknown, or changes nothing in this configuration.
+    """
+    known = [entry.name for entry in dataclasses.fields(Grid)]
+    if not over or set(over) - set(known) or len(set(over)) < len(over):
+        raise SweepError(f"--over takes some of {', '.join(known)}, separated by commas; got {','.join(over)!r}")
+    model, epochs = around.model, around.train.epochs
+    guided = model.linear != "none" and model.nonlinear
+    if "annealing_rate" in over and not (guided and model.estimator != "none"):
+        raise SweepError(
+            "an annealing rate needs a guide that gives way to another estimator: --model.linear other than none, "
+            "--model.nonlinear true and --model.estimator other than none"
+        )
+    if "cutoff" in over and not guided:
+        raise SweepError("a cut-off needs a guided VAE: --model.linear other than none and --model.nonlinear true")
+    late = [epoch for epoch in grid.cutoff if epoch > epochs] if "cutoff" in over else []
+    if late:
+        raise SweepError(f"cut-offs {late} come after the last of {epochs} epochs: give others by --grid.cutoff")
+    space = {name: list(dict.fromkeys(getattr(grid, name))) for name in over}
+    if not all(space.values()):
+        raise SweepError("there is nothing to try: a list of --grid is empty")
+    return space
+
+
+def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Record]:
+    """Trains one point of the grid after the other until none is left, and gives the record of each when it is done.
+
+    After each, `trials.json` and the best trial's recipe, `best.yaml`, are renewed in the sweep's folder.
+
+    Args:
+        sweep: What to do.
+        storage: The database's URL.
+        trials: How many to train here at most.
+        quiet: No progress bars.
+
+    Raises:
+        SweepError: The database cannot be opened, or holds another sweep of that name.
+    """
+    if sweep.around.train.devices > 1:
+        raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
+    data, model, _ = sweep.around
+    images = load(data.name, data.root)
+    build_model(model, images.event_shape, images.levels)  # so that what cannot be trained leaves no study behind
+    done = 0
+    with _study(sweep, storage) as study:
+        write_records(study, sweep)
+        while (trials is None or done < trials) and points_left(study, _sampler(study)):
+            _require_same_settings(study, sweep)
+            number = _train_next(study, sweep, quiet)
+            records = write_records(study, sweep)["trials"]
+            if number is not None:
+                done += 1
+                yield next(record for record in records if record["number"] == number)
+
+
+@contextlib.contextmanager
+def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    pruner = MedianPruner(TRIALS_BEFORE_PRUNING, n_warmup_steps=sweep.around.train.epochs // 3)
+    with opened(url, sweep.name, sweep.space, pruner) as study:
+        _require_same_settings(study, sweep)
+        yield study
+
+
+def _sampler(study: optuna.Study) -> EachPointOnce:
+    assert isinstance(study.sampler, EachPointOnce)
+    return study.sampler
+
+
+def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
+    trained_before = any(sweep.folder.glob("trial-*"))  # first: another process says its settings before it trains
+    before = study.user_attrs.get("settings")
+    if before is None:
+        if trained_before:
+            raise SweepError(f"{sweep.folder} holds trials of another study: choose another --folder")
+        study.set_user_attr("settings", sweep.common())
+        return
+    then, now = _flat(before), _flat(sweep.common())
+    changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    if changed:
+        raise SweepError(
+            f"the study {sweep.name} was started with other settings ({', '.join(changed)}): "
+            "give those, or choose another --study"
+        )
+
+
+def _flat(settings: object) -> Record:
+    """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
+    groups = settings.items() if isinstance(settings, dict) else ()
+    flat: Record = {}
+    for group, content in groups:
+        entries = content.items() if isinstance(content, dict) else ()
+        flat |= {f"{group}.{name}": value for name, value in entries}
+    return flat
+
+
+def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
+    """Trains a free point; the trial's number, or None if other processes took the point, before or meanwhile."""
+    done: list[int] = []
+    lost: list[int] = []
+
+    def objective(trial: optuna.Trial) -> float:
+        try:
+            return _objective(study, trial, sweep, quiet)
+        except UpdateFinishedTrialError:
+            lost.append(trial.number)
+            raise
+
+    def remember(_: optuna.Study, trial: FrozenTrial) -> None:
+        if holds(trial):
+            done.append(trial.number)
+
+    try:
+        study.optimize(objective, n_trials=1, catch=(DivergedError, PointsTaken), callbacks=[remember])
+    except ValueError:
+        if not lost:
+            raise
+        # This process was silent for so long, asleep perhaps, that another one trains its point.
+    return done[0] if done else None
+
+
+def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bool) -> float:
+    """Trains one point; the best validation BPD."""
+    number = _sampler(study).point(study.get_trials(deepcopy=False)[trial.number])
+    if number is None:
+        raise PointsTaken
+    point = {name: trial.suggest_categorical(name, values) for name, values in sweep.space.items()}
+    folder = sweep.folder / folder_name(number)
+    try:
+        figures = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
+    except DivergedError as error:
+        trial.set_user_attr(DIVERGED, str(error))
+        raise
+    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from stop
+    metrics = Run.read(folder).metrics
+    trial.set_user_attr("figures", figures | {"seconds": metrics["seconds"][-1]})
+    return min(bpd for bpd in metrics["valid_bpd"] if bpd is not None)
+
+
+def folder_name(point: int) -> str:
+    """The folder of a point's trials, of which the later ones go on with what the earlier ones left."""
+    return f"trial-{point:04}"
+
+
+class _Pruning(lightning.Callback):
+    """Tells the study the validation BPD of each epoch, and ends the trial when the study says so."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self.trial = trial
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        epoch = trainer.current_epoch + 1
+        self.trial.report(trainer.callback_metrics["valid_bpd"].item(), epoch)
+        if self.trial.should_prune():
+            raise TrialPruned(f"after epoch {epoch}")
+
+
+def write_records(study: optuna.Study, sweep: Sweep) -> Record:
+    """Writes `trials.json`, and `best.yaml` once a trial is complete; returns what the first holds."""
+    trials = []
+    for trial in study.get_trials(deepcopy=False):
+        point = _sampler(study).point(trial)
+        if point is not None and holds(trial):  # another trial stands in the place of one that was interrupted
+            trials.append(_record(trial, point))
+    complete = [trial for trial in trials if trial["state"] == "complete"]
+    best = min(complete, key=lambda trial: trial["valid_bpd"], default=None)
+    content = {
+        "study": sweep.name,
+        "size": sweep.size,
+        "settings": sweep.common(),
+        "best": None if best is None else best["number"],
+        "trials": trials,
+    }
+    write_json_atomically(sweep.folder / "trials.json", content)
+    if best is not None:
+        write_atomically(sweep.folder / "best.yaml", _recipe(sweep, best, len(complete)).encode())
+    return content
+
+
+def _record(trial: FrozenTrial, point: int) -> Record:
+    """A trial as the records show it."""
+    diverged = trial.user_attrs.get(DIVERGED)
+    seen = trial.intermediate_values
+    figures = trial.user_attrs.get("figures", {})
+    return {
+        "number": trial.number,
+        "state": "diverged" if diverged is not None else trial.state.name.lower(),
+        "point": trial.params,
+        "valid_bpd": trial.value if trial.state == TrialState.COMPLETE else min(seen.values(), default=None),
+        "epochs": figures.get("epochs", max(seen, default=0)),
+        "seconds": figures.get("seconds", trial.duration.total_seconds() if trial.duration else None),
+        "figures": figures,
+        "folder": folder_name(point),
+        "remark": diverged,
+    }
+
+
+def _recipe(sweep: Sweep, best: Record, complete: int) -> str:
+    """The best trial's settings, in the form of the recipes."""
+    settings = sweep.at(best["point"])
+    bpd = f"test BPD {best['figures']['bpd']:.3f}, validation BPD {best['valid_bpd']:.3f}"
+    header = {
+        "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",
+        "command": f"silentgrad train --config {sweep.folder / 'best.yaml'}",
+        "expects": f"{bpd} (seed {settings.train.seed})",
+        "time": f"{best['seconds']:.0f} seconds",
+    }
+    lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
+    return "".join(lines) + settings.as_yaml()

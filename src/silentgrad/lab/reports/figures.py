@@ -1,0 +1,194 @@
+"""Figures of a run: what it reconstructs, what it imagines, how it learned.
+
+They are free `Figure` objects, outside pyplot, so that nothing global changes and no display is needed.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from silentgrad.lab.runs.records import Metrics
+
+DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
+TILE, GAP, MARGIN, LABELS, LETTER = 128, 8, 8, 132, 13  # figure pixels
+COLUMNS = 10
+
+# Okabe and Ito's colours, told apart by colour-blind readers
+SPLITS = {"train": ("#999999", "training"), "valid": ("#0072B2", "validation"), "test": ("#D55E00", "test")}
+GREEN, INK, GRID = "#009E73", "#222222", "#E4E4E4"
+
+
+def reconstructions(pictures: dict[str, Tensor]) -> Figure:
+    """Originals, reconstructed means under them, and the learned standard deviations when there are any."""
+    rows = {"original": pictures["originals"], "mean": pictures["means"]}
+    if "stds" in pictures:
+        rows["std. dev."] = unit_range(pictures["stds"])
+    count = min(COLUMNS, *map(len, rows.values()))
+    return image_figure(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
+
+
+def samples(pictures: dict[str, Tensor]) -> Figure:
+    """Decoded draws from the prior, in a grid."""
+    images = pictures["samples"]
+    fullest = min(range(8, 13), key=lambda columns: -len(images) % columns)  # fewest holes in the last row
+    return image_figure(images, min(fullest, len(images)), [])
+
+
+def curves(metrics: Metrics, limit_bpd: float | None = None) -> Figure:
+    """BPD over epochs and over seconds; below them KLD and MSE over epochs.
+
+    Args:
+        metrics: Columns of `metrics.csv`; missing columns and cells are left out.
+        limit_bpd: BPD of the pPCA limit, drawn as a dashed line.
+    """
+    figure = Figure(figsize=(8, 6), dpi=DPI, layout="constrained")
+    (bpd, bpd_seconds), (kld, mse) = figure.subplots(2, 2)
+    _panel(bpd, metrics, "bpd", "epoch", limit_bpd)
+    _panel(bpd_seconds, metrics, "bpd", "seconds", limit_bpd)
+    _panel(kld, metrics, "kld", "epoch", None)
+    _panel(mse, metrics, "mse", "epoch", None)
+    _guide_weight(bpd, metrics)
+    handles = {line.get_label(): line for axes in figure.axes for line in _named_lines(axes)}
+    if handles:
+        figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=5, frameon=False, fontsize=11)
+    return figure
+
+
+def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float | None) -> None:
+    values: list[float] = []
+    for split, (colour, name) in SPLITS.items():
+        times, column = points(metrics, clock, f"{split}_{metric}")
+        values += column
+        if column:
+            axes.plot(times, column, color=colour, label=name, linewidth=1.8, marker=_marker(column), markersize=4)
+    if limit is not None:
+        axes.axhline(limit, color=INK, linestyle="--", linewidth=1.2, label="pPCA limit")
+    if values:
+        axes.set_ylim(y_limits(values, limit))
+    else:
+        axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
+    dress(axes, metric.upper(), clock)
+
+
+def y_limits(values: list[float], limit: float | None) -> tuple[float, float]:
+    """All values, unless a few tower over the rest as those of early epochs do: then the rest."""
+    low, usual = min(values), torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
+    ceiling = low + 2 * (usual - low)
+    shown = [low, min(max(values), ceiling) if ceiling > low else max(values)]
+    shown += [] if limit is None else [limit]
+    margin = 0.06 * (max(shown) - min(shown)) or 0.1 * abs(low) or 1.0
+    return min(shown) - margin, max(shown) + margin
+
+
+def _marker(column: list[float]) -> str | None:
+    return "o" if len(column) < 20 else None
+
+
+def _guide_weight(axes: Axes, metrics: Metrics) -> None:
+    times, weights = points(metrics, "epoch", "w_lin")
+    if not weights:
+        return
+    right = axes.twinx()
+    right.plot(
+        times, weights, color=GREEN, linewidth=1, label="linear weight (right)", marker=_marker(weights), markersize=2
+    )
+    right.set_ylim(-0.05, 1.05)
+    right.set_yticks([0, 1])
+    right.tick_params(length=0, labelsize=10, labelcolor=GREEN)
+    right.spines[:].set_visible(False)
+
+
+def points(metrics: Metrics, x: str, y: str) -> tuple[list[float], list[float]]:
+    """The two columns where both are finite, so that a line runs on over epochs without a measurement."""
+    pairs = [
+        (a, b)
+        for a, b in zip(metrics.get(x, []), metrics.get(y, []), strict=False)
+        if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
+    ]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def dress(axes: Axes, title: str, clock: str) -> None:
+    """Title, label of the horizontal axis, ticks and a quiet grid."""
+    axes.set_title(title, loc="left", fontsize=12, color=INK)
+    axes.set_xlabel(clock, fontsize=11, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=clock == "epoch", min_n_ticks=1))
+    axes.tick_params(length=0, labelsize=10, labelcolor=INK)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#BBBBBB")
+
+
+def name_legend(legend: Legend, names: Iterable[str]) -> None:
+    """Writes the user's names into a legend; as labels, `$x$` would be mathematics and `_x` would be left out."""
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(drawable(name))
+
+
+def drawable(name: str) -> str:
+    """A name in which characters that the font lacks are written as Python writes them."""
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+    known = [letter if font.get_char_index(ord(letter)) else _code(letter) for letter in name]
+    return "".join(known)
+
+
+def _code(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def _named_lines(axes: Axes) -> Iterable[Line2D]:
+    return (line for line in axes.get_lines() if not str(line.get_label()).startswith("_"))
+
+
+def unit_range(images: Tensor) -> Tensor:
+    """Images moved and scaled so that the smallest number is 0 and the largest 1."""
+    low, high = images.aminmax()
+    return (images - low) / (high - low).clamp(min=1e-12)
+
+
+def image_figure(images: Tensor, columns: int, labels: list[str]) -> Figure:
+    """Images row by row, one figure pixel or a whole number of them for each of theirs."""
+    grid = _grid(_tiles(images), columns)
+    height, width = grid.shape[:2]
+    left = max(LABELS, LETTER * (2 + max(map(len, labels)))) if labels else MARGIN
+    full_width, full_height = left + width + MARGIN, height + 2 * MARGIN
+    figure = Figure(figsize=(full_width / DPI, full_height / DPI), dpi=DPI)
+    axes = figure.add_axes((left / full_width, MARGIN / full_height, width / full_width, height / full_height))
+    axes.imshow(grid.numpy(), interpolation="nearest", aspect="auto")  # the axes have the grid's own proportions
+    axes.set_axis_off()
+    for row, label in enumerate(labels):
+        centre = (row + 0.5) / len(labels)
+        axes.text(-12 / width, 1 - centre, label, transform=axes.transAxes, ha="right", va="center", fontsize=13)
+    return figure
+
+
+def _tiles(images: Tensor) -> Tensor:
+    """Images as RGB in [0, 1], enlarged by a whole factor, or reduced, to about TILE pixels."""
+    images = images.detach().cpu().float().nan_to_num().clamp(0, 1).expand(-1, 3, -1, -1)
+    longest = max(images.shape[-2:])
+    if longest <= TILE:
+        factor = TILE // longest
+        return images.repeat_interleave(factor, -1).repeat_interleave(factor, -2)
+    size = [max(1, side * TILE // longest) for side in images.shape[-2:]]
+    return torch.nn.functional.interpolate(images, size=size, mode="area")
+
+
+def _grid(tiles: Tensor, columns: int) -> Tensor:
+    """One white-gapped image `(height, width, 3)` of all tiles, row by row."""
+    count, _, height, width = tiles.shape
+    rows = math.ceil(count / columns)
+    grid = torch.ones(rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3)
+    for i, tile in enumerate(tiles):
+        y, x = i // columns * (height + GAP), i % columns * (width + GAP)
+        grid[y : y + height, x : x + width] = tile.permute(1, 2, 0)
+    return grid

@@ -1,0 +1,128 @@
+"""From a configuration to the model it describes."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.estimators import (
+    DisArm,
+    Estimator,
+    Exact,
+    GumbelSoftmax,
+    Reinforce,
+    Reparameterized,
+    Rloo,
+    StraightThrough,
+)
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.networks import (
+    Encoder,
+    NonlinearGaussian,
+    conv_body,
+    conv_network,
+    mlp_body,
+    mlp_network,
+    numbers_per_latent,
+    strided_body,
+    strided_network,
+)
+from silentgrad.lab.training.config import ModelConfig
+from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.schedules import Schedule, constant, geometric, linear_decay
+
+
+def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
+    """The VAE that a configuration describes, for images of a shape and a number of levels.
+
+    Raises:
+        ConfigError: No model can be made of it.
+        ShapeError: Its network does not take images of this shape.
+    """
+    config.validate()
+    try:
+        return _model(config, event_shape, levels)
+    except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
+        raise ConfigError(
+            f"no memory for a model of --model.latent_dim {config.latent_dim}, --model.hidden {config.hidden} and "
+            f"--model.channels {config.channels} on images of shape {tuple(event_shape)}"
+        ) from error
+
+
+def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
+    nonlinear = _nonlinear(config, event_shape, levels) if config.nonlinear else None
+    linear = _linear(config, event_shape)
+    alone = config.estimator == "none"
+    estimator = _sampler(config) if alone else build_estimator(config)
+    return GuidedVAE(
+        encoder=_encoder(config, event_shape),
+        linear=linear,
+        nonlinear=nonlinear,
+        linear_estimator=estimator if nonlinear is None else Exact(),
+        estimator=None if nonlinear is None else estimator,
+        weight=constant(1.0) if alone else linear_decay(config.annealing_rate),
+        weighting="encoder" if alone else config.weighting,
+        cutoff=config.cutoff,
+        kl_weight=config.kl_weight,
+    )
+
+
+def variance_schedule(config: ModelConfig) -> Schedule:
+    """The fixed variance over epochs."""
+    return _shrinking(config.variance_start, config.variance_factor, config.variance)
+
+
+def temperature_schedule(config: ModelConfig) -> Schedule:
+    """The temperature of Gumbel-Softmax over epochs."""
+    return _shrinking(config.temperature_start, config.temperature_factor, config.temperature)
+
+
+def _shrinking(start: float | None, factor: float, end: float) -> Schedule:
+    return constant(end) if start is None else geometric(start, factor, end)
+
+
+def _encoder(config: ModelConfig, event_shape: torch.Size) -> Encoder:
+    outputs = numbers_per_latent(config.latent) * config.latent_dim
+    bodies: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: mlp_body(event_shape, outputs, config.hidden),
+        "conv": lambda: conv_body(event_shape, outputs, config.channels),
+        "strided": lambda: strided_body(event_shape, outputs, config.channels),
+    }
+    return Encoder(bodies[config.network](), config.latent)
+
+
+def _linear(config: ModelConfig, event_shape: torch.Size) -> LinearDecoder | None:
+    if config.linear == "none":
+        return None
+    if config.linear == "fixed":
+        return LinearGaussian(config.latent_dim, event_shape, variance_schedule(config)(1))
+    return LinearPrecisionGaussian(config.latent_dim, event_shape, link=config.linear, log_term=config.log_term)
+
+
+def _nonlinear(config: ModelConfig, event_shape: torch.Size, levels: int) -> NonlinearGaussian:
+    networks: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: mlp_network(config.latent_dim, event_shape, config.hidden[::-1]),
+        "conv": lambda: conv_network(config.latent_dim, event_shape, config.channels),
+        "strided": lambda: strided_network(config.latent_dim, event_shape, config.channels),
+    }
+    return NonlinearGaussian(networks[config.network](), event_shape, levels)
+
+
+def _sampler(config: ModelConfig) -> Estimator:
+    """What feeds the nonlinear decoder samples when no gradient goes back through them."""
+    return Reparameterized() if config.latent == "gaussian" else StraightThrough()
+
+
+def build_estimator(config: ModelConfig) -> Estimator:
+    """The estimator that a configuration names."""
+    estimators: dict[str, Callable[[], Estimator]] = {
+        "exact": Exact,
+        "reparameterized": Reparameterized,
+        "gumbel-softmax": lambda: GumbelSoftmax(temperature_schedule(config), config.hard),
+        "straight-through": StraightThrough,
+        "reinforce": Reinforce,
+        "rloo": Rloo,
+        "disarm": DisArm,
+    }
+    return estimators[config.estimator]()

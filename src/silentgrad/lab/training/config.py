@@ -1,0 +1,293 @@
+"""What a training run is told: plain dataclasses, from which the command line and the recipes follow.
+
+Whatever the settings come from, `validate` decides whether a run can be made with them, before anything is written.
+"""
+
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml  # type: ignore[import-untyped]
+from jsonargparse import ArgumentError, ArgumentParser
+
+from silentgrad.decoders.precision import LogTerm
+from silentgrad.guided import Weighting
+from silentgrad.lab.networks import LatentFamily
+from silentgrad.lab.training.messages import plainly
+from silentgrad.lab.training.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, ConfigError, Range, require
+
+Network = Literal["mlp", "conv", "strided"]
+LinearKind = Literal["none", "fixed", "linear", "exp"]
+EstimatorName = Literal[
+    "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
+]
+Start = Literal["random", "mean", "ppca"]
+
+ESTIMATORS: dict[LatentFamily, tuple[EstimatorName, ...]] = {
+    "gaussian": ("exact", "reparameterized", "reinforce", "rloo", "none"),
+    "bernoulli": ("exact", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"),
+}
+RANGES: dict[str, Range] = {
+    "data.batch_size": COUNT,
+    "model.latent_dim": COUNT,
+    "model.hidden": COUNT,
+    "model.channels": COUNT,
+    "model.temperature": POSITIVE,
+    "model.temperature_start": POSITIVE,
+    "model.temperature_factor": SHARE,
+    "model.variance": POSITIVE,
+    "model.variance_start": POSITIVE,
+    "model.variance_factor": SHARE,
+    "model.annealing_rate": Range(0, 1),
+    "model.cutoff": COUNT,
+    "model.kl_weight": NOT_NEGATIVE,
+    "train.epochs": COUNT,
+    "train.lr": POSITIVE,
+    "train.lr_mean": NOT_NEGATIVE,
+    "train.lr_precision": NOT_NEGATIVE,
+    "train.clip": NOT_NEGATIVE,
+    "train.seed": SEED,
+    "train.devices": COUNT,
+    "train.keep": COUNT,
+    "train.variance_every": NOT_NEGATIVE,
+    "train.iwae_samples": COUNT,
+}
+
+
+@dataclass
+class DataConfig:
+    """Which images.
+
+    Args:
+        name: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, or a path to a folder, .npy or .npz.
+        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
+        batch_size: Images per step, over all processes.
+    """
+
+    name: str = "digits"
+    root: Path | None = None
+    batch_size: int = 64
+
+    def validate(self) -> None:
+        """Raises ConfigError for what no data can be read by."""
+        _require_ranges("data", self)
+        if not self.name:
+            raise ConfigError("--data.name is empty: give a dataset's name or a path")
+
+
+@dataclass
+class ModelConfig:
+    """Which model, and how its gradient is estimated.
+
+    Args:
+        latent: Family of q(z|x).
+        latent_dim: Number of latents.
+        network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
+        hidden: Widths of the mlp's hidden layers.
+        channels: Of the convolutions, the first one's for strided. The paper does not give it.
+        linear: Linear decoder: none, fixed variance, or learned precision with linear or exponential link.
+        log_term: How the linear link evaluates E[log v^2].
+        nonlinear: Whether there is a nonlinear decoder beside the linear one.
+        estimator: Of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is alone.
+            With both decoders, none trains the encoder by the linear one only ("None + SG").
+        temperature: Of gumbel-softmax.
+        temperature_start: Start the temperature here and shrink it every epoch, down to `temperature`.
+        temperature_factor: By which it shrinks.
+        hard: Round gumbel-softmax's samples and pass the relaxed ones' gradient.
+        variance: The fixed variance.
+        variance_start: Start the fixed variance here and shrink it every epoch; keeps Bernoulli latents unsaturated.
+        variance_factor: By which it shrinks.
+        annealing_rate: w_lin falls by this much every epoch.
+        weighting: What w_lin weights: the losses (Algorithm 1) or the encoder's gradient (the paper's text).
+        cutoff: Epoch at which the encoder is frozen.
+        kl_weight: Of the KL divergence.
+        start: The linear decoder's mean: random, the mean image, or probabilistic PCA.
+    """
+
+    latent: LatentFamily = "gaussian"
+    latent_dim: int = 32
+    network: Network = "mlp"
+    hidden: list[int] = field(default_factory=lambda: [512])
+    channels: int = 32
+    linear: LinearKind = "exp"
+    log_term: LogTerm = "auto"
+    nonlinear: bool = True
+    estimator: EstimatorName = "reparameterized"
+    temperature: float = 0.5
+    temperature_start: float | None = None
+    temperature_factor: float = 0.9
+    hard: bool = False
+    variance: float = 0.01
+    variance_start: float | None = None
+    variance_factor: float = 0.5
+    annealing_rate: float = 0.05
+    weighting: Weighting = "loss"
+    cutoff: int | None = None
+    kl_weight: float = 1.0
+    start: Start = "random"
+
+    def validate(self) -> None:
+        """Raises ConfigError for what makes no model."""
+        _require_ranges("model", self)
+        if self.linear == "none" and not self.nonlinear:
+            raise ConfigError("there is no decoder: --model.linear none needs --model.nonlinear true")
+        self._require_estimator()
+        if self.linear == "linear" and self.log_term == "exact" and self.latent != "gaussian":
+            raise ConfigError(
+                f"--model.log_term exact exists for Gaussian latents only, not for --model.latent {self.latent}: "
+                "choose auto or edgeworth, or --model.linear exp, which is always exact"
+            )
+        _require_shrinking("temperature", self.temperature_start, self.temperature)
+        _require_shrinking("variance", self.variance_start, self.variance)
+
+    def _require_estimator(self) -> None:
+        if self.estimator not in ESTIMATORS[self.latent]:
+            raise ConfigError(
+                f"--model.estimator {self.estimator} is not for --model.latent {self.latent}: "
+                f"choose among {', '.join(ESTIMATORS[self.latent])}"
+            )
+        if self.estimator == "none" and (self.linear == "none" or not self.nonlinear):
+            raise ConfigError(
+                "--model.estimator none (the encoder follows the linear decoder only) needs both decoders: "
+                "--model.linear other than none and --model.nonlinear true"
+            )
+        if self.estimator == "exact" and self.nonlinear:
+            raise ConfigError(
+                "the nonlinear decoder has no closed form: --model.estimator exact is for a linear decoder alone, "
+                "--model.nonlinear false"
+            )
+
+
+@dataclass
+class TrainConfig:
+    """How to train.
+
+    Args:
+        epochs: Passes over the training images.
+        lr: Learning rate of AdamW, betas (0.9, 0.95).
+        lr_mean: The linear decoder's own rate for its mean; lr if absent.
+        lr_precision: And for its precision.
+        clip: Largest norm of the gradient; 0 leaves it alone.
+        seed: Of everything random.
+        accelerator: As Lightning names them: auto, cpu, gpu, mps.
+        devices: How many processes, one per device.
+        precision: As Lightning names them: 32-true, bf16-mixed, 64-true.
+        keep: Epochs whose weights are kept, in epochs/ of the run's folder.
+        variance_every: Epochs between measurements of the gradient's variance, in gradient_variance.csv; 0 for none.
+        iwae_samples: Samples of the importance-weighted bound in the final evaluation; 1 is the ELBO.
+        tensorboard: Log for TensorBoard too (needs the extra of that name).
+    """
+
+    epochs: int = 60
+    lr: float = 5e-4
+    lr_mean: float | None = None
+    lr_precision: float | None = None
+    clip: float = 0.0
+    seed: int = 0
+    accelerator: str = "auto"
+    devices: int = 1
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
+    keep: list[int] = field(default_factory=list)
+    variance_every: int = 0
+    iwae_samples: int = 1
+    tensorboard: bool = False
+
+    def validate(self) -> None:
+        """Raises ConfigError for what nothing can be trained by, on whatever machine."""
+        _require_ranges("train", self)
+        for epoch in self.keep:
+            if epoch > self.epochs:
+                raise ConfigError(f"--train.keep {epoch} comes after the last of {self.epochs} epochs (--train.epochs)")
+
+
+class Settings(NamedTuple):
+    """All that a run is told."""
+
+    data: DataConfig
+    model: ModelConfig
+    train: TrainConfig
+
+    def validate(self) -> None:
+        """Raises ConfigError, which names the option, unless a run can be made with these settings."""
+        self.data.validate()
+        self.model.validate()
+        self.train.validate()
+        if self.data.batch_size % self.train.devices:
+            raise ConfigError(
+                f"--data.batch_size {self.data.batch_size} has to be a multiple of --train.devices {self.train.devices}"
+            )
+
+    def as_yaml(self) -> str:
+        """As a run's `config.yaml` and a recipe have it."""
+        content = {name: asdict(part) for name, part in self._asdict().items()}
+        content["data"]["root"] = None if self.data.root is None else str(self.data.root)
+        return str(yaml.safe_dump(content, sort_keys=False))
+
+
+GROUPS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a recipe or a run's `config.yaml`; what the file leaves out is the default.
+
+    Raises:
+        ConfigError: The file is no YAML, or holds something else than settings, or no run can be made with them.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ConfigError(f"cannot read {path}: it is nested too deeply") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    try:
+        settings = _settings(content)
+        settings.validate()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return settings
+
+
+def _settings(content: object) -> Settings:
+    """Settings from what a YAML file holds, converted and checked as the command line does it."""
+    if not isinstance(content, dict):
+        raise ConfigError(f"expected groups of settings, {', '.join(GROUPS)}; found {type(content).__name__}")
+    _require_known("", content, list(GROUPS))
+    for name, group in GROUPS.items():
+        _require_known(f"{name}.", content.get(name, {}), list(group.__dataclass_fields__))
+    try:
+        parsed = _parser().instantiate_classes(_parser().parse_object(content))
+    except ArgumentError as error:
+        raise ConfigError(plainly(str(error))) from None
+    return Settings(parsed.data, parsed.model, parsed.train)
+
+
+@cache
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    for name, group in GROUPS.items():
+        parser.add_class_arguments(group, name)
+    return parser
+
+
+def _require_known(prefix: str, content: object, names: list[str]) -> None:
+    """Refuses other names than those of settings, so that the parser gives no meaning to them."""
+    if not isinstance(content, dict):
+        raise ConfigError(f"expected settings {prefix}NAME, found {type(content).__name__}")
+    for key in content:
+        if key not in names:
+            raise ConfigError(f"there is no setting {prefix}{key}")
+
+
+def _require_ranges(group: str, config: Any) -> None:
+    for name, setting in config.__dataclass_fields__.items():
+        option, value = f"{group}.{name}", getattr(config, name)
+        if value is None and setting.default is not None:
+            raise ConfigError(f"--{option} has to have a value")
+        if option in RANGES:
+            require(f"--{option}", value, RANGES[option])
+
+
+def _require_shrinking(name: str, start: float | None, end: float) -> None:
+    if start is not None and start < end:
+        raise ConfigError(f"--model.{name}_start has to be at least --model.{name}, {end}; got {start}")

@@ -1,0 +1,158 @@
+"""A trained model as files that other programs read: weights in safetensors, encoder and decoder in ONNX.
+
+An exported network gives a distribution's parameters as plain arrays: the encoder the latent's (mean and std, or
+probs), the decoder the image's mean and std. Each file is run by ONNX Runtime, with more than one batch size, and its
+outputs compared with torch's, before anything is written.
+"""
+
+import contextlib
+import importlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.errors import SilentgradError
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.data import Images, dequantise, load
+from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
+from silentgrad.lab.training.run import load_run, read_config
+
+BATCH = 16
+TOLERANCE = 1e-5
+NAMES = {td.Normal: ("mean", "std"), td.Bernoulli: ("probs",)}
+
+
+class ExportError(SilentgradError):
+    """A model cannot be exported, or the exported file does something else than the model."""
+
+
+class Parameters(nn.Module):
+    """An encoder or a decoder whose output is the parameters of its distribution."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        distribution = self.network(x).base_dist
+        if isinstance(distribution, td.Bernoulli):
+            return (distribution.probs,)
+        return distribution.mean, distribution.stddev
+
+
+def export_run(folder: Path, output: Path) -> dict[str, float]:
+    """Writes `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, in single precision.
+
+    Returns:
+        The largest difference between torch and ONNX Runtime for each of the two networks, relative to the largest
+        value.
+
+    Raises:
+        ExportError: The difference is too large, or the packages are missing; nothing is written then.
+    """
+    _require_packages()
+    run = Run.read(folder)
+    data = read_config(folder)[0]
+    images = load(data.name, data.root)
+    vae = load_run(folder, images).float()  # ONNX Runtime lacks some operators in double precision
+    files, differences = {}, {}
+    for name, (network, example) in _networks(vae, images).items():
+        files[name] = to_onnx(network, example, "x" if name == "encoder" else "z")
+        differences[name] = largest_difference(files[name], network, example)
+        if not differences[name] <= TOLERANCE:
+            raise ExportError(
+                f"ONNX Runtime's {name} differs from torch's by {differences[name]:.1e} of the largest value, "
+                f"more than {TOLERANCE:.0e}; nothing was written"
+            )
+    output.mkdir(parents=True, exist_ok=True)
+    write_tensors_atomically(output / "model.safetensors", vae.state_dict(), _metadata(run, images))
+    for name, content in files.items():
+        write_atomically(output / f"{name}.onnx", content)
+    return differences
+
+
+def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
+    """A network of one input, its first dimension free, as the content of an ONNX file."""
+    outputs = NAMES[type(network(example).base_dist)]
+    with _exporting():
+        program = torch.onnx.export(
+            Parameters(network).eval(),
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=[name],
+            output_names=outputs,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )
+    assert program is not None
+    return program.model_proto.SerializeToString()
+
+
+@torch.no_grad()
+def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> float:
+    """Between ONNX Runtime and torch, for a whole batch and for one example, relative to the largest value.
+
+    Deviations are compared by their reciprocals: those of the linear link, 1 / |v|, have no bound.
+    """
+    import onnxruntime  # type: ignore[import-untyped]
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    (source,) = session.get_inputs()
+    names = [output.name for output in session.get_outputs()]
+    differences = []
+    for batch in (example, example[:1]):
+        for name, found, expected in zip(
+            names, session.run(names, {source.name: batch.numpy()}), Parameters(network)(batch), strict=True
+        ):
+            value, truth = (x.reciprocal() if name == "std" else x for x in (torch.from_numpy(found), expected))
+            differences.append(((value - truth).abs().max() / truth.abs().max()).item())
+    return max(differences)
+
+
+def _networks(vae: GuidedVAE, images: Images) -> dict[str, tuple[nn.Module, Tensor]]:
+    """Encoder and decoder, each with an example of what it takes."""
+    x = dequantise(images.test[:BATCH], images.levels, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        z = vae.encoder(x).mean
+    return {"encoder": (vae.encoder, x), "decoder": (vae.decoder, z)}
+
+
+def _metadata(run: Run, images: Images) -> dict[str, str]:
+    return {
+        "silentgrad": version("silentgrad"),
+        "config": json.dumps(run.config),
+        "figures": json.dumps(run.summary),
+        "event_shape": json.dumps(list(images.event_shape)),
+        "levels": str(images.levels),
+    }
+
+
+def _require_packages() -> None:
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ExportError(f"export needs {name}: pip install 'silentgrad[onnx]'") from error
+
+
+@contextlib.contextmanager
+def _exporting() -> Iterator[None]:
+    """Distributions without checks, which no graph can hold; and without the exporter's remarks about itself."""
+    log = logging.getLogger("torch.onnx")
+    level, validate = log.level, td.Distribution._validate_args
+    log.setLevel(logging.ERROR)
+    td.Distribution.set_default_validate_args(False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec.*", FutureWarning)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+            td.Distribution.set_default_validate_args(validate)

@@ -1,0 +1,150 @@
+"""Gradient variance of runs: the batches and estimators to measure it with, and a log of it while training."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+from silentgrad.analysis import Decomposition, gradient_variance
+from silentgrad.decoders import LinearDecoder
+from silentgrad.estimators import Estimator, Exact
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.data import ImageData, Images, dequantise
+from silentgrad.lab.networks import LatentFamily
+from silentgrad.lab.runs.records import write_atomically
+from silentgrad.lab.training.build import build_estimator
+from silentgrad.lab.training.config import EstimatorName, ModelConfig
+from silentgrad.lab.training.loop import TrainingPlan, mixed
+from silentgrad.lab.training.ranges import ConfigError
+
+Row = dict[str, Any]
+PAPERS: dict[LatentFamily, list[EstimatorName]] = {
+    "gaussian": ["reparameterized"],
+    "bernoulli": ["gumbel-softmax", "reinforce"],
+}
+FIGURES = ("batch", "est", "est_percent", "snr")
+
+
+def training_batches(images: Images, size: int, count: int, seed: int) -> Iterator[Tensor]:
+    """Dequantised batches, each drawn from all training images, so that they are independent of each other."""
+    generator = torch.Generator().manual_seed(seed)
+    size = min(size, len(images.train))
+    for _ in range(count):
+        chosen = torch.randperm(len(images.train), generator=generator)[:size]
+        yield dequantise(images.train[chosen], images.levels, generator)
+
+
+def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
+    """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
+    sampling = PAPERS[config.latent]
+    if names is None:
+        names = sampling if config.nonlinear else ["exact", *sampling]
+    if not names:
+        raise ConfigError("--estimators is empty: there is nothing to measure")
+    if "none" in names:
+        raise ConfigError("none is no estimator: leave it out of --estimators")
+    found = [_estimator(config, name) for name in names]
+    for estimator in found:
+        estimator.on_epoch(epoch)
+    return found
+
+
+def _estimator(config: ModelConfig, name: EstimatorName) -> Estimator:
+    chosen = dataclasses.replace(config, estimator=name)
+    try:
+        chosen.validate()
+    except ConfigError as error:
+        raise ConfigError(f"--estimators {name} does not go with this run: {error}") from None
+    return build_estimator(chosen)
+
+
+def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:
+    """One row for each estimator, with standard errors, and one for each layer's part."""
+    rows: list[Row] = []
+    for name, found in results.items():
+        figures = {figure: getattr(found, figure) for figure in FIGURES}
+        errors = {f"{figure}_error": getattr(found.errors, figure) for figure in FIGURES}
+        cosine = "" if found.cosine is None else found.cosine
+        rows.append({"estimator": name, "layer": "all", **figures, "cosine": cosine, **errors})
+        rows += [{"estimator": name, "layer": layer, **part._asdict()} for layer, part in found.groups.items()]
+    return rows
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Writes a CSV file, whole or not at all; the first row names the columns."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+class GradientVarianceLog(lightning.Callback):
+    """Appends the decomposition of the model's gradient variance to `gradient_variance.csv`, every few epochs.
+
+    Measured is the training loss of the epoch with the model's own estimator, and the exact gradient where the decoder
+    has one, on training images in evaluation mode. Training goes on to the same bits as without. Epochs in which the
+    encoder is frozen have no gradient and no row.
+
+    Args:
+        folder: The run's.
+        every: Epochs between measurements.
+        batches: Measured each time.
+        draws: Per batch.
+    """
+
+    def __init__(self, folder: Path, every: int, batches: int = 20, draws: int = 100) -> None:
+        self.path = folder / "gradient_variance.csv"
+        self.every, self.batches, self.draws = every, batches, draws
+        self.rows: list[Row] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far: a resumed run restores the file from its checkpoint, without rows of unfinished epochs."""
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = state["rows"]
+
+    def on_fit_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and self.rows:
+            write_rows(self.path, self.rows)
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if not trainer.is_global_zero or not isinstance(plan, TrainingPlan) or plan.epoch % self.every:
+            return
+        if any(parameter.requires_grad for parameter in plan.model.encoder.parameters()):
+            data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+            self.rows += [{"epoch": plan.epoch, **row} for row in rows_of(self._measure(plan, data))]
+            write_rows(self.path, self.rows)
+
+    def _measure(self, plan: TrainingPlan, data: ImageData) -> dict[str, Decomposition]:
+        model, seed = plan.model, mixed(plan.config.seed, plan.epoch)
+        like = next(model.parameters())
+        batches = (x.to(like) for x in training_batches(data.images, data.batch_size, self.batches, seed))
+        with evaluating(model):
+            return gradient_variance(model, batches, self.draws, own_estimators(model), epoch=plan.epoch, seed=seed)
+
+
+def own_estimators(model: GuidedVAE) -> list[Estimator]:
+    """The estimator that a model is trained with, and the exact one if its decoder has a closed form."""
+    own = model.linear_estimator if model.estimator is None else model.estimator
+    return [own] if own.exact or not isinstance(model.decoder, LinearDecoder) else [Exact(), own]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every part is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

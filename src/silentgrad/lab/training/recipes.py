@@ -1,0 +1,40 @@
+"""Recipes: complete settings in YAML, in the package, each with a header that says what to expect of it."""
+
+import difflib
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from silentgrad.errors import SilentgradError
+from silentgrad.lab.training.config import Settings, read_settings
+
+FOLDER = Path(str(files("silentgrad.lab") / "recipes"))
+
+
+class RecipeError(SilentgradError):
+    """There is no such recipe."""
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a recipe."""
+    path = FOLDER / f"{name}.yaml"
+    if not path.exists():
+        near = difflib.get_close_matches(name, recipe_names(), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise RecipeError(f"there is no recipe {name!r}.{hint} `silentgrad recipes` lists them all.")
+    return path
+
+
+def recipe_names() -> list[str]:
+    """All recipes."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def recipe_header(name: str) -> dict[str, str]:
+    """What a recipe's header says: `expects`, `time` and so on, in comments `# key: value`."""
+    return dict(re.findall(r"^# (\w+): (.*)$", recipe_path(name).read_text(), re.MULTILINE))
+
+
+def read_recipe(name: str) -> Settings:
+    """A recipe's settings."""
+    return read_settings(recipe_path(name))

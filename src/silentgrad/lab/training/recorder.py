@@ -1,0 +1,119 @@
+"""What a run leaves on disk while it goes on: a row of figures per epoch, and what it ran on."""
+
+import csv
+import importlib.metadata
+import io
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+
+from silentgrad.lab.runs.records import append_durably, write_atomically, write_tensors_atomically
+from silentgrad.lab.training.loop import TrainingPlan
+
+COLUMNS = (
+    "epoch", "seconds", "valid_bpd", "valid_mse", "valid_kld", "valid_active", "train_loss",
+    "w_lin", "variance", "lr", "lr_mean", "lr_precision",
+)  # fmt: skip
+
+
+class Recorder(lightning.Callback):
+    """Appends a row to `metrics.csv` every epoch.
+
+    A checkpoint holds the rows of its epochs too. From them a resumed run restores the file: without the row of an
+    epoch that a kill left unfinished, and with those that were lost.
+
+    Args:
+        folder: The run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metrics.csv"
+        self.lines = [_csv_line(COLUMNS)]
+        self.before = 0.0  # seconds of earlier processes, up to the epoch that this one goes on from
+        self.start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The time that the run has taken so far, over all processes that went on with it."""
+        return self.before + time.perf_counter() - self.start
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"text": "".join(self.lines), "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.lines = state["text"].splitlines(keepends=True)
+        self.before = state["seconds"]
+
+    def on_fit_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        content = "".join(self.lines).encode()
+        if len(self.lines) > 1 and not self._starts_with(content):
+            warnings.warn(f"{self.path} was damaged; its rows are restored from the last checkpoint", stacklevel=2)
+        write_atomically(self.path, content)
+
+    def _starts_with(self, content: bytes) -> bool:
+        try:
+            return self.path.read_bytes().startswith(content)
+        except OSError:
+            return False
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if not isinstance(plan, TrainingPlan):
+            return
+        row = {
+            "epoch": plan.epoch,
+            "seconds": round(self.seconds, 3),
+            **plan.figures,
+            "train_loss": torch.stack(plan.losses).double().mean().item(),
+            "w_lin": plan.model.w_lin(plan.epoch),
+            "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
+            **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
+        }
+        self.lines.append(_csv_line([row.get(column, "") for column in COLUMNS]))
+        if trainer.is_global_zero:
+            append_durably(self.path, self.lines[-1].encode())
+
+
+def _csv_line(cells: Iterable[object]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+class Keeper(lightning.Callback):
+    """Keeps the model's weights of chosen epochs.
+
+    Args:
+        folder: The run's.
+        epochs: Which, counted from 1.
+    """
+
+    def __init__(self, folder: Path, epochs: Collection[int]) -> None:
+        self.folder, self.epochs = folder / "epochs", epochs
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and isinstance(plan, TrainingPlan) and plan.epoch in self.epochs:
+            self.folder.mkdir(exist_ok=True)
+            write_tensors_atomically(self.folder / f"{plan.epoch}.safetensors", plan.model.state_dict())
+
+
+def environment() -> dict[str, str]:
+    """Versions and the machine, as far as they can change a result."""
+    packages = ("silentgrad", "torch", "lightning", "numpy")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "python": sys.version.split()[0],
+        **versions,
+        "system": platform.platform(terse=True),
+        "device": device,
+        "threads": str(torch.get_num_threads()),
+    }

@@ -1,0 +1,1 @@
+"""Latents q(z|x): what a closed form has to know about them."""

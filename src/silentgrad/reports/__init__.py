@@ -1,5 +1,0 @@
-"""Reports of finished runs, made from their records alone."""
-
-from silentgrad.reports.page import write_report
-
-__all__ = ["write_report"]
