@@ -323,3 +323,22 @@ def test_half_precision_is_widened_or_refused() -> None:
     with pytest.raises(sg.DomainError, match=r"decoder\.float"):
         decoder.expected_log_prob(torch.zeros(1, 3).half(), q)
     assert decoder.float().expected_log_prob(torch.zeros(1, 3).half(), q).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "family", [td.Bernoulli, lambda p: td.OneHotCategorical(torch.stack([p, 1 - p], -1).squeeze(-2))]
+)
+def test_a_batch_of_no_examples_has_no_expectations(family: Callable[[Tensor], td.Distribution]) -> None:
+    q = family(torch.full((0, 1), 0.5))
+    decoder = sg.LinearPrecisionGaussian(q.mean.shape[-1], 3, link="exp")
+    assert decoder.expected_log_prob(torch.zeros(0, 3), q).shape == (0,)
+
+
+def test_counts_from_logits_keep_their_digits() -> None:
+    """1 - p rounds to one for small p, and p to one for large logits."""
+    q = td.NegativeBinomial(torch.tensor(3.0), logits=torch.tensor(20.0))
+    with mpmath.workdps(50):
+        odds = mpmath.exp(20)
+        assert float(sg.central_moments(q).s2) == pytest.approx(float(3 * odds * (1 + odds)), rel=1e-6)
+        truth = -3 * mpmath.log(1 - odds * mpmath.expm1(mpmath.mpf("-1e-3")))
+        assert float(sg.cumulants(q)(torch.tensor(-1e-3)).value) == pytest.approx(float(truth), rel=1e-6)

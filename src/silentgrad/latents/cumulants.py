@@ -24,7 +24,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import UnregisteredLatentError
-from silentgrad.latents.moments import both_probabilities, odds_of_failure, required, unregistered
+from silentgrad.latents.moments import both_probabilities, odds_of_failure, odds_of_one_more, required, unregistered
 
 FRACTION = 60  # terms of the half-normal's continued fraction: enough for the last digit from where it is used on
 
@@ -190,29 +190,21 @@ def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
 
 @cumulants.register(td.Geometric)
 def _(q: td.Geometric) -> CumulantFunction:
-    return CumulantFunction(_geometric, (odds_of_failure(q),))
-
-
-def _geometric(t: Tensor, odds: Tensor) -> Cumulants:
-    # log p - log(1 - (1 - p) e^t), written in the odds (1 - p) / p so that nothing cancels for small p.
-    growth = odds * t.expm1()
-    growth = required(
-        growth, growth < 1, "the exponential moment of a geometric distribution exists only while (1 - p) exp(t) < 1"
-    )
-    mean = odds * t.exp() / (1 - growth)
-    return Cumulants(-torch.log1p(-growth), mean, mean * (1 + mean))
+    odds = odds_of_failure(q)
+    return CumulantFunction(_negative_binomial, (torch.ones_like(odds), odds))
 
 
 @cumulants.register(td.NegativeBinomial)
 def _(q: td.NegativeBinomial) -> CumulantFunction:
-    return CumulantFunction(_negative_binomial, (q.total_count, q.probs))
+    return CumulantFunction(_negative_binomial, (q.total_count, odds_of_one_more(q)))
 
 
-def _negative_binomial(t: Tensor, r: Tensor, p: Tensor) -> Cumulants:
-    tilted = p * t.exp()  # tilting turns the probability of one more count into p e^t
-    tilted = required(tilted, tilted < 1, "the exponential moment of a negative binomial exists while p exp(t) < 1")
-    mean = r * tilted / (1 - tilted)
-    return Cumulants(r * (torch.log1p(-p) - torch.log1p(-tilted)), mean, mean / (1 - tilted))
+def _negative_binomial(t: Tensor, r: Tensor, odds: Tensor) -> Cumulants:
+    """-r log((1 - p e^t) / (1 - p)), in the odds p / (1 - p) of one more count so that nothing cancels."""
+    growth = odds * t.expm1()
+    growth = required(growth, growth < 1, "the exponential moment of a negative binomial exists while p exp(t) < 1")
+    one = odds * t.exp() / (1 - growth)  # the mean of one failure's counts after tilting
+    return Cumulants(-r * torch.log1p(-growth), r * one, r * one * (1 + one))
 
 
 @cumulants.register(td.Gumbel)

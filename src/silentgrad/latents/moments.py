@@ -151,26 +151,33 @@ def _(q: td.Binomial) -> Moments:
 @central_moments.register(td.Geometric)
 def _(q: td.Geometric) -> Moments:
     odds = odds_of_failure(q)
-    k2 = odds * (1 + odds)
-    return from_cumulants(odds, k2, k2 * (1 + 2 * odds), k2 * (1 + 6 * k2))
+    return _negative_binomial(torch.ones_like(odds), odds)
+
+
+@central_moments.register(td.NegativeBinomial)
+def _(q: td.NegativeBinomial) -> Moments:
+    return _negative_binomial(q.total_count, odds_of_one_more(q))
+
+
+def _negative_binomial(r: Tensor, odds: Tensor) -> Moments:
+    """In the odds of one more count every cumulant is a sum of positive terms, where one in probabilities cancels."""
+    square = odds * (1 + odds)
+    k2 = r * square
+    return from_cumulants(r * odds, k2, k2 * (1 + 2 * odds), k2 * (1 + 6 * square))
 
 
 def odds_of_failure(q: td.Geometric) -> Tensor:
-    """(1 - p) / p, the mean. In it every cumulant is a sum of positive terms, where one in 1 - p would cancel."""
+    """(1 - p) / p, the mean."""
     if given_as_logits(q):
         return torch.exp(-q.logits)
     return (1 - q.probs) / q.probs
 
 
-@central_moments.register(td.NegativeBinomial)
-def _(q: td.NegativeBinomial) -> Moments:
-    return _negative_binomial(q.total_count, q.probs)
-
-
-def _negative_binomial(r: Tensor, p: Tensor) -> Moments:
-    odds, inverse = r * p / (1 - p), 1 / (1 - p)
-    k3 = odds * inverse**2 * (1 + p)
-    return from_cumulants(odds, odds * inverse, k3, odds * inverse**3 * (1 + 4 * p + p**2))
+def odds_of_one_more(q: td.NegativeBinomial) -> Tensor:
+    """p / (1 - p), the mean of one failure's counts."""
+    if given_as_logits(q):
+        return torch.exp(q.logits)
+    return q.probs / (1 - q.probs)
 
 
 @central_moments.register(td.Beta)
@@ -228,7 +235,7 @@ def both_probabilities(q: td.Bernoulli | td.Binomial) -> tuple[Tensor, Tensor]:
     return q.probs, 1 - q.probs
 
 
-def given_as_logits(q: td.Bernoulli | td.Binomial | td.Geometric) -> bool:
+def given_as_logits(q: td.Bernoulli | td.Binomial | td.Geometric | td.NegativeBinomial) -> bool:
     """Whether a latent was built from logits: torch adds the other form behind it, when first asked for it."""
     forms = [name for name in vars(q) if name in ("probs", "logits")]
     return forms[0] == "logits"

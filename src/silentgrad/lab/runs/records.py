@@ -6,7 +6,6 @@ A run is a folder. `config.yaml` and `metrics.csv` make it one; `summary.json`, 
 
 import csv
 import io
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -195,9 +194,11 @@ def _csv(path: Path) -> Metrics:
 
 
 def _require_ascending(epochs: list[float | None]) -> None:
-    for number, (before, after) in enumerate(itertools.pairwise([0, *epochs]), start=2):
-        if before is None or after is None or after <= before:
-            raise ValueError(f"line {number} is out of order: epoch {after} after epoch {before}")
+    before = -1.0
+    for line, epoch in enumerate(epochs, start=2):
+        if epoch is None or not epoch > before:
+            raise ValueError(f"line {line} is out of order: epoch {epoch} after epoch {before}")
+        before = epoch
 
 
 def _pictures(path: Path) -> dict[str, Tensor]:
