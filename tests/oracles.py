@@ -31,8 +31,12 @@ def on_grid(rule: Rule) -> Callable[[td.Distribution], Expectation]:
     return expectation
 
 
-def legendre(panels: Tensor, order: int = 16) -> tuple[Tensor, Tensor]:
+ORDER = 16  # nodes of a panel
+
+
+def legendre(panels: Tensor, order: int | None = None) -> tuple[Tensor, Tensor]:
     """Composite Gauss-Legendre on the panels between the given edges `(edges, ...)`."""
+    order = order or ORDER
     x, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(order))
     middle, half = (panels[1:] + panels[:-1]) / 2, (panels[1:] - panels[:-1]) / 2
     shape = (1, order) + (1,) * (panels.dim() - 1)

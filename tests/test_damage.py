@@ -68,6 +68,12 @@ def truncate(path: Path, other: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
 
 
+def cut_at_a_line(path: Path, other: Path) -> None:
+    """What is left is YAML, or a table, of its own."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: 2 * len(lines) // 3]))
+
+
 def garble(path: Path, other: Path) -> None:
     path.write_bytes(np.random.default_rng(0).bytes(300))
 
@@ -151,7 +157,7 @@ def resume(folder: Path) -> list[str]:
 
 
 RESUMED_REFUSED = [
-    *[("config.yaml", damage, "config.yaml") for damage in [*TEXT, no_mapping]],
+    *[("config.yaml", damage, "config.yaml") for damage in [*TEXT, cut_at_a_line, no_mapping]],
     *[("environment.json", damage, "remove it") for damage in TEXT if damage is not remove],
     ("metrics.csv", make_folder_of, "remove it"),
     *[("checkpoints/last.ckpt", damage, "copy best.ckpt over it") for damage in BINARY if damage is not others],
@@ -192,7 +198,7 @@ def test_a_torn_row_is_no_damage(runs: Runs, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *[("config.yaml", damage) for damage in [*TEXT, no_mapping]],
+        *[("config.yaml", damage) for damage in [*TEXT, cut_at_a_line, no_mapping]],
         *[("metrics.csv", damage) for damage in TABLE if damage not in (truncate, fewer_columns)],
         *[("summary.json", damage) for damage in [*TEXT, no_mapping] if damage is not remove],
         *[("environment.json", damage) for damage in [*TEXT, no_mapping] if damage is not remove],
@@ -209,7 +215,7 @@ def test_a_report_names_what_is_damaged(name: str, damage: Damage, runs: Runs, t
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *[("config.yaml", damage) for damage in [*TEXT, no_mapping]],
+        *[("config.yaml", damage) for damage in [*TEXT, cut_at_a_line, no_mapping]],
         *[("model.safetensors", damage) for damage in BINARY if damage is not others],
     ],
 )

@@ -164,7 +164,20 @@ def _parsed_if_there(path: Path, parse: Callable[[Path], dict[str, _T]]) -> dict
 
 
 def _yaml(path: Path) -> dict[str, Any]:
-    return _mapping(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return _mapping(read_yaml(path))
+
+
+def read_yaml(path: Path) -> object:
+    """What a YAML file holds. One that was cut short may be YAML too: where `---` begins it, `...` has to end it."""
+    text = path.read_text(encoding="utf-8")
+    if text.startswith("---") and not text.endswith("\n...\n"):
+        raise ValueError("it is cut short: the line `...` at its end is missing")
+    return yaml.safe_load(text)
+
+
+def write_yaml(content: object) -> str:
+    """Content as YAML whose end can be told."""
+    return str(yaml.safe_dump(content, sort_keys=False, explicit_start=True, explicit_end=True))
 
 
 def _json(path: Path) -> dict[str, Any]:

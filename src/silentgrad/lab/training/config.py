@@ -14,6 +14,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.guided import Weighting
 from silentgrad.lab.networks import LatentFamily
+from silentgrad.lab.runs.records import read_yaml, write_yaml
 from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, ConfigError, Range, require
 
@@ -222,7 +223,7 @@ class Settings(NamedTuple):
         """As a run's `config.yaml` and a recipe have it."""
         content = {name: asdict(part) for name, part in self._asdict().items()}
         content["data"]["root"] = None if self.data.root is None else str(self.data.root)
-        return str(yaml.safe_dump(content, sort_keys=False))
+        return write_yaml(content)
 
 
 GROUPS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
@@ -235,7 +236,7 @@ def read_settings(path: Path) -> Settings:
         ConfigError: The file is no YAML, or holds something else than settings, or no run can be made with them.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path)
     except RecursionError:
         raise ConfigError(f"cannot read {path}: it is nested too deeply") from None
     except (ValueError, yaml.YAMLError) as error:
