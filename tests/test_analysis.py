@@ -25,10 +25,10 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli import measure
 from silentgrad.lab.data import load
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
-from silentgrad.latents.families import FAMILIES
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
 from silentgrad.lab.training.measuring import GradientVarianceLog
+from silentgrad.latents.families import FAMILIES
 from silentgrad.schedules import linear_decay
 
 SHAPE, LATENTS = (1, 2, 3), 3

@@ -97,9 +97,7 @@ def test_the_loss_is_that_of_algorithm_1(family: str, estimator: Callable[[], Es
 
 
 @EACH
-def test_weighting_the_encoder_leaves_the_decoders_alone(
-    family: str, estimator: Callable[[], Estimator]
-) -> None:
+def test_weighting_the_encoder_leaves_the_decoders_alone(family: str, estimator: Callable[[], Estimator]) -> None:
     model = guided(family, estimator(), weight=linear_decay(0.1), weighting="encoder").eval()
     x, w = images(), 0.7
     torch.manual_seed(1)

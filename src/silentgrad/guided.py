@@ -80,15 +80,15 @@ class GuidedVAE(nn.Module):
         self.estimator = estimator
         self.weight = weight or constant(1.0)
         self.weighting, self.cutoff, self.kl_weight = weighting, cutoff, kl_weight
-        family: Family | None = getattr(encoder, "family", None)
-        if prior is None and family is not None:
-            prior = family.prior()
+        family = getattr(encoder, "family", None)
+        self.family = family if isinstance(family, Family) else None
+        if prior is None and self.family is not None:
+            prior = self.family.prior()
         self.prior = prior
 
     def family_of(self, q: td.Distribution) -> Family:
         """The family of the encoder's latents; a foreign encoder's is known by its latents' distribution."""
-        family: Family | None = getattr(self.encoder, "family", None)
-        return family_of(q) if family is None else family
+        return family_of(q) if self.family is None else self.family
 
     def prior_of(self, q: td.Distribution) -> Prior:
         """The prior that stands against a latent."""

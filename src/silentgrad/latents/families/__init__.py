@@ -1,4 +1,4 @@
-"""Families of latents, one module each: all modules of this folder are imported, and their families in `FAMILIES`."""
+"""Families of latents, one module each. A new module in this folder is found without being named anywhere."""
 
 import importlib
 import pkgutil
@@ -20,9 +20,16 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Poisson",
+    "discover",
     "family_of",
     "positive",
 ]
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+
+def discover() -> None:
+    """Imports every module of this folder, which enters its family in `FAMILIES`."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+
+
+discover()
