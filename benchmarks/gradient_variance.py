@@ -20,11 +20,12 @@ from torch import nn
 
 from silentgrad import Estimator, GuidedVAE, GumbelSoftmax, LinearGaussian, Reinforce, Reparameterized
 from silentgrad.analysis import Decomposition, MethodName, gradient_variance
-from silentgrad.lab.networks import Encoder, LatentFamily, conv_body, mlp_body, numbers_per_latent
+from silentgrad.lab.networks import Encoder, conv_body, mlp_body
+from silentgrad.latents.families import FAMILIES
 
 SHAPE, LATENTS, DRAWS, LIMIT = (1, 28, 28), 200, 200, 5.0
 BODIES: dict[str, Callable[..., nn.Module]] = {"784-512": mlp_body, "convolutional": conv_body}
-CASES: list[tuple[str, LatentFamily, Estimator, int, int]] = [
+CASES: list[tuple[str, str, Estimator, int, int]] = [
     ("784-512", "gaussian", Reparameterized(), 64, 2),
     ("784-512", "bernoulli", GumbelSoftmax(), 64, 2),
     ("784-512", "bernoulli", Reinforce(), 64, 2),
@@ -32,11 +33,12 @@ CASES: list[tuple[str, LatentFamily, Estimator, int, int]] = [
 ]
 
 
-def compare(encoder: str, family: LatentFamily, estimator: Estimator, size: int, rounds: int) -> float:
+def compare(encoder: str, family: str, estimator: Estimator, size: int, rounds: int) -> float:
     """Prints a row per method and returns the ratio of their times."""
     torch.manual_seed(0)
-    body = BODIES[encoder](SHAPE, numbers_per_latent(family) * LATENTS)
-    model = GuidedVAE(Encoder(body, family), LinearGaussian(LATENTS, SHAPE, 0.01)).eval()
+    latents = FAMILIES[family](LATENTS)
+    body = BODIES[encoder](SHAPE, latents.numbers)
+    model = GuidedVAE(Encoder(body, latents), LinearGaussian(LATENTS, SHAPE, 0.01)).eval()
     times: dict[MethodName, list[float]] = {"every": [], "sketch": []}
     found: dict[MethodName, list[Decomposition]] = {"every": [], "sketch": []}
     for seed in range(rounds):

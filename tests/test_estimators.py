@@ -558,7 +558,7 @@ def test_a_wrong_latent_family_is_refused_by_name(member: Member) -> None:
     for family in others:
         q, decoder = latent_of(family, leaves_of(family)), decoder_of("quadratic", family)
         message = {
-            "gaussian": f"{type(member.build()).__name__} is for Bernoulli latents, got Normal",
+            "gaussian": f"{type(member.build()).__name__} is for Bernoulli.* latents, got Normal",
             "bernoulli": "Bernoulli cannot be reparameterised; for discrete latents choose GumbelSoftmax",
         }[family]
         with pytest.raises(sg.IntractableError, match=message):

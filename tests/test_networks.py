@@ -16,8 +16,6 @@ from silentgrad.lab.networks import (
     conv_network,
     mlp_body,
     mlp_network,
-    numbers_per_latent,
-    prior_of,
     strided_body,
     strided_network,
 )
@@ -168,44 +166,25 @@ class Given(nn.Module):
 
 def test_an_encoder_builds_the_latent_it_names() -> None:
     numbers = torch.tensor([[0.5, -1.0, 0.2, -0.3]])
-    gaussian = Encoder(Given(numbers), "gaussian")(torch.rand(1))
+    gaussian = Encoder(Given(numbers), sg.families.Gaussian(2))(torch.rand(1))
     assert isinstance(gaussian.base_dist, td.Normal)
     torch.testing.assert_close(gaussian.base_dist.loc, torch.tensor([[0.5, -1.0]]))
     torch.testing.assert_close(gaussian.base_dist.scale, torch.tensor([[0.2, -0.3]]).exp())
-    bernoulli = Encoder(Given(numbers), "bernoulli")(torch.rand(1))
+    bernoulli = Encoder(Given(numbers), sg.families.Bernoulli(4))(torch.rand(1))
     assert isinstance(bernoulli.base_dist, td.Bernoulli)
     torch.testing.assert_close(bernoulli.base_dist.logits, numbers)
     assert (gaussian.event_shape, bernoulli.event_shape) == ((2,), (4,))
     assert gaussian.batch_shape == bernoulli.batch_shape == (1,)
-    assert (numbers_per_latent("gaussian"), numbers_per_latent("bernoulli")) == (2, 1)
 
 
 def test_a_standard_deviation_stays_a_positive_number() -> None:
-    q = Encoder(Given(torch.tensor([[0.0, 0.0, 1e4, -1e4]])), "gaussian")(torch.rand(1))
+    q = Encoder(Given(torch.tensor([[0.0, 0.0, 1e4, -1e4]])), sg.families.Gaussian(2))(torch.rand(1))
     torch.testing.assert_close(q.base_dist.scale, torch.tensor([[12.0, -12.0]]).exp())
 
 
-def test_an_unknown_family_is_refused_by_name() -> None:
-    with pytest.raises(sg.DomainError, match="one of gaussian, bernoulli; got 'poisson'"):
-        numbers_per_latent("poisson")
-    with pytest.raises(sg.DomainError, match="one of gaussian, bernoulli; got 'poisson'"):
-        Encoder(nn.Identity(), "poisson")
-
-
-@pytest.mark.parametrize("event_dims", [0, 1])
-@pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
-def test_the_prior_is_standard_and_has_the_latents_shape(family: str, event_dims: int) -> None:
-    numbers = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    base = td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, numbers.exp())
-    q = td.Independent(base, event_dims) if event_dims else base
-    prior = prior_of(q)
-    assert (prior.batch_shape, prior.event_shape) == (q.batch_shape, q.event_shape)
-    assert prior.mean.dtype == torch.float64
-    mean, variance = (0.5, 0.25) if family == "bernoulli" else (0.0, 1.0)
-    assert (prior.mean == mean).all()
-    assert (prior.variance == variance).all()
-    assert (td.kl_divergence(q, prior) > 0).all()
-    assert (td.kl_divergence(prior, prior_of(prior)) == 0).all()
+def test_a_body_of_another_width_is_refused() -> None:
+    with pytest.raises(sg.ShapeError, match="gaussian latents of shape \\(3,\\) take 6 numbers an example, got"):
+        Encoder(Given(torch.zeros(1, 4)), sg.families.Gaussian(3))(torch.rand(1))
 
 
 # --- the precision of nonlinear decoders

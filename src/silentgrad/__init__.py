@@ -17,8 +17,11 @@ from silentgrad.estimators import (
 )
 from silentgrad.guide import SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
+from silentgrad.latents import families
 from silentgrad.latents.cumulants import CumulantFunction, Cumulants, cumulants
+from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.moments import JointMoments, Moments, central_moments
+from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior, StandardPrior
 from silentgrad.likelihoods import expected_log_prob
 from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square
 from silentgrad.ppca import ppca_bound
@@ -32,21 +35,26 @@ __all__ = [
     "Enumerate",
     "Estimator",
     "Exact",
+    "Family",
     "GuidedVAE",
     "GumbelSoftmax",
     "IntractableError",
     "JointMoments",
+    "LearnedPrior",
     "LinearDecoder",
     "LinearGaussian",
     "LinearLikelihood",
     "LinearPrecisionGaussian",
+    "MixturePrior",
     "Moments",
+    "Prior",
     "Reinforce",
     "Reparameterized",
     "Rloo",
     "ShapeError",
     "SilentGuide",
     "SilentgradError",
+    "StandardPrior",
     "StraightThrough",
     "UnregisteredLatentError",
     "central_moments",
@@ -55,6 +63,8 @@ __all__ = [
     "dawson_integral",
     "expected_log_prob",
     "expected_log_square",
+    "families",
+    "family_of",
     "freeze",
     "gradient_bias",
     "gradient_variance",

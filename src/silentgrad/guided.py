@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.decoders import LinearDecoder, LinearPrecisionGaussian
-from silentgrad.errors import DomainError, IntractableError, ShapeError
+from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
-from silentgrad.latents.priors import kl_to_prior, prior_of
+from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.independent import base_of, sum_over_latents
+from silentgrad.latents.priors import Prior
 from silentgrad.schedules import Schedule, constant
 
 Weighting = Literal["loss", "encoder"]
@@ -41,7 +43,7 @@ class GuidedVAE(nn.Module):
     """A VAE whose encoder a linear decoder guides with gradients that have no sampling noise.
 
     Args:
-        encoder: From images to a latent q(z|x).
+        encoder: From images to a latent q(z|x); if it has a `family`, latents are built and taken apart by that.
         linear: The linear decoder, or None for a plain VAE.
         nonlinear: The nonlinear decoder, or None for a linear VAE.
         linear_estimator: Of the linear decoder's expectation: exact unless another is to be compared with it.
@@ -50,6 +52,7 @@ class GuidedVAE(nn.Module):
         weighting: What w_lin weights: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
         cutoff: The epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence; 1 makes the objective a lower bound.
+        prior: The prior p(z); that of the latents' family if absent.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class GuidedVAE(nn.Module):
         weighting: Weighting = "loss",
         cutoff: int | None = None,
         kl_weight: float = 1.0,
+        prior: Prior | None = None,
     ) -> None:
         super().__init__()
         if linear is None and nonlinear is None:
@@ -76,6 +80,22 @@ class GuidedVAE(nn.Module):
         self.estimator = estimator
         self.weight = weight or constant(1.0)
         self.weighting, self.cutoff, self.kl_weight = weighting, cutoff, kl_weight
+        family = getattr(encoder, "family", None)
+        self.family = family if isinstance(family, Family) else None
+        if prior is None and self.family is not None:
+            prior = self.family.prior()
+        self.prior = prior
+
+    def family_of(self, q: td.Distribution) -> Family:
+        """The family of the encoder's latents; a foreign encoder's is known by its latents' distribution."""
+        return family_of(q) if self.family is None else self.family
+
+    def prior_of(self, q: td.Distribution) -> Prior:
+        """The prior that stands against a latent."""
+        if self.prior is not None:
+            return self.prior
+        family = self.family_of(q)
+        return family.prior().to(family.parameters(q)[0])
 
     def w_lin(self, epoch: int) -> float:
         """The weight of the linear decoder in an epoch, counted from 1."""
@@ -96,19 +116,19 @@ class GuidedVAE(nn.Module):
         if x.numel() == 0:
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
         q = self.encoder(x)  # stats <- E(x)
-        divergence = kl_to_prior(q).sum()
+        divergence = self.prior_of(q).divergence(q).sum()
         w_lin = self.w_lin(epoch)
         w_nl = 1 - w_lin
         linear = nonlinear = None
         terms = []
         if self.linear is not None and w_lin > 0:
-            guided, weight = (q, w_lin) if self.weighting == "loss" else (scale_gradient(q, w_lin), 1.0)
+            guided, weight = (q, w_lin) if self.weighting == "loss" else (self._scaled(q, w_lin), 1.0)
             expected = self.linear_estimator(guided, self.linear.log_prob_of(x))
             linear = -expected.mean()
             terms.append(weight * linear)
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
             decoder = self.nonlinear
-            sampled, weight = (q, w_nl) if self.weighting == "loss" else (scale_gradient(q, w_nl), 1.0)
+            sampled, weight = (q, w_nl) if self.weighting == "loss" else (self._scaled(q, w_nl), 1.0)
             assert self.estimator is not None
             expected = self.estimator(sampled, lambda z: decoder(z).log_prob(x))
             nonlinear = -expected.mean()
@@ -116,6 +136,15 @@ class GuidedVAE(nn.Module):
         kld = divergence / expected.numel()
         total = sum(terms, start=self.kl_weight * kld)
         return Losses(total, kld, linear, nonlinear)
+
+    def generate(self, count: int) -> td.Distribution:
+        """p(x|z) for draws of z from the prior."""
+        if self.prior is None:
+            raise DomainError("a prior that its encoder does not name has to be given: GuidedVAE(..., prior=...)")
+        return self.decoder(self.prior.sample(count))
+
+    def _scaled(self, q: td.Distribution, weight: float) -> td.Distribution:
+        return scale_gradient(q, weight, self.family_of(q))
 
     @property
     def decoder(self) -> nn.Module:
@@ -125,19 +154,13 @@ class GuidedVAE(nn.Module):
         return decoder
 
 
-def scale_gradient(q: td.Distribution, weight: float) -> td.Distribution:
+def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Distribution:
     """The same latent, through which only `weight` times the gradient passes."""
 
     def scaled(x: Tensor) -> Tensor:
         return weight * x + (1 - weight) * x.detach() if weight else x.detach()
 
-    if isinstance(q, td.Independent):
-        return td.Independent(scale_gradient(q.base_dist, weight), q.reinterpreted_batch_ndims)
-    if isinstance(q, td.Normal):
-        return td.Normal(scaled(q.loc), scaled(q.scale), validate_args=False)
-    if isinstance(q, td.Bernoulli):
-        return td.Bernoulli(logits=scaled(q.logits), validate_args=False)
-    raise IntractableError(f'weighting="encoder" knows Normal and Bernoulli latents, got {type(q).__name__}')
+    return family.rebuild(q, [scaled(parameter) for parameter in family.parameters(q)])
 
 
 class Evaluation(NamedTuple):
@@ -161,25 +184,25 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
     whichever decoder.
     """
     q = model.encoder(x)
-    base = q.base_dist if isinstance(q, td.Independent) else q
-    kld = kl_to_prior(base)
+    prior = model.prior_of(q)
+    kld = prior.divergence(q)
     likelihood = model.decoder(q.sample())
     if samples > 1:
-        bound = _importance_weighted(model.decoder, x, base, samples)
+        bound = _importance_weighted(model.decoder, x, q, prior, samples)
     elif isinstance(model.decoder, LinearDecoder):
-        bound = _with_bound(model.decoder).expected_log_prob(x, q) - kld.flatten(1).sum(1)
+        bound = _with_bound(model.decoder).expected_log_prob(x, q) - kld
     else:
-        bound = likelihood.log_prob(x) - kld.flatten(1).sum(1)
+        bound = likelihood.log_prob(x) - kld
     error = (likelihood.mean - x).flatten(1).square().sum()
-    return Evaluation(bound.sum(), error, kld.sum(), kld.flatten(1).sum(0))
+    return Evaluation(bound.sum(), error, kld.sum(), prior.divergence_per_latent(q).sum(0))
 
 
-def _importance_weighted(decoder: nn.Module, x: Tensor, q: td.Distribution, samples: int) -> Tensor:
+def _importance_weighted(decoder: nn.Module, x: Tensor, q: td.Distribution, prior: Prior, samples: int) -> Tensor:
     """log of the mean of p(x, z) / q(z|x) over samples, one number per example."""
     weights = []
     for _ in range(samples):
         z = q.sample()
-        ratio = (prior_of(q).log_prob(z) - q.log_prob(z)).flatten(1).sum(1)
+        ratio = prior.log_prob(z) - sum_over_latents(base_of(q).log_prob(z), z.shape[:1])
         weights.append(decoder(z).log_prob(x) + ratio)
     return torch.stack(weights).logsumexp(0) - math.log(samples)
 

@@ -4,12 +4,11 @@ import torch
 from torch import Tensor
 
 from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
-from silentgrad.analysis.latents import parts_of
+from silentgrad.analysis.latents import Parts
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Estimator, Exact, LogProb, per_example
 from silentgrad.guided import GuidedVAE
-from silentgrad.latents.priors import kl_to_prior
 
 
 class MeasuredBatch:
@@ -25,7 +24,8 @@ class MeasuredBatch:
 
     def __init__(self, model: GuidedVAE, x: Tensor, log_prob: LogProb, epoch: int | None = None) -> None:
         self.model, self.x, self.log_prob = model, x, log_prob
-        self.parts = parts_of(model.encoder(x))
+        q = model.encoder(x)
+        self.parts = Parts.of(q, model.family_of(q))
         self.pullback = Pullback(self.parts.tensors, list(encoder_parameters(model).values()))
         alone = model.linear is None or model.nonlinear is None
         self.w_lin = 0.0 if alone or epoch is None else model.w_lin(epoch)
@@ -70,7 +70,7 @@ class MeasuredBatch:
         """Of the KL divergence and the guide, which are the same for every draw."""
         leaves = [t.detach().requires_grad_() for t in self.parts.tensors]
         q = self.parts.rebuild(leaves)
-        loss = self.model.kl_weight * kl_to_prior(q).sum() / self.examples
+        loss = self.model.kl_weight * self.model.prior_of(q).divergence(q).sum() / self.examples
         if self.w_lin > 0:
             assert self.model.linear is not None
             loss = loss - self.w_lin * self.model.linear.expected_log_prob(self.x, q).mean()

@@ -1,10 +1,10 @@
 r"""How far an estimator's mean gradient is from the true one, for latents few enough to enumerate.
 
-The truth is the gradient of :math:`\sum_z q(z|x) \log p(x|z)` over all :math:`2^d` configurations of Bernoulli latents.
-An estimator's deviation is :math:`|J^T (\bar c - c)|`, the Euclidean norm over the encoder's parameters of the
-difference between its mean gradient over many draws and the truth. A closed form has no draws, and its deviation is
-that of its approximations: for the linear precision link the log term, for the exponential link none. An unbiased
-estimator's deviation is what its draws leave, :math:`\sqrt{\mathrm{Var} / S}` in the mean square.
+The truth is the gradient of :math:`\sum_z q(z|x) \log p(x|z)` over all configurations of bits or one-hot categories. An
+estimator's deviation is :math:`|J^T (\bar c - c)|`, the Euclidean norm over the encoder's parameters of the difference
+between its mean gradient over many draws and the truth. A closed form has no draws, and its deviation is that of its
+approximations: for the linear precision link the log term, for the exponential link none. An unbiased estimator's
+deviation is what its draws leave, :math:`\sqrt{\mathrm{Var} / S}` in the mean square.
 """
 
 import copy
@@ -52,7 +52,8 @@ def gradient_bias(
     """The deviation of estimators from the gradient by enumeration, on one batch.
 
     Args:
-        model: A VAE with at most 16 Bernoulli latents, measured as it stands; double precision resolves closed forms.
+        model: A VAE with at most 16 Bernoulli latents, or categories with as few configurations, measured as it stands;
+            double precision resolves closed forms.
         x: Dequantised images.
         estimators: Of the expectation under `model.decoder`, by name or as a list, treated as by `gradient_variance`.
         draws: Behind the mean gradient of an estimator that samples, taken in chunks.
@@ -62,7 +63,7 @@ def gradient_bias(
         >>> import silentgrad as sg
         >>> from silentgrad.lab.networks import Encoder, mlp_body
         >>> decoder = sg.LinearPrecisionGaussian(3, (1, 2, 2), link="exp")
-        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), 3), "bernoulli"), decoder).double()
+        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), 3), sg.families.Bernoulli(3)), decoder).double()
         >>> found = gradient_bias(model, torch.rand(5, 1, 2, 2).double(), [sg.Exact(), sg.GumbelSoftmax()], draws=100)
         >>> found["Exact"].deviation < 1e-12 < found["GumbelSoftmax"].deviation
         True
@@ -92,7 +93,8 @@ def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
 def _with_log_term(decoder: LinearPrecisionGaussian, term: LogTerm, model: GuidedVAE, x: Tensor) -> Bias:
     variant = copy.deepcopy(decoder)
     variant.log_term = term
-    return gradient_bias(GuidedVAE(model.encoder, variant, kl_weight=model.kl_weight), x, {"silent": Exact()})["silent"]
+    judged = GuidedVAE(model.encoder, variant, kl_weight=model.kl_weight, prior=model.prior)
+    return gradient_bias(judged, x, {"silent": Exact()})["silent"]
 
 
 def enumerated(batch: MeasuredBatch) -> Cotangent:

@@ -71,7 +71,8 @@ def gradient_variance(
     Example:
         >>> import silentgrad as sg
         >>> from silentgrad.lab.networks import Encoder, mlp_body
-        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), 6), "gaussian"), sg.LinearGaussian(3, (1, 2, 2)))
+        >>> family = sg.families.Gaussian(3)
+        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), family.numbers), family), sg.LinearGaussian(3, (1, 2, 2)))
         >>> found = gradient_variance(model, torch.rand(4, 5, 1, 2, 2), 10, [sg.Exact(), sg.Reparameterized()])
         >>> found["Exact"].est, found["Reparameterized"].est > 0
         (0.0, True)

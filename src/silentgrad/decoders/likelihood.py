@@ -62,12 +62,11 @@ class LinearLikelihood(LinearDecoder):
                 "of silentgrad.likelihoods have it; or set decoder.mean yourself"
             )
         super().init_from_data(data, method, prior)
-        centre = 0.0 if prior is None else float(prior.mean)
         with torch.no_grad():
-            u, slope = link(self.mean.bias + centre * self.mean.weight.sum(1))
+            u, slope = link(self.mean.bias + self.shift(prior))
             if method == "ppca":
                 self.mean.weight.mul_(slope.unsqueeze(-1))
-            self.mean.bias.copy_(u - centre * self.mean.weight.sum(1))
+            self.mean.bias.copy_(u - self.shift(prior))
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if isinstance(self.likelihood, Poisson) and not moments.gaussian:

@@ -70,19 +70,28 @@ class LinearDecoder(nn.Module):
         Args:
             data: Examples as the model sees them.
             method: "mean" sets the bias to the mean example; "ppca" also the weights to those of probabilistic PCA.
-            prior: Of one latent, so that x has pPCA's mean and covariance under it; N(0, 1) if absent.
+            prior: p(z), or that of one latent, so that x has pPCA's mean and, if latents are independent, covariance
+                under it; N(0, 1) if absent.
         """
         if method not in ("mean", "ppca"):
             raise DomainError(f'method has to be "mean" or "ppca", got {method!r}')
         if data.shape[1:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
         components = principal_components(data)
-        centre, scale = (0.0, 1.0) if prior is None else (float(prior.mean), float(prior.stddev))
         with torch.no_grad():
             if method == "ppca":
                 variance = self.start_variance(components)
-                self.mean.weight.copy_(ppca_weights(components, self.latent_dim, variance) / scale)
-            self.mean.bias.copy_(components.mean - centre * self.mean.weight.sum(1))
+                weights = ppca_weights(components, self.latent_dim, variance)
+                scale = 1.0 if prior is None else prior.stddev.flatten().to(weights)
+                self.mean.weight.copy_(weights / scale)
+            self.mean.bias.copy_(components.mean - self.shift(prior))
+
+    def shift(self, prior: td.Distribution | None) -> Tensor:
+        """The mean of W z under a prior; zero under N(0, 1), which None stands for."""
+        if prior is None:
+            return torch.zeros_like(self.mean.bias)
+        weight = self.mean.weight
+        return weight @ prior.mean.flatten().to(weight).expand(self.latent_dim)
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         """E_q[log p(x|z)], `(*batch,)`, once shapes were checked.

@@ -3,19 +3,20 @@
 from silentgrad.estimators.base import (
     Estimator,
     LogProb,
-    base_of,
     bernoulli_of,
     coin_like,
+    discrete_of,
+    gumbel_like,
     joint_log_prob,
     logistic_like,
     per_example,
-    sum_over_latents,
     uniform_like,
     value_with_gradient_of,
 )
 from silentgrad.estimators.deterministic import Enumerate, Exact
 from silentgrad.estimators.pathwise import GumbelSoftmax, Reparameterized, StraightThrough
 from silentgrad.estimators.score import DisArm, Reinforce, Rloo
+from silentgrad.latents.independent import base_of, sum_over_latents
 
 __all__ = [
     "DisArm",
@@ -31,6 +32,8 @@ __all__ = [
     "base_of",
     "bernoulli_of",
     "coin_like",
+    "discrete_of",
+    "gumbel_like",
     "joint_log_prob",
     "logistic_like",
     "per_example",

@@ -29,6 +29,8 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import IntractableError, ShapeError
+from silentgrad.latents.families import Family
+from silentgrad.latents.independent import base_of, sum_over_latents
 
 LogProb = Callable[[Tensor], Tensor]
 
@@ -38,6 +40,12 @@ class Estimator(nn.Module):
 
     unbiased: ClassVar[bool]
     exact: ClassVar[bool] = False
+    latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Distribution,)  # those that it can be asked about
+
+    @classmethod
+    def suits(cls, family: type[Family]) -> bool:
+        """Whether the estimator takes latents of a family; an exact one's decoder has to be tractable too."""
+        return issubclass(family.distribution, cls.latents)
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         """E_q[log_prob(z)], in the shape of the examples: that of `log_prob(z)`."""
@@ -47,17 +55,26 @@ class Estimator(nn.Module):
         """Called when an epoch, counted from 1, begins."""
 
 
-def base_of(q: td.Distribution) -> td.Distribution:
-    """The latent inside any number of `Independent`."""
-    return base_of(q.base_dist) if isinstance(q, td.Independent) else q
-
-
 def bernoulli_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli:
     """The Bernoulli latent inside q, or an error that names both."""
     base = base_of(q)
     if not isinstance(base, td.Bernoulli):
-        raise IntractableError(f"{type(estimator).__name__} is for Bernoulli latents, got {type(base).__name__}")
+        raise unsuitable(base, estimator)
     return base
+
+
+def discrete_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli | td.OneHotCategorical:
+    """The bits or one-hot categories inside q, or an error that names both."""
+    base = base_of(q)
+    if not isinstance(base, td.Bernoulli | td.OneHotCategorical):
+        raise unsuitable(base, estimator)
+    return base
+
+
+def unsuitable(base: td.Distribution, estimator: Estimator) -> IntractableError:
+    """The error for latents that an estimator does not take."""
+    names = " and ".join(kind.__name__ for kind in estimator.latents)
+    return IntractableError(f"{type(estimator).__name__} is for {names} latents, got {type(base).__name__}")
 
 
 def per_example(values: Tensor, q: td.Distribution) -> Tensor:
@@ -74,12 +91,6 @@ def per_example(values: Tensor, q: td.Distribution) -> Tensor:
 def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tensor:
     """log q(z|x), one number per example, whether q's latents are its event or part of its batch."""
     return sum_over_latents(base_of(q).log_prob(z), examples)
-
-
-def sum_over_latents(values: Tensor, examples: torch.Size) -> Tensor:
-    """The sum over all dimensions beyond those of the examples."""
-    beyond = tuple(range(len(examples), values.dim()))
-    return values.sum(beyond) if beyond else values
 
 
 def value_with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -104,6 +115,13 @@ def logistic_like(x: Tensor) -> Tensor:
     u = uniform_like(x)
     size = torch.log(2 - u) - torch.log(u)
     return torch.where(coin_like(x), size, -size).to(x.dtype)
+
+
+def gumbel_like(x: Tensor) -> Tensor:
+    """Standard Gumbel noise, whose upper tail reaches as far as a uniform number is fine near 0."""
+    u = uniform_like(x)
+    below_one = u.clamp(max=1 - torch.finfo(u.dtype).eps)
+    return -torch.log(-torch.log1p(-below_one)).to(x.dtype)
 
 
 def coin_like(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import IntractableError
-from silentgrad.estimators.base import Estimator, LogProb, bernoulli_of, per_example
+from silentgrad.estimators.base import Estimator, LogProb, discrete_of, per_example
 from silentgrad.latents.moments import both_probabilities
 
 
@@ -38,29 +38,45 @@ class Exact(Estimator):
 
 
 class Enumerate(Estimator):
-    """The sum over all 2^d configurations of Bernoulli latents: exact for any decoder, for few latents.
+    """The sum over all configurations of bits or one-hot categories: exact for any decoder, for few latents.
 
     Args:
-        largest: The most latents it will enumerate.
+        largest: The most bits it will enumerate, or as many categories as have no more configurations.
     """
 
     unbiased = True
     exact = True
+    latents = (td.Bernoulli, td.OneHotCategorical)
 
     def __init__(self, largest: int = 16) -> None:
         super().__init__()
         self.largest = largest
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        on, off = both_probabilities(bernoulli_of(q, self))
-        first = per_example(log_prob(torch.zeros_like(on)), q)  # its shape says which dimensions are latents
-        shape, latents = on.shape, on.shape[first.dim() :].numel()
-        if latents > self.largest:
-            raise IntractableError(f"Enumerate would need 2^{latents} terms; its limit is {self.largest} latents")
-        on, off = on.reshape(*first.shape, latents), off.reshape(*first.shape, latents)
-        total = off.prod(-1) * first
-        for bits in itertools.islice(itertools.product((0.0, 1.0), repeat=latents), 1, None):
-            z = on.new_tensor(bits).expand_as(on)
-            weight = torch.where(z > 0, on, off).prod(-1)
-            total = total + weight * per_example(log_prob(z.reshape(shape)), q)
+        base = discrete_of(q, self)
+        values, probabilities = _choices(base)
+        choices, shape = len(values), base.batch_shape + base.event_shape
+        zeroth = values[0].expand(shape)
+        first = per_example(log_prob(zeroth.contiguous()), q)  # its shape says which dimensions are latents
+        latents = base.batch_shape[first.dim() :].numel()
+        if choices**latents > 2**self.largest:
+            raise IntractableError(
+                f"Enumerate would need {choices}^{latents} terms; its limit is {self.largest} latents of two values"
+            )
+        probabilities = probabilities.reshape(*first.shape, latents * choices)
+        starts = choices * torch.arange(latents, device=values.device)
+        total = probabilities[..., starts].prod(-1) * first
+        for chosen in itertools.islice(itertools.product(range(choices), repeat=latents), 1, None):
+            index = torch.tensor(chosen, device=values.device)
+            weight = probabilities[..., starts + index].prod(-1)
+            z = values[index].expand(*first.shape, *([-1] * values.dim())).reshape(shape)
+            total = total + weight * per_example(log_prob(z), q)
         return total
+
+
+def _choices(base: td.Bernoulli | td.OneHotCategorical) -> tuple[Tensor, Tensor]:
+    """The values that one latent can take, and their probabilities in the latents' shape and a last dimension."""
+    if isinstance(base, td.OneHotCategorical):
+        return torch.eye(base.event_shape[-1]).to(base.probs), base.probs
+    on, off = both_probabilities(base)
+    return torch.tensor([0.0, 1.0]).to(on), torch.stack((off, on), -1)

@@ -3,9 +3,12 @@
 import torch
 from torch import Tensor
 from torch import distributions as td
+from torch.nn.functional import one_hot
 
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators.base import Estimator, LogProb, base_of, bernoulli_of, logistic_like, per_example
+from silentgrad.estimators.base import Estimator, LogProb, discrete_of, gumbel_like, logistic_like, per_example
+from silentgrad.latents.families import Family
+from silentgrad.latents.independent import base_of
 from silentgrad.schedules import Schedule, constant
 
 
@@ -13,6 +16,10 @@ class Reparameterized(Estimator):
     """The reparameterisation trick: differentiates through `q.rsample()` (Kingma and Welling 2014)."""
 
     unbiased = True
+
+    @classmethod
+    def suits(cls, family: type[Family]) -> bool:
+        return family.distribution.has_rsample
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         if not q.has_rsample:
@@ -24,7 +31,7 @@ class Reparameterized(Estimator):
 
 
 class GumbelSoftmax(Estimator):
-    """The binary Concrete relaxation of Bernoulli latents (Jang et al. 2017; Maddison et al. 2017). Biased.
+    """The Concrete relaxation of bits and one-hot categories (Jang et al. 2017; Maddison et al. 2017). Biased.
 
     Args:
         temperature: Of the relaxation; a schedule over epochs, or a number.
@@ -32,6 +39,7 @@ class GumbelSoftmax(Estimator):
     """
 
     unbiased = False
+    latents = (td.Bernoulli, td.OneHotCategorical)
 
     def __init__(self, temperature: float | Schedule = 0.5, hard: bool = False) -> None:
         super().__init__()
@@ -45,19 +53,31 @@ class GumbelSoftmax(Estimator):
             raise DomainError(f"the temperature has to be positive, got {self.temperature}")
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        logits = bernoulli_of(q, self).logits
+        base = discrete_of(q, self)
+        relax = self._relaxed_categories if isinstance(base, td.OneHotCategorical) else self._relaxed_bits
+        return per_example(log_prob(relax(base.logits)), q)
+
+    def _relaxed_bits(self, logits: Tensor) -> Tensor:
         relaxed = torch.sigmoid((logits + logistic_like(logits)) / self.temperature)
-        if self.hard:
-            relaxed = relaxed + ((relaxed > 0.5).to(relaxed.dtype) - relaxed).detach()
-        return per_example(log_prob(relaxed), q)
+        if not self.hard:
+            return relaxed
+        return relaxed + ((relaxed > 0.5).to(relaxed.dtype) - relaxed).detach()
+
+    def _relaxed_categories(self, logits: Tensor) -> Tensor:
+        relaxed = torch.softmax((logits + gumbel_like(logits)) / self.temperature, -1)
+        if not self.hard:
+            return relaxed
+        likeliest = one_hot(relaxed.argmax(-1), relaxed.shape[-1]).to(relaxed.dtype)
+        return relaxed + (likeliest - relaxed).detach()
 
 
 class StraightThrough(Estimator):
-    """Samples bits and passes their gradient to the probabilities unchanged (Bengio et al. 2013). Biased."""
+    """Samples bits or categories and passes their gradient to the probabilities (Bengio et al. 2013). Biased."""
 
     unbiased = False
+    latents = (td.Bernoulli, td.OneHotCategorical)
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        probs = bernoulli_of(q, self).probs
-        bits = torch.bernoulli(probs.detach())
-        return per_example(log_prob(probs + (bits - probs).detach()), q)
+        base = discrete_of(q, self)
+        z = base.sample()
+        return per_example(log_prob(base.probs + (z - base.probs).detach()), q)

@@ -12,10 +12,10 @@ from silentgrad.estimators.base import (
     coin_like,
     joint_log_prob,
     per_example,
-    sum_over_latents,
     uniform_like,
     value_with_gradient_of,
 )
+from silentgrad.latents.independent import sum_over_latents
 
 
 class Reinforce(Estimator):
@@ -80,6 +80,7 @@ class DisArm(Estimator):
     """
 
     unbiased = True
+    latents = (td.Bernoulli,)
 
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
         logits = bernoulli_of(q, self).logits

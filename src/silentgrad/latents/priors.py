@@ -1,29 +1,169 @@
-"""The prior p(z) that stands against a latent, and the KL divergence from it."""
+r"""Priors p(z), which stand against latents q(z|x): standard, learned, and mixtures.
+
+A mixture has no KL divergence in closed form. Splitting the integral by components, with any shares, and choosing the
+best ones gives
+
+.. math:: D(q \,\|\, \sum_k w_k p_k) \le -\log \sum_k w_k e^{-D(q \,\|\, p_k)}
+
+(Hershey and Olsen 2007), with equality for one component. An ELBO with the right-hand side is smaller than the ELBO
+itself, a lower bound still, and nothing is sampled.
+"""
+
+from typing import ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
+from torch.nn.functional import log_softmax
 
-from silentgrad.errors import IntractableError
+from silentgrad.errors import DomainError, IntractableError
+from silentgrad.latents.independent import base_of, sum_over_latents
 
-
-def prior_of(q: td.Distribution) -> td.Distribution:
-    """p(z) for a latent of q's family and shape: N(0, 1) or Bernoulli(1/2)."""
-    base = q.base_dist if isinstance(q, td.Independent) else q
-    if isinstance(base, td.Bernoulli):
-        prior: td.Distribution = td.Bernoulli(logits=torch.zeros_like(base.logits), validate_args=False)
-    else:
-        prior = td.Normal(torch.zeros_like(base.mean), torch.ones_like(base.mean), validate_args=False)
-    return td.Independent(prior, q.reinterpreted_batch_ndims) if isinstance(q, td.Independent) else prior
+SPREAD = 0.1  # of a mixture's components at the start: equal ones would have equal gradients for ever
 
 
-def kl_to_prior(q: td.Distribution) -> Tensor:
-    """KL(q(z|x) || p(z)), of the shape that q's log-probability has."""
+class Latents(Protocol):
+    """What a prior needs of a family."""
+
+    name: ClassVar[str]
+    latents: torch.Size
+    shape: torch.Size
+    numbers: int
+
+    def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
+        """The distribution of z that numbers describe."""
+
+    def marginals(self, q: td.Distribution) -> td.Distribution:
+        """Its latents one by one."""
+
+
+class Prior(nn.Module):
+    """p(z) for latents of one family. A prior of your own writes `forward`, and `divergence` where torch knows none.
+
+    Args:
+        family: The latents that it stands against.
+
+    Attributes:
+        exactness: What an ELBO with this prior's divergence is: "exact", or a "lower bound" of it.
+    """
+
+    exactness: ClassVar[Literal["exact", "lower bound"]] = "exact"
+
+    def __init__(self, family: Latents) -> None:
+        super().__init__()
+        self.family = family
+
+    def forward(self) -> td.Distribution:
+        """p(z), whose event is one example's z."""
+        raise NotImplementedError
+
+    def divergence(self, q: td.Distribution) -> Tensor:
+        """KL(q(z|x) || p(z)) in nats, one number per example."""
+        return sum_over_latents(kl(base_of(q), base_of(self())), self._examples(q))
+
+    def divergence_per_latent(self, q: td.Distribution) -> Tensor:
+        """KL divergences of the latents one by one, `(*batch, latents)`."""
+        each = kl(self.family.marginals(q), self.family.marginals(self()))
+        return each.flatten(len(self._examples(q)))
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """log p(z), one number per example."""
+        return self().log_prob(z)
+
+    def sample(self, count: int) -> Tensor:
+        """Draws z, `(count, *shape)`."""
+        return self().sample(torch.Size([count]))
+
+    def _examples(self, q: td.Distribution) -> torch.Size:
+        """The shape of the examples in q."""
+        whole = q.batch_shape + q.event_shape
+        return whole[: len(whole) - len(self.family.shape)]
+
+
+class StandardPrior(Prior):
+    """The prior without parameters: N(0, 1), fair bits, equally likely categories, counts of rate 1."""
+
+    numbers: Tensor
+
+    def __init__(self, family: Latents) -> None:
+        super().__init__(family)
+        self.register_buffer("numbers", torch.zeros(family.numbers), persistent=False)
+
+    def forward(self) -> td.Distribution:
+        return self.family.latent(self.numbers, validate_args=False)
+
+
+class LearnedPrior(Prior):
+    """A prior of the family whose parameters are learned; it starts as the standard one."""
+
+    def __init__(self, family: Latents) -> None:
+        super().__init__(family)
+        self.numbers = nn.Parameter(torch.zeros(family.numbers))
+
+    def forward(self) -> td.Distribution:
+        return self.family.latent(self.numbers, validate_args=False)
+
+
+class MixturePrior(Prior):
+    """A learned mixture of distributions of the family; it starts near the standard prior.
+
+    Args:
+        family: The latents that it stands against.
+        components: How many distributions are mixed.
+    """
+
+    exactness = "lower bound"
+
+    def __init__(self, family: Latents, components: int = 10) -> None:
+        super().__init__(family)
+        if components < 1:
+            raise DomainError(f"a mixture has at least one component, got {components}")
+        self.numbers = nn.Parameter(SPREAD * torch.randn(components, family.numbers))
+        self.logits = nn.Parameter(torch.zeros(components))
+
+    def forward(self) -> td.Distribution:
+        weights = td.Categorical(logits=self.logits, validate_args=False)
+        components = self.family.latent(self.numbers, validate_args=False)
+        return td.MixtureSameFamily(weights, components, validate_args=False)
+
+    def divergence(self, q: td.Distribution) -> Tensor:
+        """The bound on KL(q(z|x) || p(z)), one number per example."""
+        examples = self._examples(q)
+        each = kl(base_of(q), base_of(self._components(examples)))
+        return self._bound(sum_over_latents(each, self.logits.shape + examples))
+
+    def divergence_per_latent(self, q: td.Distribution) -> Tensor:
+        """The bound for every latent's own mixture, `(*batch, latents)`."""
+        examples = self._examples(q)
+        each = kl(self.family.marginals(q), self.family.marginals(self._components(examples)))
+        return self._bound(each.flatten(1 + len(examples)))
+
+    def _components(self, examples: torch.Size) -> td.Distribution:
+        """The components, before the dimensions of the examples."""
+        numbers = self.numbers.reshape(len(self.numbers), *[1] * len(examples), -1)
+        return self.family.latent(numbers, validate_args=False)
+
+    def _bound(self, divergences: Tensor) -> Tensor:
+        """-log sum_k w_k exp(-divergence_k), over the first dimension."""
+        log_weights = log_softmax(self.logits, 0).reshape(-1, *[1] * (divergences.dim() - 1))
+        return -torch.logsumexp(log_weights - divergences, 0)
+
+
+def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
+    """KL(q || p) of distributions whose batches broadcast.
+
+    Raises:
+        IntractableError: torch knows no formula for the pair.
+    """
+    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
     try:
-        return td.kl_divergence(q, prior_of(q))
+        return td.kl_divergence(_expanded(q, shape), _expanded(p, shape))
     except NotImplementedError:
-        name = type(q.base_dist if isinstance(q, td.Independent) else q).__name__
         raise IntractableError(
-            f"no KL divergence of {name} latents from N(0, 1) is known: register it by torch.distributions.register_kl"
-            " (the family also needs a mean), or train on decoder.expected_log_prob(x, q) with a prior of your own"
+            f"no KL divergence of {type(q).__name__} latents from a prior of {type(p).__name__} is known: register it "
+            "by torch.distributions.register_kl, or pass a prior whose `divergence` knows it"
         ) from None
+
+
+def _expanded(q: td.Distribution, shape: torch.Size) -> td.Distribution:
+    return q if q.batch_shape == shape else q.expand(shape)

@@ -154,15 +154,13 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     """
     require("--count", count, Range(1, MOST_SAMPLES))
     require("--seed", seed, SEED)
-    config, model, _ = read_config(run)
+    config, _, _ = read_config(run)
     path = output or run / "samples.png"
     require_output(path, ".png")
     vae = load_run(run, load(config.name, config.root))
     torch.manual_seed(seed)
-    shape = (count, model.latent_dim)
-    z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
     with torch.no_grad():
-        images = vae.decoder(z.to(_dtype(vae))).mean
+        images = vae.generate(count).mean
     samples({"samples": images}).savefig(path)
     say(f"samples: {path}")
 

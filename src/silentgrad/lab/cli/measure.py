@@ -17,9 +17,9 @@ from silentgrad.lab.cli.options import require_folder, require_output
 from silentgrad.lab.data import load
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
-from silentgrad.lab.training.config import EstimatorName
 from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches, write_rows
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
+from silentgrad.lab.training.suitable import EstimatorName, family_named
 
 LINKS: tuple[Link, ...] = ("linear", "exp")
 
@@ -153,9 +153,9 @@ def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
     config = read_config(run)
     images = load(config.data.name, config.data.root)
     found = load_run(run, images)
-    if found.linear is None or config.model.latent != "bernoulli":
-        raise RunError(f"the model in {run} has to have Bernoulli latents and a linear decoder")
-    vae = GuidedVAE(found.encoder, found.linear, kl_weight=found.kl_weight).double()
+    if found.linear is None or not Enumerate.suits(family_named(config.model.latent)):
+        raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")
+    vae = GuidedVAE(found.encoder, found.linear, kl_weight=found.kl_weight, prior=found.prior).double()
     x = next(training_batches(images, count, 1, seed)).double()
     silent = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
     sampled = {"REINFORCE": Reinforce(), "Gumbel-Softmax": GumbelSoftmax(config.model.temperature)}

@@ -31,7 +31,7 @@ class NonlinearGaussian(nn.Module):
         self.most = math.log(12 * levels**2)
 
     def forward(self, z: Tensor) -> td.Independent:
-        numbers = self.network(z)
+        numbers = self.network(z.flatten(1))
         expected = (2 * self.event_shape[0], *self.event_shape[1:])
         if numbers.shape[-len(expected) :] != expected:
             raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")

@@ -6,46 +6,29 @@ The convolutional bodies are those of the paper's appendix, which leaves the num
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import DomainError, ShapeError
-
-LatentFamily = Literal["gaussian", "bernoulli"]
+from silentgrad.errors import ShapeError
+from silentgrad.latents.families import Family
 
 
 class Encoder(nn.Module):
-    """q(z|x): runs a body, which gives `numbers_per_latent(family) * latent_dim` numbers, and builds the latent.
+    """q(z|x): runs a body, which gives `family.numbers` numbers for an image, and builds the latent.
 
     Args:
         body: From images to numbers.
-        family: "gaussian", N(mean(x), diag(std(x)^2)), or "bernoulli".
+        family: The family of the latents.
     """
 
-    def __init__(self, body: nn.Module, family: LatentFamily) -> None:
+    def __init__(self, body: nn.Module, family: Family) -> None:
         super().__init__()
-        numbers_per_latent(family)
         self.body, self.family = body, family
 
-    def forward(self, x: Tensor) -> td.Independent:
-        numbers = self.body(x)
-        if self.family == "bernoulli":
-            return td.Independent(td.Bernoulli(logits=numbers), 1)
-        if numbers.shape[-1] % 2:
-            raise ShapeError(f"the body of a Gaussian encoder gives two numbers per latent, got {numbers.shape[-1]}")
-        mean, log_std = numbers.chunk(2, dim=-1)
-        # Beyond e^12 a deviation and its square leave what single precision can sum; no trained latent comes near.
-        return td.Independent(td.Normal(mean, log_std.clamp(min=-12, max=12).exp()), 1)
-
-
-def numbers_per_latent(family: LatentFamily) -> int:
-    """How many numbers parameterise one latent."""
-    if family not in get_args(LatentFamily):
-        raise DomainError(f"latent family has to be one of {', '.join(get_args(LatentFamily))}; got {family!r}")
-    return 2 if family == "gaussian" else 1
+    def forward(self, x: Tensor) -> td.Distribution:
+        return self.family.latent(self.body(x))
 
 
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:

@@ -6,16 +6,7 @@ import torch
 from torch import nn
 
 from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
-from silentgrad.estimators import (
-    DisArm,
-    Estimator,
-    Exact,
-    GumbelSoftmax,
-    Reinforce,
-    Reparameterized,
-    Rloo,
-    StraightThrough,
-)
+from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import (
     Encoder,
@@ -24,13 +15,17 @@ from silentgrad.lab.networks import (
     conv_network,
     mlp_body,
     mlp_network,
-    numbers_per_latent,
     strided_body,
     strided_network,
 )
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.training.suitable import ESTIMATORS, family_named
+from silentgrad.latents.families import Family
+from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
 from silentgrad.schedules import Schedule, constant, geometric, linear_decay
+
+COMPONENTS = 10  # of a mixture prior, unless told otherwise
 
 
 def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
@@ -51,12 +46,13 @@ def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> Gu
 
 
 def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
-    nonlinear = _nonlinear(config, event_shape, levels) if config.nonlinear else None
-    linear = _linear(config, event_shape)
+    family = build_family(config)
+    nonlinear = _nonlinear(config, family, event_shape, levels) if config.nonlinear else None
+    linear = _linear(config, family, event_shape)
     alone = config.estimator == "none"
-    estimator = _sampler(config) if alone else build_estimator(config)
+    estimator = _sampler(family) if alone else build_estimator(config)
     return GuidedVAE(
-        encoder=_encoder(config, event_shape),
+        encoder=_encoder(config, family, event_shape),
         linear=linear,
         nonlinear=nonlinear,
         linear_estimator=estimator if nonlinear is None else Exact(),
@@ -65,6 +61,7 @@ def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedV
         weighting="encoder" if alone else config.weighting,
         cutoff=config.cutoff,
         kl_weight=config.kl_weight,
+        prior=_prior(config, family),
     )
 
 
@@ -82,47 +79,62 @@ def _shrinking(start: float | None, factor: float, end: float) -> Schedule:
     return constant(end) if start is None else geometric(start, factor, end)
 
 
-def _encoder(config: ModelConfig, event_shape: torch.Size) -> Encoder:
-    outputs = numbers_per_latent(config.latent) * config.latent_dim
+def build_family(config: ModelConfig) -> Family:
+    """The family of latents that a configuration names."""
+    family = family_named(config.latent)
+    options = {name: getattr(config, name) for name in family.options}
+    given = {name: value for name, value in options.items() if value is not None}
+    return family(config.latent_dim, **given)
+
+
+def _prior(config: ModelConfig, family: Family) -> Prior:
+    if config.prior == "learned":
+        return LearnedPrior(family)
+    if config.prior == "mixture":
+        return MixturePrior(family, config.prior_components or COMPONENTS)
+    return family.prior()
+
+
+def _encoder(config: ModelConfig, family: Family, event_shape: torch.Size) -> Encoder:
+    outputs = family.numbers
     bodies: dict[str, Callable[[], nn.Module]] = {
         "mlp": lambda: mlp_body(event_shape, outputs, config.hidden),
         "conv": lambda: conv_body(event_shape, outputs, config.channels),
         "strided": lambda: strided_body(event_shape, outputs, config.channels),
     }
-    return Encoder(bodies[config.network](), config.latent)
+    return Encoder(bodies[config.network](), family)
 
 
-def _linear(config: ModelConfig, event_shape: torch.Size) -> LinearDecoder | None:
+def _linear(config: ModelConfig, family: Family, event_shape: torch.Size) -> LinearDecoder | None:
+    latents = family.shape.numel()
     if config.linear == "none":
         return None
     if config.linear == "fixed":
-        return LinearGaussian(config.latent_dim, event_shape, variance_schedule(config)(1))
-    return LinearPrecisionGaussian(config.latent_dim, event_shape, link=config.linear, log_term=config.log_term)
+        return LinearGaussian(latents, event_shape, variance_schedule(config)(1))
+    return LinearPrecisionGaussian(latents, event_shape, link=config.linear, log_term=config.log_term)
 
 
-def _nonlinear(config: ModelConfig, event_shape: torch.Size, levels: int) -> NonlinearGaussian:
+def _nonlinear(config: ModelConfig, family: Family, event_shape: torch.Size, levels: int) -> NonlinearGaussian:
+    latents = family.shape.numel()
     networks: dict[str, Callable[[], nn.Module]] = {
-        "mlp": lambda: mlp_network(config.latent_dim, event_shape, config.hidden[::-1]),
-        "conv": lambda: conv_network(config.latent_dim, event_shape, config.channels),
-        "strided": lambda: strided_network(config.latent_dim, event_shape, config.channels),
+        "mlp": lambda: mlp_network(latents, event_shape, config.hidden[::-1]),
+        "conv": lambda: conv_network(latents, event_shape, config.channels),
+        "strided": lambda: strided_network(latents, event_shape, config.channels),
     }
     return NonlinearGaussian(networks[config.network](), event_shape, levels)
 
 
-def _sampler(config: ModelConfig) -> Estimator:
+def _sampler(family: Family) -> Estimator:
     """What feeds the nonlinear decoder samples when no gradient goes back through them."""
-    return Reparameterized() if config.latent == "gaussian" else StraightThrough()
+    samplers: tuple[type[Estimator], ...] = (Reparameterized, StraightThrough)
+    for sampler in samplers:
+        if sampler.suits(type(family)):
+            return sampler()
+    return Rloo()
 
 
 def build_estimator(config: ModelConfig) -> Estimator:
     """The estimator that a configuration names."""
-    estimators: dict[str, Callable[[], Estimator]] = {
-        "exact": Exact,
-        "reparameterized": Reparameterized,
-        "gumbel-softmax": lambda: GumbelSoftmax(temperature_schedule(config), config.hard),
-        "straight-through": StraightThrough,
-        "reinforce": Reinforce,
-        "rloo": Rloo,
-        "disarm": DisArm,
-    }
-    return estimators[config.estimator]()
+    if config.estimator == "gumbel-softmax":
+        return GumbelSoftmax(temperature_schedule(config), config.hard)
+    return ESTIMATORS[config.estimator]()

@@ -13,47 +13,21 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.guided import Weighting
-from silentgrad.lab.networks import LatentFamily
 from silentgrad.lab.runs.records import read_yaml, write_yaml
 from silentgrad.lab.training.messages import plainly
-from silentgrad.lab.training.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, ConfigError, Range, require
+from silentgrad.lab.training.ranges import RANGES, ConfigError, require
+from silentgrad.lab.training.suitable import (
+    EstimatorName,
+    LinearKind,
+    family_named,
+    require_closed_form,
+    require_options,
+    suitable_estimators,
+)
 
 Network = Literal["mlp", "conv", "strided"]
-LinearKind = Literal["none", "fixed", "linear", "exp"]
-EstimatorName = Literal[
-    "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
-]
+PriorKind = Literal["standard", "learned", "mixture"]
 Start = Literal["random", "mean", "ppca"]
-
-ESTIMATORS: dict[LatentFamily, tuple[EstimatorName, ...]] = {
-    "gaussian": ("exact", "reparameterized", "reinforce", "rloo", "none"),
-    "bernoulli": ("exact", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"),
-}
-RANGES: dict[str, Range] = {
-    "data.batch_size": COUNT,
-    "model.latent_dim": COUNT,
-    "model.hidden": COUNT,
-    "model.channels": COUNT,
-    "model.temperature": POSITIVE,
-    "model.temperature_start": POSITIVE,
-    "model.temperature_factor": SHARE,
-    "model.variance": POSITIVE,
-    "model.variance_start": POSITIVE,
-    "model.variance_factor": SHARE,
-    "model.annealing_rate": Range(0, 1),
-    "model.cutoff": COUNT,
-    "model.kl_weight": NOT_NEGATIVE,
-    "train.epochs": COUNT,
-    "train.lr": POSITIVE,
-    "train.lr_mean": NOT_NEGATIVE,
-    "train.lr_precision": NOT_NEGATIVE,
-    "train.clip": NOT_NEGATIVE,
-    "train.seed": SEED,
-    "train.devices": COUNT,
-    "train.keep": COUNT,
-    "train.variance_every": NOT_NEGATIVE,
-    "train.iwae_samples": COUNT,
-}
 
 
 @dataclass
@@ -82,8 +56,12 @@ class ModelConfig:
     """Which model, and how its gradient is estimated.
 
     Args:
-        latent: Family of q(z|x).
-        latent_dim: Number of latents.
+        latent: Family of q(z|x): gaussian, full-gaussian, laplace, bernoulli, categorical or poisson.
+        latent_dim: Number of latents; of groups, for categorical.
+        categories: Categories of a group, for categorical; 10 if absent.
+        prior: What stands against the latents: their family's standard prior, a learned one, or a learned mixture, for
+            which the KL divergence is a bound.
+        prior_components: Components of the mixture; 10 if absent.
         network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
         hidden: Widths of the mlp's hidden layers.
         channels: Of the convolutions, the first one's for strided. The paper does not give it.
@@ -106,8 +84,11 @@ class ModelConfig:
         start: The linear decoder's mean: random, the mean image, or probabilistic PCA.
     """
 
-    latent: LatentFamily = "gaussian"
+    latent: str = "gaussian"
     latent_dim: int = 32
+    categories: int | None = None
+    prior: PriorKind = "standard"
+    prior_components: int | None = None
     network: Network = "mlp"
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
@@ -133,20 +114,21 @@ class ModelConfig:
         _require_ranges("model", self)
         if self.linear == "none" and not self.nonlinear:
             raise ConfigError("there is no decoder: --model.linear none needs --model.nonlinear true")
+        family = family_named(self.latent)
+        require_options(family, self.categories)
+        if self.prior_components is not None and self.prior != "mixture":
+            raise ConfigError("--model.prior_components is for --model.prior mixture")
         self._require_estimator()
-        if self.linear == "linear" and self.log_term == "exact" and self.latent != "gaussian":
-            raise ConfigError(
-                f"--model.log_term exact exists for Gaussian latents only, not for --model.latent {self.latent}: "
-                "choose auto or edgeworth, or --model.linear exp, which is always exact"
-            )
+        require_closed_form(family, self.linear, self.log_term)
         _require_shrinking("temperature", self.temperature_start, self.temperature)
         _require_shrinking("variance", self.variance_start, self.variance)
 
     def _require_estimator(self) -> None:
-        if self.estimator not in ESTIMATORS[self.latent]:
+        suitable = suitable_estimators(family_named(self.latent))
+        if self.estimator not in suitable:
             raise ConfigError(
                 f"--model.estimator {self.estimator} is not for --model.latent {self.latent}: "
-                f"choose among {', '.join(ESTIMATORS[self.latent])}"
+                f"choose among {', '.join(suitable)}"
             )
         if self.estimator == "none" and (self.linear == "none" or not self.nonlinear):
             raise ConfigError(

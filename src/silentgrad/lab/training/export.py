@@ -1,8 +1,8 @@
 """A trained model as files that other programs read: weights in safetensors, encoder and decoder in ONNX.
 
-An exported network gives a distribution's parameters as plain arrays: the encoder the latent's (mean and std, or
-probs), the decoder the image's mean and std. Each file is run by ONNX Runtime, with more than one batch size, and its
-outputs compared with torch's, before anything is written.
+An exported network gives a distribution's parameters as plain arrays: the encoder the latent's (of Gaussian latents
+mean and std, of others what their family names), the decoder the image's mean and std. Each file is run by ONNX
+Runtime, with more than one batch size, and its outputs compared with torch's, before anything is written.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Images, dequantise, load
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
 from silentgrad.lab.training.run import load_run, read_config
+from silentgrad.latents.families import family_of
 
 BATCH = 16
 TOLERANCE = 1e-5
-NAMES = {td.Normal: ("mean", "std"), td.Bernoulli: ("probs",)}
 
 
 class ExportError(SilentgradError):
@@ -41,10 +41,12 @@ class Parameters(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        distribution = self.network(x).base_dist
-        if isinstance(distribution, td.Bernoulli):
-            return (distribution.probs,)
-        return distribution.mean, distribution.stddev
+        return tuple(outputs_of(self.network(x)).values())
+
+
+def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
+    """The parameters of a distribution by name, as its family gives them; an image is told like a latent."""
+    return family_of(distribution).outputs(distribution)
 
 
 def export_run(folder: Path, output: Path) -> dict[str, float]:
@@ -80,7 +82,7 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
 
 def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
     """A network of one input, its first dimension free, as the content of an ONNX file."""
-    outputs = NAMES[type(network(example).base_dist)]
+    outputs = list(outputs_of(network(example)))
     with _exporting():
         program = torch.onnx.export(
             Parameters(network).eval(),

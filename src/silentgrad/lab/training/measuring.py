@@ -14,21 +14,18 @@ from torch import Tensor, nn
 
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.decoders import LinearDecoder
-from silentgrad.estimators import Estimator, Exact
+from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
-from silentgrad.lab.networks import LatentFamily
 from silentgrad.lab.runs.records import write_atomically
 from silentgrad.lab.training.build import build_estimator
-from silentgrad.lab.training.config import EstimatorName, ModelConfig
+from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.loop import TrainingPlan, mixed
 from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.training.suitable import EstimatorName, family_named
+from silentgrad.latents.families import Family
 
 Row = dict[str, Any]
-PAPERS: dict[LatentFamily, list[EstimatorName]] = {
-    "gaussian": ["reparameterized"],
-    "bernoulli": ["gumbel-softmax", "reinforce"],
-}
 FIGURES = ("batch", "est", "est_percent", "snr")
 
 
@@ -43,7 +40,7 @@ def training_batches(images: Images, size: int, count: int, seed: int) -> Iterat
 
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
     """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
-    sampling = PAPERS[config.latent]
+    sampling = _papers(family_named(config.latent))
     if names is None:
         names = sampling if config.nonlinear else ["exact", *sampling]
     if not names:
@@ -54,6 +51,15 @@ def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, ep
     for estimator in found:
         estimator.on_epoch(epoch)
     return found
+
+
+def _papers(family: type[Family]) -> list[EstimatorName]:
+    """The paper's estimators for a family: reparameterized where samples can be, else those of discrete latents."""
+    if Reparameterized.suits(family):
+        return ["reparameterized"]
+    if GumbelSoftmax.suits(family):
+        return ["gumbel-softmax", "reinforce"]
+    return ["reinforce"]
 
 
 def _estimator(config: ModelConfig, name: EstimatorName) -> Estimator:

@@ -50,6 +50,34 @@ POSITIVE = Range(0, above=True)
 SHARE = Range(0, 1, above=True)
 SEED = Range(0, 2**63 - 1)  # what torch's generators take
 
+RANGES: dict[str, Range] = {
+    "data.batch_size": COUNT,
+    "model.latent_dim": COUNT,
+    "model.categories": Range(2),
+    "model.prior_components": COUNT,
+    "model.hidden": COUNT,
+    "model.channels": COUNT,
+    "model.temperature": POSITIVE,
+    "model.temperature_start": POSITIVE,
+    "model.temperature_factor": SHARE,
+    "model.variance": POSITIVE,
+    "model.variance_start": POSITIVE,
+    "model.variance_factor": SHARE,
+    "model.annealing_rate": Range(0, 1),
+    "model.cutoff": COUNT,
+    "model.kl_weight": NOT_NEGATIVE,
+    "train.epochs": COUNT,
+    "train.lr": POSITIVE,
+    "train.lr_mean": NOT_NEGATIVE,
+    "train.lr_precision": NOT_NEGATIVE,
+    "train.clip": NOT_NEGATIVE,
+    "train.seed": SEED,
+    "train.devices": COUNT,
+    "train.keep": COUNT,
+    "train.variance_every": NOT_NEGATIVE,
+    "train.iwae_samples": COUNT,
+}
+
 
 def require(option: str, value: float | Sequence[float] | None, allowed: Range) -> None:
     """Refuses a number outside its range; each number of a list is looked at, and None is no number.

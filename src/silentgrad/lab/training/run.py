@@ -17,7 +17,6 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from torch import distributions as td
 
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
@@ -30,8 +29,8 @@ from silentgrad.lab.training.machine import require_machine, require_shares
 from silentgrad.lab.training.measuring import GradientVarianceLog
 from silentgrad.lab.training.recorder import Keeper, Recorder
 from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
+from silentgrad.lab.training.suitable import family_named
 from silentgrad.lab.training.weights import dtype_of, fill
-from silentgrad.latents.priors import prior_of
 from silentgrad.ppca import ppca_bound
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -100,8 +99,8 @@ def train_model(
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: int) -> None:
     """The linear decoder's start, for which a part of the training images is enough."""
     if vae.linear is not None and model.start != "random":
-        prior = td.Normal(0.0, 1.0) if model.latent == "gaussian" else td.Bernoulli(0.5)
-        vae.linear.init_from_data(_seen(images.train[:10_000], images.levels, seed), model.start, prior)
+        assert vae.prior is not None
+        vae.linear.init_from_data(_seen(images.train[:10_000], images.levels, seed), model.start, vae.prior())
 
 
 @contextlib.contextmanager
@@ -209,7 +208,10 @@ def _seen(images: Tensor, levels: int, seed: int) -> Tensor:
 
 def limit_bpd(model: ModelConfig, images: Images) -> float | None:
     """The BPD that no encoder can beat, where probabilistic PCA says so."""
-    if model.nonlinear or model.linear != "fixed" or model.latent != "gaussian":
+    if model.nonlinear or model.linear != "fixed":
+        return None
+    # A learned Gaussian prior is a standard one with other weights; a mixture is not.
+    if not family_named(model.latent).gaussian or model.prior == "mixture":
         return None
     train, test = (_seen(split, images.levels, 0) for split in (images.train, images.test))
     nats = ppca_bound(train, model.latent_dim, model.variance, test)
@@ -248,8 +250,7 @@ def pictures(vae: GuidedVAE, images: Images) -> dict[str, Tensor]:
     torch.manual_seed(0)
     x = _seen(images.test[:PICTURES], images.levels, 0).to(next(vae.parameters()).dtype)
     q = vae.encoder(x)
-    drawn = torch.cat([prior_of(q).sample() for _ in range(SAMPLES // PICTURES)])
-    reconstruction, sample = vae.decoder(q.sample()), vae.decoder(drawn)
+    sample, reconstruction = vae.generate(SAMPLES), vae.decoder(q.sample())
     found = {"originals": x, "means": reconstruction.mean, "samples": sample.mean}
     if not plain(vae):
         found["stds"] = reconstruction.stddev

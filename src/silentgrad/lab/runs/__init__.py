@@ -1,0 +1,1 @@
+"""The folder of a run: what it holds, read and written."""

@@ -1,0 +1,79 @@
+"""Which estimators and which linear decoders go with a family of latents."""
+
+from typing import Literal
+
+import torch
+
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders.precision import LogTerm
+from silentgrad.errors import IntractableError
+from silentgrad.estimators import (
+    DisArm,
+    Estimator,
+    Exact,
+    GumbelSoftmax,
+    Reinforce,
+    Reparameterized,
+    Rloo,
+    StraightThrough,
+)
+from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.latents.families import FAMILIES, Family
+
+LinearKind = Literal["none", "fixed", "linear", "exp"]
+EstimatorName = Literal[
+    "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
+]
+ESTIMATORS: dict[EstimatorName, type[Estimator]] = {
+    "exact": Exact,
+    "reparameterized": Reparameterized,
+    "gumbel-softmax": GumbelSoftmax,
+    "straight-through": StraightThrough,
+    "reinforce": Reinforce,
+    "rloo": Rloo,
+    "disarm": DisArm,
+}
+
+
+def family_named(name: str) -> type[Family]:
+    """The family that --model.latent names."""
+    if name not in FAMILIES:
+        raise ConfigError(f"--model.latent {name} is no family of latents: choose among {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def suitable_estimators(family: type[Family]) -> list[EstimatorName]:
+    """The names of all estimators that take latents of a family; none is one of them."""
+    suitable: list[EstimatorName] = [name for name, estimator in ESTIMATORS.items() if estimator.suits(family)]
+    return [*suitable, "none"]
+
+
+def require_options(family: type[Family], categories: int | None) -> None:
+    """Refuses categories for latents that have none."""
+    if categories is not None and "categories" not in family.options:
+        raise ConfigError(f"--model.categories is not for --model.latent {family.name}: it has no categories")
+
+
+def require_closed_form(family: type[Family], linear: LinearKind, log_term: LogTerm) -> None:
+    """Asks a small linear decoder of a kind whether it is tractable for a family."""
+    if linear == "none":
+        return
+    small = family(2)
+    # The weights of the decoder are random, and have to leave the run's own random numbers as they are.
+    with torch.random.fork_rng([]), torch.no_grad():
+        q = small.latent(torch.zeros(1, small.numbers))
+        decoder = _small_decoder(small.shape.numel(), linear, log_term)
+        try:
+            decoder.expected_log_prob(torch.zeros(1, 1), q)
+        except IntractableError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"--model.linear {linear} with --model.log_term {log_term} is not for --model.latent {family.name}: "
+                f"{reason}"
+            ) from None
+
+
+def _small_decoder(latents: int, linear: LinearKind, log_term: LogTerm) -> LinearDecoder:
+    if linear == "linear" or linear == "exp":
+        return LinearPrecisionGaussian(latents, 1, link=linear, log_term=log_term)
+    return LinearGaussian(latents, 1)

@@ -1,0 +1,134 @@
+"""What a family is: latents of one kind, built from an encoder's numbers and taken apart again."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.errors import DomainError, ShapeError, UnregisteredLatentError
+from silentgrad.latents.independent import base_of, independent, shape_of_one
+from silentgrad.latents.priors import Prior, StandardPrior
+
+# Beyond e^12 a deviation and its square leave what single precision can sum; no trained latent comes near.
+LARGEST_LOG = 12.0
+
+FAMILIES: dict[str, type["Family"]] = {}
+
+
+class Family:
+    """Latents q(z|x) of one kind.
+
+    A family of your own sets the first four attributes below and writes `from_numbers`. Having a `name` is what enters
+    it in `FAMILIES`. Numbers that are all zero have to give the standard prior.
+
+    Args:
+        latents: How many latents an example has, or their shape.
+
+    Attributes:
+        name: What the command line calls the family.
+        distribution: The class of its latents, inside any `Independent`.
+        arguments: The arguments of that class that a latent is taken apart into: its gradients flow through them.
+        numbers_per_latent: How many numbers an encoder gives for a latent.
+        options: Names of further arguments that the family is built with.
+        gaussian: Whether every linear function of z is Gaussian.
+        latents: The shape of one example's latents.
+        shape: The shape of one example's z.
+        numbers: How many numbers an encoder gives for an example.
+    """
+
+    name: ClassVar[str]
+    distribution: ClassVar[type[td.Distribution]]
+    arguments: ClassVar[tuple[str, ...]]
+    numbers_per_latent: ClassVar[int] = 1
+    options: ClassVar[tuple[str, ...]] = ()
+    gaussian: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            FAMILIES[cls.name] = cls
+
+    def __init__(self, latents: int | Sequence[int]) -> None:
+        self.latents = torch.Size([latents] if isinstance(latents, int) else latents)
+        if min(self.latents, default=1) < 1:
+            raise DomainError(f"a family has at least one latent, got {latents}")
+        self.shape = self.latents
+        self.numbers = self.numbers_per_latent * self.latents.numel()
+
+    @classmethod
+    def like(cls, q: td.Distribution) -> Self:
+        """The family, for latents of the shape that q has."""
+        return cls(shape_of_one(q))
+
+    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        """The distribution's `arguments`, in the shape of the latents, from numbers `(*batch, numbers)`."""
+        raise NotImplementedError
+
+    def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
+        """q(z|x) from an encoder's numbers `(*batch, numbers)`; one example's z is its event."""
+        if numbers.shape[-1:] != (self.numbers,):
+            raise ShapeError(
+                f"{self.name} latents of shape {tuple(self.latents)} take {self.numbers} numbers an example, got "
+                f"numbers of shape {tuple(numbers.shape)}"
+            )
+        arguments = self.from_numbers(numbers)
+        return independent(self._build(arguments, validate_args), len(self.shape))
+
+    def parameters(self, q: td.Distribution) -> tuple[Tensor, ...]:
+        """The tensors that a latent is made of, inside any number of `Independent`."""
+        base = base_of(q)
+        return tuple(getattr(base, name) for name in self.arguments)
+
+    def rebuild(self, q: td.Distribution, parameters: Sequence[Tensor]) -> td.Distribution:
+        """The same latent made of other tensors; what belongs together in q still does."""
+        return independent(self._build(parameters, validate_args=False), len(q.event_shape))
+
+    def prior(self) -> Prior:
+        """The prior that stands against these latents unless another is chosen."""
+        return StandardPrior(self)
+
+    def marginals(self, q: td.Distribution) -> td.Distribution:
+        """The latents one by one, as a distribution without dependence between them."""
+        return base_of(q)
+
+    def outputs(self, q: td.Distribution) -> dict[str, Tensor]:
+        """What an exported encoder gives, by name."""
+        return dict(zip(self.arguments, self.parameters(q), strict=True))
+
+    def split(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        """The numbers in `numbers_per_latent` parts, each in the shape of the latents."""
+        parts = numbers.chunk(self.numbers_per_latent, dim=-1)
+        if len(self.latents) == 1:
+            return parts
+        return tuple(part.reshape(*numbers.shape[:-1], *self.latents) for part in parts)
+
+    def _build(self, arguments: Sequence[Tensor], validate_args: bool | None) -> td.Distribution:
+        named: dict[str, Any] = dict(zip(self.arguments, arguments, strict=True))
+        return self.distribution(**named, validate_args=validate_args)
+
+
+def positive(log_value: Tensor) -> Tensor:
+    """e^t, kept within what single precision can square and sum."""
+    return log_value.clamp(min=-LARGEST_LOG, max=LARGEST_LOG).exp()
+
+
+def family_of(q: td.Distribution) -> Family:
+    """The family of a latent, whichever encoder made it.
+
+    Raises:
+        UnregisteredLatentError: There is none for its distribution.
+
+    Example:
+        >>> family_of(td.Normal(torch.zeros(5, 2), torch.ones(5, 2))).name
+        'gaussian'
+    """
+    by_class = {family.distribution: family for family in FAMILIES.values()}
+    for kind in type(base_of(q)).__mro__:
+        if kind in by_class:
+            return by_class[kind].like(q)
+    known = ", ".join(kind.__name__ for kind in by_class)
+    raise UnregisteredLatentError(
+        f"{type(base_of(q)).__name__} latents belong to no family: there are those of {known}. Add one by subclassing "
+        "silentgrad.Family"
+    )

@@ -1,0 +1,487 @@
+"""Families of latents and the priors that stand against them, each member against its definition.
+
+Statistical tests have fixed seeds and repeat one example along the batch; means agree within 5 standard errors.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.estimators import (
+    DisArm,
+    Enumerate,
+    Estimator,
+    Exact,
+    GumbelSoftmax,
+    Reinforce,
+    Reparameterized,
+    Rloo,
+    StraightThrough,
+)
+from silentgrad.guided import GuidedVAE, evaluate, scale_gradient
+from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
+from silentgrad.lab.training.config import ModelConfig
+from silentgrad.lab.training.export import outputs_of
+from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.latents.families import FAMILIES, Family, family_of
+from silentgrad.latents.independent import base_of
+
+NAMES = ["bernoulli", "categorical", "full-gaussian", "gaussian", "laplace", "poisson"]
+EACH = pytest.mark.parametrize("name", NAMES)
+SHAPE = (1, 2, 2)
+REPLICATES = 20_000
+ESTIMATORS: list[type[Estimator]] = [
+    Exact, Enumerate, Reparameterized, GumbelSoftmax, StraightThrough, Reinforce, Rloo, DisArm,
+]  # fmt: skip
+STANDARD = {  # mean and variance
+    "bernoulli": (0.5, 0.25),
+    "categorical": (0.1, 0.09),
+    "full-gaussian": (0.0, 1.0),
+    "gaussian": (0.0, 1.0),
+    "laplace": (0.0, 2.0),
+    "poisson": (1.0, 1.0),
+}
+
+
+def small(name: str) -> Family:
+    """Two latents; of three categories each."""
+    options = {"categories": 3} if name == "categorical" else {}
+    return FAMILIES[name](2, **options)
+
+
+def numbers_of(family: Family, examples: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return 0.6 * torch.randn(examples, family.numbers, dtype=torch.float64, generator=generator)
+
+
+def vae(family: Family, **options: object) -> GuidedVAE:
+    torch.manual_seed(1)
+    encoder = Encoder(mlp_body(SHAPE, family.numbers, (5,)), family)
+    parts: dict[str, object] = {"encoder": encoder, "linear": sg.LinearGaussian(family.shape.numel(), SHAPE, 0.3)}
+    return GuidedVAE(**{**parts, **options}).double()
+
+
+def images(examples: int = 5) -> Tensor:
+    return torch.rand(examples, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+
+
+@torch.no_grad()
+def deviation(sample: Tensor, truth: Tensor) -> float:
+    """The largest distance of a mean from the truth, in standard errors."""
+    distance = (sample.mean(0) - truth).abs()
+    error = sample.std(0) / len(sample) ** 0.5
+    return float(torch.where(distance < 1e-10, 0.0, distance / error).max())
+
+
+# --- families
+
+
+def test_every_module_of_the_folder_is_found() -> None:
+    assert sorted(FAMILIES) == NAMES
+
+
+@EACH
+def test_numbers_that_are_zero_make_the_standard_prior(name: str) -> None:
+    family = FAMILIES[name](4)
+    prior = family.prior()()
+    mean, variance = STANDARD[name]
+    torch.testing.assert_close(prior.mean, torch.full(family.shape, mean))
+    torch.testing.assert_close(prior.variance, torch.full(family.shape, variance))
+    assert (prior.batch_shape, prior.event_shape) == ((), family.shape)
+
+
+@EACH
+def test_a_latent_is_taken_apart_and_built_again(name: str) -> None:
+    family = small(name)
+    numbers = numbers_of(family).requires_grad_()
+    q = family.latent(numbers)
+    assert (q.batch_shape, q.event_shape) == ((4,), family.shape)
+    assert type(base_of(q)) is family.distribution
+    again = family.rebuild(q, family.parameters(q))
+    z = q.sample()
+    results = [torch.autograd.grad(p.log_prob(z).sum(), numbers, retain_graph=True)[0] for p in (q, again)]
+    assert again.event_shape == q.event_shape
+    torch.testing.assert_close(results[1], results[0])
+    assert results[0].abs().max() > 0
+
+
+@EACH
+def test_a_scaled_latent_passes_its_part_of_the_gradient(name: str) -> None:
+    family = small(name)
+    numbers = numbers_of(family).requires_grad_()
+    q = family.latent(numbers)
+    z = q.sample()
+    scaled = [scale_gradient(q, weight, family).log_prob(z).sum() for weight in (1.0, 0.3)]
+    whole, part = (torch.autograd.grad(value, numbers, retain_graph=True)[0] for value in scaled)
+    torch.testing.assert_close(part, 0.3 * whole)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "full-gaussian"])
+def test_latents_may_have_a_shape(name: str) -> None:
+    flat, grid = FAMILIES[name](6), FAMILIES[name]((2, 3))
+    numbers = numbers_of(flat)
+    row, laid_out = flat.latent(numbers), grid.latent(numbers)
+    assert laid_out.event_shape == grid.shape
+    torch.testing.assert_close(laid_out.mean.reshape(4, -1), row.mean.reshape(4, -1))
+    torch.testing.assert_close(grid.prior().double().divergence(laid_out), flat.prior().double().divergence(row))
+    per_latent = grid.prior().double().divergence_per_latent(laid_out)
+    torch.testing.assert_close(per_latent, flat.prior().double().divergence_per_latent(row))
+
+
+def test_a_full_covariance_is_what_its_numbers_say() -> None:
+    family = FAMILIES["full-gaussian"](2)
+    q = family.latent(torch.tensor([[1.0, 2.0, math.log(2.0), 3.0, 0.0]]))
+    torch.testing.assert_close(q.mean, torch.tensor([[1.0, 2.0]]))
+    torch.testing.assert_close(base_of(q).covariance_matrix, torch.tensor([[[4.0, 6.0], [6.0, 10.0]]]))
+
+
+FOREIGN = {
+    "gaussian": td.Normal(torch.zeros(5, 3), torch.ones(5, 3)),
+    "bernoulli": td.Independent(td.Independent(td.Bernoulli(logits=torch.zeros(5, 2, 3)), 1), 1),
+    "categorical": td.Independent(td.OneHotCategorical(logits=torch.zeros(5, 2, 3)), 1),
+    "full-gaussian": td.MultivariateNormal(torch.zeros(5, 3), torch.eye(3)),
+    "laplace": td.Laplace(torch.zeros(5, 2, 3), torch.ones(5, 2, 3)),
+    "poisson": td.Independent(td.Poisson(torch.ones(5, 3)), 1),
+}
+
+
+@EACH
+def test_a_foreign_latents_family_is_known(name: str) -> None:
+    q = FOREIGN[name]
+    family = family_of(q)
+    assert family.name == name
+    assert family.shape == q.sample().shape[1:]
+    assert family.prior().divergence(q).abs().max() < 1e-6
+    again = family.rebuild(q, family.parameters(q))
+    assert (again.batch_shape, again.event_shape) == (q.batch_shape, q.event_shape)
+
+
+def test_a_family_without_latents_is_refused() -> None:
+    with pytest.raises(sg.DomainError, match="at least one latent, got 0"):
+        FAMILIES["gaussian"](0)
+    with pytest.raises(sg.DomainError, match="at least two categories, got 1"):
+        FAMILIES["categorical"](3, categories=1)
+    with pytest.raises(sg.ShapeError, match=r"one row of latents, got latents of shape \(2, 2\)"):
+        FAMILIES["full-gaussian"]((2, 2))
+
+
+@EACH
+def test_an_exported_encoder_has_names_for_all_that_it_gives(name: str) -> None:
+    expected = {
+        "bernoulli": ["probs"],
+        "categorical": ["probs"],
+        "full-gaussian": ["mean", "scale_tril"],
+        "gaussian": ["mean", "std"],
+        "laplace": ["loc", "scale"],
+        "poisson": ["rate"],
+    }
+    family = small(name)
+    q = family.latent(numbers_of(family))
+    outputs = outputs_of(q)
+    assert list(outputs) == expected[name]
+    torch.testing.assert_close(next(iter(outputs.values())), q.mean)
+
+
+# --- priors
+
+
+def sampled_divergence(q: td.Distribution, prior: sg.Prior, draws: int = REPLICATES) -> Tensor:
+    """log q(z) - log p(z) for draws from q, one row each."""
+    torch.manual_seed(0)
+    z = q.sample((draws,))
+    return q.log_prob(z) - prior.log_prob(z)
+
+
+@EACH
+@pytest.mark.parametrize("kind", [sg.StandardPrior, sg.LearnedPrior])
+def test_the_divergence_is_its_definition(name: str, kind: type[sg.Prior]) -> None:
+    family = small(name)
+    prior, q = kind(family).double(), family.latent(numbers_of(family))
+    if isinstance(prior, sg.LearnedPrior):
+        nn.init.uniform_(prior.numbers, -0.5, 0.5)
+    assert prior.exactness == "exact"
+    assert deviation(sampled_divergence(q, prior), prior.divergence(q)) < 5
+    per_latent = prior.divergence_per_latent(q)
+    assert per_latent.shape == (4, 2)
+    if name == "full-gaussian":
+        assert (per_latent.sum(1) < prior.divergence(q)).all()  # what the latents tell of each other is in none of them
+    else:
+        torch.testing.assert_close(per_latent.sum(1), prior.divergence(q))
+
+
+@EACH
+def test_a_learned_prior_starts_as_the_standard_one_and_learns(name: str) -> None:
+    family = small(name)
+    prior, q = sg.LearnedPrior(family).double(), family.latent(numbers_of(family))
+    before = family.prior().double().divergence(q).mean()
+    torch.testing.assert_close(prior.divergence(q).mean(), before)
+    optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        prior.divergence(q).mean().backward()
+        optimizer.step()
+    assert prior.divergence(q).mean() < 0.9 * before
+
+
+@EACH
+def test_the_mixtures_divergence_is_a_bound(name: str) -> None:
+    family = small(name)
+    torch.manual_seed(4)
+    prior, q = sg.MixturePrior(family, 3).double(), family.latent(numbers_of(family))
+    nn.init.normal_(prior.numbers)
+    nn.init.normal_(prior.logits)
+    sampled, bound = sampled_divergence(q, prior), prior.divergence(q)
+    error = sampled.std(0) / len(sampled) ** 0.5
+    assert prior.exactness == "lower bound"
+    assert (bound > sampled.mean(0) - 5 * error).all()
+    assert (bound > sampled.mean(0) + 5 * error).any()
+    assert prior.divergence_per_latent(q).shape == (4, 2)
+    state = torch.get_rng_state()
+    prior.divergence(q)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@EACH
+def test_a_mixture_of_one_component_has_no_gap(name: str) -> None:
+    family = small(name)
+    mixture, single = sg.MixturePrior(family, 1).double(), sg.LearnedPrior(family).double()
+    with torch.no_grad():
+        single.numbers.copy_(mixture.numbers[0])
+    q = family.latent(numbers_of(family))
+    torch.testing.assert_close(mixture.divergence(q), single.divergence(q))
+    torch.testing.assert_close(mixture.divergence_per_latent(q), single.divergence_per_latent(q))
+    z = q.sample()
+    torch.testing.assert_close(mixture.log_prob(z), single.log_prob(z))
+
+
+def test_distant_components_leave_the_bound_tight() -> None:
+    """A latent inside one component far from the others has the divergence from it, and that of choosing it."""
+    family = FAMILIES["gaussian"](1)
+    prior = sg.MixturePrior(family, 2).double()
+    with torch.no_grad():
+        prior.numbers.copy_(torch.tensor([[-50.0, 0.0], [50.0, 0.0]]))
+    q = family.latent(torch.tensor([[50.0, 0.0]], dtype=torch.float64))
+    torch.testing.assert_close(prior.divergence(q), torch.tensor([math.log(2)], dtype=torch.float64))
+
+
+def test_a_mixture_needs_a_component() -> None:
+    with pytest.raises(sg.DomainError, match="at least one component, got 0"):
+        sg.MixturePrior(FAMILIES["gaussian"](2), 0)
+
+
+@EACH
+@pytest.mark.parametrize("kind", [sg.StandardPrior, sg.MixturePrior])
+def test_a_model_draws_from_its_prior(name: str, kind: type[sg.Prior]) -> None:
+    family = small(name)
+    model = vae(family, prior=kind(family))
+    torch.manual_seed(0)
+    assert model.generate(7).mean.shape == (7, *SHAPE)
+    assert model.prior is not None
+    draws = model.prior.sample(REPLICATES)
+    assert deviation(draws, model.prior().mean.detach()) < 5
+
+
+def test_a_foreign_models_prior_has_to_be_given_before_it_can_draw() -> None:
+    model = GuidedVAE(nn.Identity(), sg.LinearGaussian(2, 3))
+    with pytest.raises(sg.DomainError, match="prior="):
+        model.generate(1)
+
+
+# --- models
+
+
+@EACH
+def test_the_objective_and_the_figures_have_the_models_prior(name: str) -> None:
+    family = small(name)
+    model = vae(family, prior=sg.LearnedPrior(family))
+    assert model.prior is not None
+    nn.init.uniform_(model.prior.numbers, -0.5, 0.5)
+    x = images()
+    q = model.encoder(x)
+    divergence = model.prior.divergence(q)
+    losses = model(x, epoch=1)
+    torch.testing.assert_close(losses.kld, divergence.mean())
+    torch.autograd.grad(losses.total, model.prior.numbers)
+    found = evaluate(model, x)
+    assert model.linear is not None
+    torch.testing.assert_close(found.elbo, (model.linear.expected_log_prob(x, q) - divergence).sum())
+    torch.testing.assert_close(found.kld_per_latent, model.prior.divergence_per_latent(q).sum(0))
+    # With many samples the importance-weighted bound is above the ELBO.
+    torch.manual_seed(0)
+    assert evaluate(model, x, samples=200).elbo > found.elbo
+
+
+@EACH
+@pytest.mark.parametrize("weighting", ["loss", "encoder"])
+def test_every_family_trains_beside_a_network(name: str, weighting: str) -> None:
+    family = small(name)
+    network = mlp_network(family.shape.numel(), SHAPE, (4,))
+    nonlinear = NonlinearGaussian(network, SHAPE)
+    model = vae(family, nonlinear=nonlinear, estimator=Rloo(), weight=lambda epoch: 0.5, weighting=weighting)
+    model(images(), epoch=1).total.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@EACH
+def test_gradients_are_measured_for_every_family(name: str) -> None:
+    found = sg.gradient_variance(vae(small(name)), torch.stack([images()] * 4), 20, [Exact(), Rloo()])
+    assert found["Exact"].est == 0 < found["Rloo"].est
+
+
+def test_categories_have_a_bias_by_enumeration() -> None:
+    found = sg.gradient_bias(vae(small("categorical")), images(), [Exact(), GumbelSoftmax()], draws=2000)
+    assert found["Exact"].deviation < 1e-10
+    assert found["GumbelSoftmax"].deviation > 3 * found["GumbelSoftmax"].noise
+
+
+class Correlated(nn.Module):
+    """A foreign encoder with a full covariance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.root = nn.Linear(4, 3), nn.Parameter(0.5 * torch.ones(3, 3).tril())
+
+    def forward(self, x: Tensor) -> td.MultivariateNormal:
+        return td.MultivariateNormal(self.body(x.flatten(1)), scale_tril=self.root.tril())
+
+
+def test_a_foreign_encoder_may_have_a_full_covariance() -> None:
+    model = GuidedVAE(Correlated(), sg.LinearGaussian(3, SHAPE)).double()
+    x = images()
+    q = model.encoder(x)
+    standard = td.MultivariateNormal(torch.zeros(3).double(), torch.eye(3).double())
+    torch.testing.assert_close(model(x, epoch=1).kld, td.kl_divergence(q, standard).mean())
+    found = sg.gradient_variance(model, torch.stack([x] * 4), 20, [Exact(), Reparameterized()])
+    assert found["Exact"].est == 0 < found["Reparameterized"].est
+
+
+# --- estimators
+
+
+SUITABLE: dict[type[Estimator], list[str]] = {
+    Exact: NAMES,
+    Enumerate: ["bernoulli", "categorical"],
+    Reparameterized: ["full-gaussian", "gaussian", "laplace"],
+    GumbelSoftmax: ["bernoulli", "categorical"],
+    StraightThrough: ["bernoulli", "categorical"],
+    Reinforce: NAMES,
+    Rloo: NAMES,
+    DisArm: ["bernoulli"],
+}
+PAIRS = [(estimator, name) for estimator, names in SUITABLE.items() for name in names]
+
+
+@EACH
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_an_estimator_takes_the_families_that_it_says(estimator: type[Estimator], name: str) -> None:
+    family, suits = small(name), estimator.suits(FAMILIES[name])
+    assert suits == (name in SUITABLE[estimator])
+    decoder = sg.LinearGaussian(family.shape.numel(), 3).double()
+    integrand = decoder.log_prob_of(torch.zeros(4, 3).double())
+    if suits:
+        assert estimator()(family.latent(numbers_of(family)), integrand).shape == (4,)
+        return
+    with pytest.raises(sg.IntractableError, match=FAMILIES[name].distribution.__name__):
+        estimator()(family.latent(numbers_of(family)), integrand)
+
+
+@pytest.mark.parametrize(("estimator", "name"), PAIRS, ids=[f"{e.__name__}, {n}" for e, n in PAIRS])
+def test_the_claim_to_be_unbiased_holds_in_the_encoders_numbers(estimator: type[Estimator], name: str) -> None:
+    """For a quadratic log-probability, whose closed form the conformance tests check against oracles."""
+    family = small(name)
+    torch.manual_seed(3)
+    decoder = sg.LinearGaussian(family.shape.numel(), 3, variance=0.5).double()
+    x = torch.tensor([0.2, -0.7, 1.1], dtype=torch.float64)
+    one = numbers_of(family, 1)
+    numbers = one.expand(REPLICATES, -1).clone().requires_grad_()
+    value = estimator()(family.latent(numbers), decoder.log_prob_of(x.expand(REPLICATES, 3)))
+    (gradients,) = torch.autograd.grad(value.sum(), numbers)
+    leaf = one.clone().requires_grad_()
+    truth = decoder.expected_log_prob(x.expand(1, 3), family.latent(leaf))
+    (gradient,) = torch.autograd.grad(truth.sum(), leaf)
+    if estimator is not GumbelSoftmax:  # a relaxed sample has another expectation
+        assert deviation(value.detach().unsqueeze(-1), truth.detach()) < 5
+    if estimator.unbiased:
+        assert deviation(gradients, gradient.squeeze(0)) < 5
+    if estimator.exact:
+        assert (gradients - gradient).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("estimator", [GumbelSoftmax(), GumbelSoftmax(hard=True), StraightThrough()])
+def test_relaxed_categories_are_biased(estimator: Estimator) -> None:
+    family = small("categorical")
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+
+    def log_prob(z: Tensor) -> Tensor:
+        return 10 * network(z).squeeze(-1)
+
+    numbers = numbers_of(family, 1).expand(REPLICATES, -1).clone().requires_grad_()
+    (gradients,) = torch.autograd.grad(estimator(family.latent(numbers), log_prob).sum(), numbers)
+    leaf = numbers_of(family, 1).requires_grad_()
+    (truth,) = torch.autograd.grad(Enumerate()(family.latent(leaf), log_prob).sum(), leaf)
+    assert deviation(gradients, truth.squeeze(0)) > 8
+
+
+def test_hard_categories_are_categories_with_their_probabilities() -> None:
+    family = small("categorical")
+    numbers = numbers_of(family, 1).expand(REPLICATES, -1)
+    q, seen = family.latent(numbers), []
+
+    def log_prob(z: Tensor) -> Tensor:
+        seen.append(z)
+        return z.sum((-1, -2))
+
+    torch.manual_seed(0)
+    for estimator in (GumbelSoftmax(hard=True), StraightThrough()):
+        estimator(q, log_prob)
+    for z in seen:
+        torch.testing.assert_close(z, z.round(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(z.sum(-1), torch.ones(REPLICATES, 2, dtype=torch.float64))
+        assert deviation(z, q.mean[0]) < 5
+
+
+def test_enumeration_is_the_sum_over_categories() -> None:
+    family = small("categorical")
+    q = family.latent(numbers_of(family))
+    table = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    value = Enumerate()(q, lambda z: torch.einsum("bi,ij,bj->b", z[:, 0], table, z[:, 1]))
+    torch.testing.assert_close(value, torch.einsum("bi,ij,bj->b", q.mean[:, 0], table, q.mean[:, 1]))
+    many = FAMILIES["categorical"](20)
+    with pytest.raises(sg.IntractableError, match=r"10\^20 terms"):
+        Enumerate()(many.latent(torch.zeros(1, many.numbers)), lambda z: z.sum((-1, -2)))
+
+
+# --- configurations
+
+
+REFUSED = {
+    "--model.latent nonsense is no family of latents: choose among": {"latent": "nonsense"},
+    "--model.categories is not for --model.latent gaussian": {"categories": 5},
+    "--model.categories has to be at least 2": {"latent": "categorical", "estimator": "rloo", "categories": 1},
+    "--model.prior_components is for --model.prior mixture": {"prior_components": 5},
+    "--model.prior_components has to be at least 1": {"prior": "mixture", "prior_components": 0},
+    "--model.linear linear with --model.log_term auto is not for --model.latent categorical": {
+        "latent": "categorical", "estimator": "rloo", "linear": "linear",
+    },
+    "--model.estimator disarm is not for --model.latent poisson: choose among exact, reinforce, rloo, none": {
+        "latent": "poisson", "estimator": "disarm",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_settings_that_do_not_go_together_are_refused(message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(**REFUSED[message]).validate()
+    assert str(caught.value).startswith(message)
+
+
+def test_asking_for_a_closed_form_draws_nothing() -> None:
+    state = torch.get_rng_state()
+    ModelConfig(linear="exp").validate()
+    assert torch.equal(state, torch.get_rng_state())

@@ -1,0 +1,138 @@
+"""Every family and prior trains from the command line, and so does one that a newcomer adds in a module of its own."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import load
+from silentgrad.lab.networks import Encoder, mlp_body
+from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
+from silentgrad.latents import families
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+SMALL = {"latent_dim": 3, "hidden": [8]}
+TRAIN = TrainConfig(epochs=2, lr=5e-3, accelerator="cpu")
+DATA = DataConfig(batch_size=256)
+TRAINED = {  # one way to train each family, all ways between them
+    "gaussian": {"linear": "exp", "estimator": "reparameterized", "prior": "mixture", "prior_components": 3},
+    "full-gaussian": {"linear": "linear", "nonlinear": False, "estimator": "exact", "prior": "learned"},
+    "laplace": {"linear": "fixed", "nonlinear": False, "estimator": "rloo", "start": "ppca", "prior": "mixture"},
+    "bernoulli": {"linear": "exp", "estimator": "disarm", "prior": "learned"},
+    "categorical": {"linear": "exp", "estimator": "gumbel-softmax", "categories": 4, "start": "ppca"},
+    "poisson": {"linear": "exp", "estimator": "none", "prior": "learned"},
+}
+
+
+@pytest.mark.parametrize("latent", TRAINED)
+def test_every_family_trains(latent: str, tmp_path: Path) -> None:
+    settings = SMALL | {"latent": latent} | TRAINED[latent]
+    words = [f"--model.{name}={value}" for name, value in settings.items()]
+    train = ["--train.epochs=2", "--train.lr=5e-3", "--train.accelerator=cpu", "--data.batch_size=256", "--quiet=true"]
+    main(["train", *words, *train, f"--folder={tmp_path / 'run'}"])
+    summary = read_json(tmp_path / "run" / "summary.json")
+    assert summary["bpd"] < 7
+    assert 0.001 < summary["kld"] < 30
+    assert summary["active"] <= 3
+    main(["sample", str(tmp_path / "run"), "--count=4"])
+    assert (tmp_path / "run" / "samples.png").exists()
+
+
+@pytest.mark.parametrize("prior", ["learned", "mixture"])
+def test_a_prior_that_learns_is_no_worse(prior: str, tmp_path: Path) -> None:
+    """The bound of the mixture is below the ELBO, and still better than the ELBO with the standard prior."""
+    figures = {}
+    for kind in ("standard", prior):
+        model = ModelConfig(**SMALL, linear="fixed", nonlinear=False, estimator="exact", start="ppca", prior=kind)
+        train = TrainConfig(epochs=6, lr=1e-2, accelerator="cpu")
+        figures[kind] = train_model(DATA, model, train, tmp_path / kind, quiet=True)["bpd"]
+    assert figures[prior] < figures["standard"]
+
+
+EXPONENTIAL = '''
+"""Waiting times."""
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.latents.families.base import Family, positive
+
+
+class Exponential(Family):
+    """Exponentially distributed latents, from the logarithms of their rates."""
+
+    name = "exponential"
+    distribution = td.Exponential
+    arguments = ("rate",)
+
+    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        (log_rate,) = self.split(numbers)
+        return (positive(log_rate),)
+'''
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The package of families, with one more file in its folder."""
+    (tmp_path / "families").mkdir()
+    (tmp_path / "families" / "exponential.py").write_text(EXPONENTIAL)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path / "families")])
+    families.discover()
+    yield families
+    del families.FAMILIES["exponential"]
+    del sys.modules["silentgrad.latents.families.exponential"]
+
+
+def test_a_family_is_one_file(newcomer: ModuleType, tmp_path: Path) -> None:
+    family = newcomer.FAMILIES["exponential"](3)
+    model = ModelConfig(**SMALL, latent="exponential", linear="exp", estimator="reparameterized", prior="learned")
+    summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
+    assert summary["kld"] > 0
+    images = torch.rand(4, 5, 1, 2, 2)
+    vae = GuidedVAE(Encoder(mlp_body((1, 2, 2), family.numbers), family), sg.LinearGaussian(3, (1, 2, 2)))
+    found = sg.gradient_variance(vae, images, 20, [sg.Exact(), sg.Reparameterized(), sg.Rloo()])
+    assert found["Exact"].est == 0 < found["Reparameterized"].est
+    assert sg.family_of(td.Exponential(torch.ones(5, 2))).name == "exponential"
+
+
+class Wide(sg.Prior):
+    """N(0, scale^2), with a scale of one's own."""
+
+    def __init__(self, family: sg.Family, scale: float) -> None:
+        super().__init__(family)
+        self.register_buffer("scale", torch.full(family.shape, scale))
+
+    def forward(self) -> td.Distribution:
+        return td.Independent(td.Normal(torch.zeros_like(self.scale), self.scale), 1)
+
+
+def test_a_prior_of_ones_own() -> None:
+    family = sg.families.Gaussian(2)
+    torch.manual_seed(0)
+    encoder, x = Encoder(mlp_body((1, 2, 2), family.numbers), family), torch.rand(5, 1, 2, 2)
+    wide = GuidedVAE(encoder, sg.LinearGaussian(2, (1, 2, 2)), prior=Wide(family, 3.0))
+    q = encoder(x).base_dist
+    expected = (3 / q.scale).log() + (q.scale.square() + q.loc.square()) / 18 - 0.5
+    torch.testing.assert_close(wide(x, epoch=1).kld, expected.sum(1).mean())
+    assert wide.generate(1000).mean.shape == (1000, 1, 2, 2)
+
+
+def test_a_trained_prior_is_saved_and_read(tmp_path: Path) -> None:
+    model = ModelConfig(**SMALL, prior="mixture", prior_components=2)
+    train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
+    assert read_config(tmp_path / "run").model.prior_components == 2
+    prior = load_run(tmp_path / "run", load("digits")).prior
+    assert isinstance(prior, sg.MixturePrior)
+    weights: Tensor = prior.logits
+    assert weights.shape == (2,)
+    assert (weights != 0).all()
