@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.latents.moments import JointMoments, Moments, central_moments
+from silentgrad.latents.cumulants import moments_of
+from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
 from silentgrad.tracing import underlying
 from silentgrad.widening import NARROW, widened, widened_latent
@@ -53,7 +54,7 @@ class LinearDecoder(nn.Module):
                 f"the decoder is {self.mean.weight.dtype}, too narrow for its closed form: call decoder.float(); "
                 "x and q may stay as they are"
             )
-        moments = central_moments(q)
+        moments = moments_of(q)
         mean = self.flatten_latent(moments.mean, self.examples_of(x))
         flat = self._flatten_event(x, mean)
         result = self.closed_form(flat, mean, moments, q)
