@@ -2,7 +2,7 @@
 
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian, Tractable
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
 from silentgrad.estimators import (
     DisArm,
@@ -14,8 +14,11 @@ from silentgrad.estimators import (
     Reparameterized,
     Rloo,
     StraightThrough,
+    TractableIntegrand,
+    integrand_of,
 )
-from silentgrad.guide import SilentGuide, freeze
+from silentgrad.exactness import Exactness
+from silentgrad.guide import Guide, SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents.cumulants import CumulantFunction, Cumulants, cumulants
 from silentgrad.latents.moments import JointMoments, Moments, central_moments
@@ -32,6 +35,8 @@ __all__ = [
     "Enumerate",
     "Estimator",
     "Exact",
+    "Exactness",
+    "Guide",
     "GuidedVAE",
     "GumbelSoftmax",
     "IntractableError",
@@ -48,6 +53,8 @@ __all__ = [
     "SilentGuide",
     "SilentgradError",
     "StraightThrough",
+    "Tractable",
+    "TractableIntegrand",
     "UnregisteredLatentError",
     "central_moments",
     "cumulants",
@@ -58,6 +65,7 @@ __all__ = [
     "freeze",
     "gradient_bias",
     "gradient_variance",
+    "integrand_of",
     "likelihoods",
     "ppca_bound",
 ]

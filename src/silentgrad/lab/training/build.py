@@ -59,7 +59,7 @@ def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedV
         encoder=_encoder(config, event_shape),
         linear=linear,
         nonlinear=nonlinear,
-        linear_estimator=estimator if nonlinear is None else Exact(),
+        linear_estimator=estimator if nonlinear is None else closed_form(),
         estimator=None if nonlinear is None else estimator,
         weight=constant(1.0) if alone else linear_decay(config.annealing_rate),
         weighting="encoder" if alone else config.weighting,
@@ -114,10 +114,15 @@ def _sampler(config: ModelConfig) -> Estimator:
     return Reparameterized() if config.latent == "gaussian" else StraightThrough()
 
 
+def closed_form() -> Exact:
+    """The exact estimator, which takes approximations too: a configuration's log term is its user's choice."""
+    return Exact(allow_approximation=True)
+
+
 def build_estimator(config: ModelConfig) -> Estimator:
     """The estimator that a configuration names."""
     estimators: dict[str, Callable[[], Estimator]] = {
-        "exact": Exact,
+        "exact": closed_form,
         "reparameterized": Reparameterized,
         "gumbel-softmax": lambda: GumbelSoftmax(temperature_schedule(config), config.hard),
         "straight-through": StraightThrough,

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.decoders import LinearDecoder
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
 from silentgrad.lab.runs.records import read_json, write_json_atomically, write_tensors_atomically
@@ -99,7 +100,7 @@ def train_model(
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: int) -> None:
     """The linear decoder's start, for which a part of the training images is enough."""
-    if vae.linear is not None and model.start != "random":
+    if isinstance(vae.linear, LinearDecoder) and model.start != "random":
         prior = td.Normal(0.0, 1.0) if model.latent == "gaussian" else td.Bernoulli(0.5)
         vae.linear.init_from_data(_seen(images.train[:10_000], images.levels, seed), model.start, prior)
 
