@@ -27,7 +27,7 @@ def train(images: Images, seed: int, silent: bool, epochs: int) -> float:
     def elbo(x: Tensor, estimator: sg.Estimator) -> Tensor:
         loc, log_scale = encoder(x).chunk(2, dim=-1)
         q = Normal(loc, log_scale.exp())  # q(z|x)
-        return estimator(q, decoder.log_prob_of(x)) - kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
+        return estimator(q, sg.integrand_of(decoder, x)) - kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
 
     estimator = sg.Exact() if silent else sg.Reparameterized()
     for epoch in range(1, epochs + 1):

@@ -27,11 +27,11 @@ from silentgrad.estimators import (
     Estimator,
     Exact,
     GumbelSoftmax,
-    LogProb,
     Reinforce,
     Reparameterized,
     Rloo,
     StraightThrough,
+    integrand_of,
 )
 from silentgrad.lab.networks import NonlinearGaussian
 from silentgrad.schedules import constant, geometric, linear_decay
@@ -112,10 +112,6 @@ def decoder_of(rung: str, family: str) -> nn.Module:
     return LADDER[rung](latents_of(family)).double()
 
 
-def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
-    return decoder.log_prob_of(x) if isinstance(decoder, LinearDecoder) else lambda z: decoder(z).log_prob(x)
-
-
 def leaves_of(family: str, repeats: int = 1) -> list[Tensor]:
     """The parameters of one latent, repeated along the batch, as leaves."""
     return [p.double().expand(repeats, -1).clone().requires_grad_() for p in PARAMETERS[family]]
@@ -159,7 +155,7 @@ def gradients_of(value: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def replicate(estimator: Estimator, decoder: nn.Module, family: str, replicates: int = REPLICATES) -> Estimates:
     torch.manual_seed(0)
     leaves = leaves_of(family, replicates)
-    value = estimator(latent_of(family, leaves), log_prob_of(decoder, X.expand(replicates, 3)))
+    value = estimator(latent_of(family, leaves), integrand_of(decoder, X.expand(replicates, 3)))
     assert value.shape == (replicates,)
     return Estimates(value.detach().unsqueeze(-1), flat(gradients_of(value.sum(), leaves), replicates))
 
@@ -169,7 +165,7 @@ def decoder_gradients(estimator: Estimator, decoder: nn.Module, family: str) -> 
     torch.manual_seed(0)
     rows, size = [], REPLICATES // GROUPS
     for _ in range(GROUPS):
-        value = estimator(latent_of(family, leaves_of(family, size)), log_prob_of(decoder, X.expand(size, 3)))
+        value = estimator(latent_of(family, leaves_of(family, size)), integrand_of(decoder, X.expand(size, 3)))
         rows.append(flat(gradients_of(value.mean(), list(decoder.parameters()))))
     return torch.cat(rows)
 
@@ -201,7 +197,7 @@ def is_refused(member: Member, decoder: nn.Module) -> bool:
 def test_an_unbiased_estimator_is_unbiased(member: Member, family: str, rung: str) -> None:
     estimator, decoder = member.build(), decoder_of(rung, family)
     if is_refused(member, decoder):
-        with pytest.raises(sg.IntractableError, match=r"tractable decoder: pass decoder\.log_prob_of\(x\)"):
+        with pytest.raises(sg.IntractableError, match=r"tractable decoder: pass integrand_of\(decoder, x\)"):
             replicate(estimator, decoder, family)
         return
     estimates, truth = replicate(estimator, decoder, family), truths(decoder, family)
@@ -237,7 +233,7 @@ def test_an_exact_estimator_has_no_variance_and_no_other_has_none(member: Member
         assert (sample == sample[0]).all()
         torch.testing.assert_close(sample[:1], expected, rtol=1e-10, atol=1e-10)
     torch.random.set_rng_state(state)
-    estimator(latent_of(family, leaves_of(family)), log_prob_of(decoder, X.unsqueeze(0)))
+    estimator(latent_of(family, leaves_of(family)), integrand_of(decoder, X.unsqueeze(0)))
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -245,7 +241,7 @@ def test_an_exact_estimator_has_no_variance_and_no_other_has_none(member: Member
 def test_examples_do_not_touch_each_other(member: Member, family: str) -> None:
     """The gradient of one example's estimate is zero in every other example's parameters."""
     decoder, leaves = decoder_of("quadratic", family), leaves_of(family, 4)
-    value = member.build()(latent_of(family, leaves), log_prob_of(decoder, X.expand(4, 3)))
+    value = member.build()(latent_of(family, leaves), integrand_of(decoder, X.expand(4, 3)))
     for gradient in torch.autograd.grad(value[1], leaves):
         assert gradient[1].abs().max() > 0
         assert not gradient[[0, 2, 3]].any()
@@ -258,7 +254,7 @@ def test_latents_may_be_the_event_or_part_of_the_batch(member: Member, family: s
     results = []
     for latent in (q, q.base_dist):
         torch.manual_seed(0)
-        value = member.build()(latent, log_prob_of(decoder, X.expand(6, 3)))
+        value = member.build()(latent, integrand_of(decoder, X.expand(6, 3)))
         results.append([value, *gradients_of(value.sum(), leaves)])
     for event, batch in zip(*results, strict=True):
         torch.testing.assert_close(batch, event, rtol=1e-12, atol=1e-12)
@@ -276,7 +272,7 @@ def test_latents_may_have_several_dimensions(member: Member) -> None:
         torch.manual_seed(0)
         loc = numbers.reshape(shape).clone().requires_grad_()
         base = td.Bernoulli(logits=loc) if family == "bernoulli" else td.Normal(loc, 1.0)
-        value = member.build()(td.Independent(base, len(shape) - 1), decoder.log_prob_of(X.expand(5, 3)))
+        value = member.build()(td.Independent(base, len(shape) - 1), integrand_of(decoder, X.expand(5, 3)))
         results.append((value, torch.autograd.grad(value.sum(), loc)[0].reshape(5, 4)))
     for flat_result, nested in zip(*results, strict=True):
         torch.testing.assert_close(nested, flat_result, rtol=1e-12, atol=1e-12)
@@ -323,7 +319,7 @@ def test_every_layout_of_latents_is_estimated_like_examples_in_rows(
     for rows, dims, batch in ((numbers, (1,), (count,)), (numbers.reshape(shape), events, examples)):
         torch.manual_seed(0)
         parameter = rows.clone().requires_grad_()
-        value = member.build()(laid_out(family, parameter, dims), decoder.log_prob_of(x.reshape(*batch, 3)))
+        value = member.build()(laid_out(family, parameter, dims), integrand_of(decoder, x.reshape(*batch, 3)))
         assert value.shape == batch
         results.append([value.reshape(count), gradients_of(value.sum(), [parameter])[0].reshape(count, latents)])
     for in_rows, as_laid_out in zip(*results, strict=True):
@@ -340,7 +336,7 @@ def test_every_layout_has_the_enumerated_mean(member: Member, examples: tuple[in
     (rows,) = leaves_of("bernoulli", REPLICATES)
     q = td.Bernoulli(logits=rows.reshape(*examples, 3))
     torch.manual_seed(0)
-    value = member.build()(q, decoder.log_prob_of(X.expand(*q.batch_shape[:-1], 3)))
+    value = member.build()(q, integrand_of(decoder, X.expand(*q.batch_shape[:-1], 3)))
     assert value.shape == q.batch_shape[:-1]
     truth = truths(decoder, "bernoulli")
     assert deviation(value.detach().reshape(-1, 1), truth.value) < INSIDE
@@ -362,16 +358,19 @@ WRONG_LAYOUTS = {
 def test_a_log_probability_of_another_shape_is_refused(member: Member, case: str) -> None:
     q, shape = WRONG_LAYOUTS[case]
 
-    class LogProbOfShape:
+    class OfShape(sg.TractableIntegrand):
         def __call__(self, z: Tensor) -> Tensor:
             return torch.zeros(shape)
 
         def expectation(self, q: td.Distribution) -> Tensor:
             return torch.zeros(shape)
 
+        def exactness(self, q: td.Distribution) -> sg.Exactness:
+            return sg.Exactness.EXACT
+
     both = rf"shape \({', '.join(map(str, shape))},?\), for a latent of batch shape \(5.*event shape \("
     with pytest.raises(sg.ShapeError, match=both):
-        member.build()(q, LogProbOfShape())
+        member.build()(q, OfShape())
 
 
 def test_a_reparameterized_log_probability_of_another_shape_is_refused() -> None:
@@ -444,7 +443,7 @@ def test_saturated_probabilities_stay_finite_in_single_precision(member: Member)
     torch.manual_seed(0)
     decoder = LinearGaussian(3, 3)
     logits = torch.tensor([100.0, -100.0, 20.0]).expand(500, -1).clone().requires_grad_()
-    value = member.build()(td.Bernoulli(logits=logits), decoder.log_prob_of(X.float().expand(500, 3)))
+    value = member.build()(td.Bernoulli(logits=logits), integrand_of(decoder, X.float().expand(500, 3)))
     (gradient,) = torch.autograd.grad(value.sum(), logits)
     assert value.dtype == torch.float32
     assert value.isfinite().all()
@@ -455,7 +454,7 @@ def trained_reinforce(decoder: nn.Module, decay: float = 0.9, calls: int = 50) -
     torch.manual_seed(5)
     estimator = Reinforce(decay)
     for _ in range(calls):
-        estimator(latent_of("bernoulli", leaves_of("bernoulli", 64)), log_prob_of(decoder, X.expand(64, 3)))
+        estimator(latent_of("bernoulli", leaves_of("bernoulli", 64)), integrand_of(decoder, X.expand(64, 3)))
     return estimator
 
 
@@ -562,12 +561,12 @@ def test_a_wrong_latent_family_is_refused_by_name(member: Member) -> None:
             "bernoulli": "Bernoulli cannot be reparameterised; for discrete latents choose GumbelSoftmax",
         }[family]
         with pytest.raises(sg.IntractableError, match=message):
-            member.build()(q, log_prob_of(decoder, X.unsqueeze(0)))
+            member.build()(q, integrand_of(decoder, X.unsqueeze(0)))
 
 
 def test_exact_needs_a_closed_form() -> None:
     decoder = decoder_of("quadratic", "bernoulli")
-    with pytest.raises(sg.IntractableError, match=r"pass decoder\.log_prob_of\(x\), or choose an estimator"):
+    with pytest.raises(sg.IntractableError, match=r"pass integrand_of\(decoder, x\), or choose an estimator"):
         Exact()(latent_of("bernoulli", leaves_of("bernoulli")), lambda z: decoder(z).log_prob(X.unsqueeze(0)))
 
 

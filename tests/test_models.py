@@ -135,7 +135,7 @@ def test_a_decoder_without_weight_is_not_evaluated(family: str, monkeypatch: pyt
     model, x = guided(family, weight=linear_decay(0.5)), images()
     assert (model.w_lin(1), model.w_lin(2), model.w_lin(3)) == (0.5, 0.0, 0.0)
     assert model(x, epoch=1).linear is not None
-    monkeypatch.setattr(model.linear, "log_prob_of", refuse)
+    monkeypatch.setattr(model.linear, "expected_log_prob", refuse)
     with pytest.raises(AssertionError, match="evaluated"):
         model(x, epoch=1)
     losses = model(x, epoch=2)

@@ -1,6 +1,7 @@
 """Training from the command line: what a run leaves, that it can be killed and resumed, and what it refuses."""
 
 import csv
+import json
 import os
 import resource
 import signal
@@ -198,6 +199,19 @@ def test_figures_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
         assert torch.equal(best[f"model.{name}"], value)
+
+
+@pytest.mark.parametrize(("log_term", "word"), [("taylor", "approximation"), ("auto", "exact")])
+def test_a_run_tells_what_its_closed_form_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], log_term: str, word: str
+) -> None:
+    folder = tmp_path / "run"
+    options = "--model.linear linear --model.nonlinear false --model.estimator exact --model.latent_dim 2"
+    size = "--model.hidden [4] --data.batch_size 512 --train.epochs 1 --train.accelerator cpu --quiet true"
+    main(["train", *options.split(), "--model.log_term", log_term, *size.split(), "--folder", str(folder)])
+    assert f"closed form {word} " in capsys.readouterr().out
+    assert json.loads((folder / "summary.json").read_text())["exactness"] == word
+    assert f"<dt>closed form</dt><dd>{word}</dd>" in (folder / "report.html").read_text()
 
 
 def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:

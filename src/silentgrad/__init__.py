@@ -2,7 +2,7 @@
 
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian, Tractable
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
 from silentgrad.estimators import (
     DisArm,
@@ -14,8 +14,11 @@ from silentgrad.estimators import (
     Reparameterized,
     Rloo,
     StraightThrough,
+    TractableIntegrand,
+    integrand_of,
 )
-from silentgrad.guide import SilentGuide, freeze
+from silentgrad.exactness import Exactness
+from silentgrad.guide import Guide, SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents import families
 from silentgrad.latents.cumulants import CumulantFunction, Cumulants, cumulants
@@ -35,7 +38,9 @@ __all__ = [
     "Enumerate",
     "Estimator",
     "Exact",
+    "Exactness",
     "Family",
+    "Guide",
     "GuidedVAE",
     "GumbelSoftmax",
     "IntractableError",
@@ -56,6 +61,8 @@ __all__ = [
     "SilentgradError",
     "StandardPrior",
     "StraightThrough",
+    "Tractable",
+    "TractableIntegrand",
     "UnregisteredLatentError",
     "central_moments",
     "cumulants",
@@ -68,6 +75,7 @@ __all__ = [
     "freeze",
     "gradient_bias",
     "gradient_variance",
+    "integrand_of",
     "likelihoods",
     "ppca_bound",
 ]

@@ -28,64 +28,46 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian, Tractable
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, ShapeError
+from silentgrad.estimators import Exact, integrand_of
 from silentgrad.schedules import Schedule
 from silentgrad.tracing import transformed, underlying
 
 Reduction = Literal["none", "mean", "sum"]
 
 
-class SilentGuide(nn.Module):
-    """A linear decoder that guides the encoder of any VAE with gradients that have no sampling noise.
+class Guide(nn.Module):
+    """A tractable decoder that guides the encoder of any VAE with gradients that have no sampling noise.
 
-    Its parameters go to the optimiser beside the host's. As a submodule of the host it is in the host's `state_dict`,
+    Its parameters go to the optimizer beside the host's. As a submodule of the host it is in the host's `state_dict`,
     and `del host.guide` takes it out again.
 
     Args:
-        latent_dim: Number of latents.
-        event_shape: Shape of one example.
+        decoder: Any tractable decoder; :class:`SilentGuide` makes a linear one.
         schedule: w as a function of the epoch or the step, counted from 1; see `silentgrad.schedules`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
-        link: Learned precision with this link, as in `LinearPrecisionGaussian`; "exp" unless another option is given.
-        variance: Fixed variance instead, as in `LinearGaussian`.
-        likelihood: Another likelihood instead, as in `LinearLikelihood`.
         check: Whether the first call refuses a loss whose size looks like another reduction's.
-
-    Example:
-        >>> from silentgrad.schedules import linear_decay
-        >>> guide = SilentGuide(2, (28, 28), linear_decay(0.05))
-        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
-        >>> guide(torch.zeros(5, 28, 28), q, nll=torch.full((5,), 700.0), epoch=1).shape
-        torch.Size([5])
+        allow_approximation: Whether the decoder's expectation may be an approximation, as that of the linear link is
+            for latents that are not Gaussian.
     """
 
     def __init__(
         self,
-        latent_dim: int,
-        event_shape: int | Sequence[int],
+        decoder: Tractable,
         schedule: Schedule,
         reduction: Reduction = "none",
         *,
-        link: Link | None = None,
-        variance: float | Tensor | None = None,
-        likelihood: Callable[[Tensor], td.Distribution] | None = None,
         check: bool = True,
+        allow_approximation: bool = False,
     ) -> None:
         super().__init__()
         if reduction not in get_args(Reduction):
             raise DomainError(f"reduction has to be one of {', '.join(get_args(Reduction))}; got {reduction!r}")
-        if sum(option is not None for option in (link, variance, likelihood)) > 1:
-            raise DomainError("link, variance and likelihood exclude each other: each chooses the linear decoder")
-        self.decoder: LinearDecoder
-        if variance is not None:
-            self.decoder = LinearGaussian(latent_dim, event_shape, variance)
-        elif likelihood is not None:
-            self.decoder = LinearLikelihood(latent_dim, event_shape, likelihood)
-        else:
-            self.decoder = LinearPrecisionGaussian(latent_dim, event_shape, link or "exp")
+        self.decoder = decoder
+        self.estimator = Exact(allow_approximation)
         self.schedule, self.reduction, self._unchecked = schedule, reduction, check
 
     def forward(
@@ -103,12 +85,12 @@ class SilentGuide(nn.Module):
         w = self.weight(epoch, step)
         if w == 0:
             return nll
-        silent = -self.decoder.expected_log_prob(x, q)
+        silent = -self.estimator(q, integrand_of(self.decoder, x))
         self._require_reduction(nll, silent, x)
         return w * self._reduced(silent) + (1 - w) * nll
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
-        """w, the weight of the linear decoder's loss, in an epoch or at a step."""
+        """w, the weight of the tractable decoder's loss, in an epoch or at a step."""
         given = [count for count in (epoch, step) if count is not None]
         if len(given) != 1:
             raise DomainError("say where the schedule stands: either epoch=... or step=...")
@@ -118,10 +100,6 @@ class SilentGuide(nn.Module):
         if not 0 <= w <= 1:
             raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {given[0]}")
         return w
-
-    def start_from(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
-        """Starts the linear decoder from data `(examples, *event_shape)`, as `LinearDecoder.init_from_data`."""
-        self.decoder.init_from_data(data, method, prior)
 
     def _reduced(self, silent: Tensor) -> Tensor:
         if self.reduction == "none":
@@ -146,7 +124,7 @@ class SilentGuide(nn.Module):
             self._unchecked = False
 
     def _require_size(self, nll: Tensor, x: Tensor, batch: int) -> None:
-        outputs = self.decoder.event_shape.numel()
+        outputs = x.numel() // batch
         size = float(nll.abs().mean()) / (batch if self.reduction == "sum" else 1)
         largest = 5.0 * outputs
         if isinstance(self.decoder, LinearGaussian):
@@ -162,6 +140,60 @@ class SilentGuide(nn.Module):
             f"nll is {size:.3g} per example of {outputs} outputs, where about a nat each is usual. It looks like "
             f"{suspicion}. If it is right as it is, build the guide with check=False"
         )
+
+
+class SilentGuide(Guide):
+    """A guide with a linear decoder: learned precision, fixed variance or another likelihood.
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example.
+        schedule: w as a function of the epoch or the step, counted from 1; see `silentgrad.schedules`.
+        reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
+        link: Learned precision with this link, as in `LinearPrecisionGaussian`; "exp" unless another option is given.
+        variance: Fixed variance instead, as in `LinearGaussian`.
+        likelihood: Another likelihood instead, as in `LinearLikelihood`.
+        check: Whether the first call refuses a loss whose size looks like another reduction's.
+        allow_approximation: Whether the decoder's expectation may be an approximation, as that of the linear link is
+            for latents that are not Gaussian, and that of a likelihood by plain quadrature.
+
+    Example:
+        >>> from silentgrad.schedules import linear_decay
+        >>> guide = SilentGuide(2, (28, 28), linear_decay(0.05))
+        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> guide(torch.zeros(5, 28, 28), q, nll=torch.full((5,), 700.0), epoch=1).shape
+        torch.Size([5])
+    """
+
+    decoder: LinearDecoder
+
+    def __init__(
+        self,
+        latent_dim: int,
+        event_shape: int | Sequence[int],
+        schedule: Schedule,
+        reduction: Reduction = "none",
+        *,
+        link: Link | None = None,
+        variance: float | Tensor | None = None,
+        likelihood: Callable[[Tensor], td.Distribution] | None = None,
+        check: bool = True,
+        allow_approximation: bool = False,
+    ) -> None:
+        if sum(option is not None for option in (link, variance, likelihood)) > 1:
+            raise DomainError("link, variance and likelihood exclude each other: each chooses the linear decoder")
+        decoder: LinearDecoder
+        if variance is not None:
+            decoder = LinearGaussian(latent_dim, event_shape, variance)
+        elif likelihood is not None:
+            decoder = LinearLikelihood(latent_dim, event_shape, likelihood)
+        else:
+            decoder = LinearPrecisionGaussian(latent_dim, event_shape, link or "exp")
+        super().__init__(decoder, schedule, reduction, check=check, allow_approximation=allow_approximation)
+
+    def start_from(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
+        """Starts the linear decoder from data `(examples, *event_shape)`, as `LinearDecoder.init_from_data`."""
+        self.decoder.init_from_data(data, method, prior)
 
 
 def freeze(encoder: nn.Module) -> nn.Module:

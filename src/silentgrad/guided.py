@@ -10,17 +10,17 @@ decoders learn at full rate for as long as they take part: `weighting="encoder"`
 given.
 """
 
-import copy
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import LinearDecoder, LinearPrecisionGaussian
+from silentgrad.decoders import LinearPrecisionGaussian, Tractable, is_tractable
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.estimators import Estimator, Exact
+from silentgrad.estimators import Estimator, Exact, integrand_of
 from silentgrad.guide import freeze
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.independent import base_of, sum_over_latents
@@ -44,7 +44,7 @@ class GuidedVAE(nn.Module):
 
     Args:
         encoder: From images to a latent q(z|x); if it has a `family`, latents are built and taken apart by that.
-        linear: The linear decoder, or None for a plain VAE.
+        linear: The linear decoder or another tractable one, or None for a plain VAE.
         nonlinear: The nonlinear decoder, or None for a linear VAE.
         linear_estimator: Of the linear decoder's expectation: exact unless another is to be compared with it.
         estimator: Of the nonlinear decoder's expectation.
@@ -58,7 +58,7 @@ class GuidedVAE(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        linear: LinearDecoder | None = None,
+        linear: Tractable | None = None,
         nonlinear: nn.Module | None = None,
         linear_estimator: Estimator | None = None,
         estimator: Estimator | None = None,
@@ -123,16 +123,15 @@ class GuidedVAE(nn.Module):
         terms = []
         if self.linear is not None and w_lin > 0:
             guided, weight = (q, w_lin) if self.weighting == "loss" else (self._scaled(q, w_lin), 1.0)
-            expected = self.linear_estimator(guided, self.linear.log_prob_of(x))
+            expected = self.linear_estimator(guided, integrand_of(self.linear, x))
             linear = -expected.mean()
-            terms.append(weight * linear)
+            terms += [weight * linear, *_auxiliary(self.linear_estimator)]
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
-            decoder = self.nonlinear
             sampled, weight = (q, w_nl) if self.weighting == "loss" else (self._scaled(q, w_nl), 1.0)
             assert self.estimator is not None
-            expected = self.estimator(sampled, lambda z: decoder(z).log_prob(x))
+            expected = self.estimator(sampled, integrand_of(self.nonlinear, x))
             nonlinear = -expected.mean()
-            terms.append(weight * nonlinear)
+            terms += [weight * nonlinear, *_auxiliary(self.estimator)]
         kld = divergence / expected.numel()
         total = sum(terms, start=self.kl_weight * kld)
         return Losses(total, kld, linear, nonlinear)
@@ -147,11 +146,17 @@ class GuidedVAE(nn.Module):
         return scale_gradient(q, weight, self.family_of(q))
 
     @property
-    def decoder(self) -> nn.Module:
+    def decoder(self) -> Callable[[Tensor], td.Distribution]:
         """The decoder that a trained model is judged by: the nonlinear one if there is one."""
         decoder = self.linear if self.nonlinear is None else self.nonlinear
         assert decoder is not None
         return decoder
+
+
+def _auxiliary(estimator: Estimator) -> list[Tensor]:
+    """The estimator's own loss, if it has one. No weight of the decoders' applies to it."""
+    loss = estimator.auxiliary_loss()
+    return [] if loss is None else [loss]
 
 
 def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Distribution:
@@ -179,9 +184,9 @@ class Evaluation(NamedTuple):
 def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
     """The figures of a batch under the decoder the model is judged by.
 
-    The bound is the ELBO: a linear decoder's expectation is its closed form, never Taylor's, which is no lower bound; a
-    nonlinear one's is sampled. With `samples` > 1 it is the importance-weighted bound of Burda et al. (2016), of
-    whichever decoder.
+    The bound is the ELBO: a tractable decoder's expectation is its closed form, with the most exact log term that its
+    latents allow; a nonlinear one's is sampled. With `samples` > 1 it is the importance-weighted bound of Burda et al.
+    (2016), of whichever decoder.
     """
     q = model.encoder(x)
     prior = model.prior_of(q)
@@ -189,15 +194,17 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
     likelihood = model.decoder(q.sample())
     if samples > 1:
         bound = _importance_weighted(model.decoder, x, q, prior, samples)
-    elif isinstance(model.decoder, LinearDecoder):
-        bound = _with_bound(model.decoder).expected_log_prob(x, q) - kld
+    elif is_tractable(model.decoder):
+        bound = _closed_form(model.decoder, x, q) - kld
     else:
         bound = likelihood.log_prob(x) - kld
     error = (likelihood.mean - x).flatten(1).square().sum()
     return Evaluation(bound.sum(), error, kld.sum(), prior.divergence_per_latent(q).sum(0))
 
 
-def _importance_weighted(decoder: nn.Module, x: Tensor, q: td.Distribution, prior: Prior, samples: int) -> Tensor:
+def _importance_weighted(
+    decoder: Callable[[Tensor], td.Distribution], x: Tensor, q: td.Distribution, prior: Prior, samples: int
+) -> Tensor:
     """log of the mean of p(x, z) / q(z|x) over samples, one number per example."""
     weights = []
     for _ in range(samples):
@@ -207,10 +214,8 @@ def _importance_weighted(decoder: nn.Module, x: Tensor, q: td.Distribution, prio
     return torch.stack(weights).logsumexp(0) - math.log(samples)
 
 
-def _with_bound(decoder: LinearDecoder) -> LinearDecoder:
-    """The same decoder, with the most exact log term that its latents allow."""
-    if not isinstance(decoder, LinearPrecisionGaussian) or decoder.log_term != "taylor":
-        return decoder
-    judge = copy.copy(decoder)  # shares the parameters
-    judge.log_term = "auto"
-    return judge
+def _closed_form(decoder: Tractable, x: Tensor, q: td.Distribution) -> Tensor:
+    """E_q[log p(x|z)] in the most exact form that the latents allow, whichever log term the decoder is trained with."""
+    if isinstance(decoder, LinearPrecisionGaussian):
+        return decoder.expected_log_prob(x, q, log_term="auto")
+    return decoder.expected_log_prob(x, q)

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
-from silentgrad.analysis.drawing import Cotangent, cotangents, quick_log_prob_of
+from silentgrad.analysis.drawing import Cotangent, cotangents, quick_integrand_of
 from silentgrad.analysis.products import Gradient, Sketch, added, difference, squared_norms
 from silentgrad.analysis.variance import named, seeded
 from silentgrad.decoders import LinearPrecisionGaussian
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Enumerate, Estimator, Exact
+from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 
 PRODUCTS = 8
@@ -68,7 +70,7 @@ def gradient_bias(
         >>> found["Exact"].deviation < 1e-12 < found["GumbelSoftmax"].deviation
         True
     """
-    batch = MeasuredBatch(model, x, quick_log_prob_of(model.decoder, x))
+    batch = MeasuredBatch(model, x, quick_integrand_of(model.decoder, x))
     truth = enumerated(batch)
     norm = length(batch.pullback(truth))
     return {
@@ -87,14 +89,29 @@ def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
     if not isinstance(model.decoder, LinearPrecisionGaussian):
         raise DomainError("the log term is that of a linear decoder with learned precision: link linear or exp")
     terms: tuple[LogTerm, ...] = ("taylor", "edgeworth") if model.decoder.link == "linear" else ("exact",)
-    return {term: _with_log_term(model.decoder, term, model, x) for term in terms}
+    silent = {"silent": Exact(allow_approximation=True)}
+    found: dict[LogTerm, Bias] = {}
+    for term in terms:
+        variant = GuidedVAE(model.encoder, _WithLogTerm(model.decoder, term), kl_weight=model.kl_weight)
+        found[term] = gradient_bias(variant, x, silent)["silent"]
+    return found
 
 
-def _with_log_term(decoder: LinearPrecisionGaussian, term: LogTerm, model: GuidedVAE, x: Tensor) -> Bias:
-    variant = copy.deepcopy(decoder)
-    variant.log_term = term
-    judged = GuidedVAE(model.encoder, variant, kl_weight=model.kl_weight, prior=model.prior)
-    return gradient_bias(judged, x, {"silent": Exact()})["silent"]
+@dataclass(frozen=True)
+class _WithLogTerm:
+    """A decoder whose expectation is taken with another log term than its own."""
+
+    decoder: LinearPrecisionGaussian
+    log_term: LogTerm
+
+    def __call__(self, z: Tensor) -> td.Distribution:
+        return self.decoder(z)
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self.decoder.expected_log_prob(x, q, self.log_term)
+
+    def exactness(self, q: td.Distribution) -> Exactness:
+        return self.decoder.exactness(q, self.log_term)
 
 
 def enumerated(batch: MeasuredBatch) -> Cotangent:

@@ -12,63 +12,67 @@ A linear decoder takes several draws at a time. With a fixed variance it is eval
 whose products are latents x latents instead of latents x outputs, and which has its gradient h - G z on the way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.analysis.latents import Parts
 from silentgrad.decoders import LinearDecoder, LinearGaussian
-from silentgrad.decoders.linear import LogProbOf
 from silentgrad.errors import ShapeError
-from silentgrad.estimators import Estimator, LogProb
+from silentgrad.estimators import DecoderIntegrand, Estimator, LogProb, integrand_of
 from silentgrad.estimators.base import value_with_gradient_of
 
 Cotangent = list[Tensor]
 AT_ONCE = 2**18  # numbers per evaluation: few calls, and what they work on stays in a processor's cache
 
 
-class RepeatedLogProb(LogProbOf):
-    """log p(x|z) for latents `(draws * batch, ...)`, draw after draw."""
+class SeveralDraws(DecoderIntegrand):
+    """log p(x|z) of a linear decoder for latents `(draws * batch, ...)`, draw after draw."""
+
+    at_once: int
+    """The number of draws that one evaluation should take."""
+
+
+class RepeatedLogProb(SeveralDraws):
+    """That of any linear decoder, for which x is repeated."""
 
     def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
         super().__init__(decoder, x)
+        self.linear = decoder
         self.at_once = max(1, AT_ONCE // x.numel())
 
     def __call__(self, z: Tensor) -> Tensor:
         count = len(z) // len(self.x)
-        return LogProbOf(self.decoder, self.x.repeat(count, *[1] * (self.x.dim() - 1)))(z)
+        return self.linear.log_prob(self.x.repeat(count, *[1] * (self.x.dim() - 1)), z)
 
 
-class QuadraticLogProb(LogProbOf):
-    """The same for a fixed variance, through the sufficient statistics; may be differentiated once."""
+class QuadraticLogProb(SeveralDraws):
+    """That of a fixed variance, through the sufficient statistics; may be differentiated once."""
 
     @torch.no_grad()
     def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:
         super().__init__(decoder, x)
+        self.linear = decoder
         weight, residual = decoder.mean.weight, x.flatten(-len(decoder.event_shape)) - decoder.mean.bias
         scaled = weight / decoder.variance.reshape(-1, 1)
         self.h, self.G = residual @ scaled, weight.T @ scaled
-        self.at_zero = decoder.log_prob_of(x)(torch.zeros_like(self.h))
+        self.at_zero = decoder.log_prob(x, torch.zeros_like(self.h))
         self.at_once = max(1, AT_ONCE // self.h.numel())
 
     def __call__(self, z: Tensor) -> Tensor:
-        z = self.decoder.flatten_latent(z).unflatten(0, (-1, len(self.h)))
+        z = self.linear.flatten_latent(z).unflatten(0, (-1, len(self.h)))
         fixed = z.detach()
         along_gradient = (z * (self.h - fixed @ self.G)).sum(-1)
         value = self.at_zero + ((fixed * self.h).sum(-1) + along_gradient) / 2
         return value_with_gradient_of(value, along_gradient).flatten(0, 1)
 
 
-def log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
-    """log p(x|z) as an estimator takes it, in training."""
-    return decoder.log_prob_of(x) if isinstance(decoder, LinearDecoder) else lambda z: decoder(z).log_prob(x)
-
-
-def quick_log_prob_of(decoder: nn.Module, x: Tensor) -> LogProb:
-    """The same function, a linear decoder's for several draws at a time: its attribute `at_once` says how many."""
+def quick_integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> LogProb:
+    """log p(x|z) as `integrand_of` makes it; a linear decoder's takes several draws at a time."""
     if not isinstance(decoder, LinearDecoder):
-        return log_prob_of(decoder, x)
+        return integrand_of(decoder, x)
     require_batch(decoder.examples_of(x), x)
     if isinstance(decoder, LinearGaussian):
         return QuadraticLogProb(decoder, x)
@@ -89,7 +93,9 @@ def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int
         draw, and a matrix product may round its rows differently: its draws are evaluated one by one.
     """
     batch = len(parts.tensors[0])
-    at_once = 1 if estimator.exact else getattr(log_prob, "at_once", 1)
+    at_once = 1
+    if isinstance(log_prob, SeveralDraws) and not estimator.exact:
+        at_once = log_prob.at_once
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
         leaves = [t.detach().repeat(count, *[1] * (t.dim() - 1)).requires_grad_() for t in parts.tensors]

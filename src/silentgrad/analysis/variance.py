@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from silentgrad.analysis.batch import MeasuredBatch, encoder_parameters
-from silentgrad.analysis.drawing import log_prob_of, quick_log_prob_of
+from silentgrad.analysis.drawing import quick_integrand_of
 from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sketch, added
 from silentgrad.analysis.tally import Decomposition, Tally
 from silentgrad.errors import DomainError
-from silentgrad.estimators import Estimator
+from silentgrad.estimators import Estimator, integrand_of
 from silentgrad.guided import GuidedVAE
 
 MethodName = Literal["sketch", "every"]
@@ -83,7 +83,7 @@ def gradient_variance(
     tallies = {name: Tally(2 if estimator.exact else draws) for name, estimator in copies.items()}
     exact: Gradient = []
     seeds = torch.Generator().manual_seed(seed)
-    log_prob = log_prob_of if method == "every" else quick_log_prob_of
+    log_prob = integrand_of if method == "every" else quick_integrand_of
     for x in batches:
         batch = MeasuredBatch(model, x, log_prob(model.decoder, x), epoch)
         exact = added(exact, batch.exact_gradient())

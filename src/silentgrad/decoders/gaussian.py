@@ -20,6 +20,7 @@ from torch import distributions as td
 
 from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.errors import DomainError, ShapeError
+from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents
 
@@ -58,6 +59,9 @@ class LinearGaussian(LinearDecoder):
     def forward(self, z: Tensor) -> td.Independent:
         mean = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         return td.Independent(td.Normal(mean, self.variance.sqrt()), len(self.event_shape))
+
+    def exactness(self, q: td.Distribution) -> Exactness:
+        return Exactness.EXACT
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         residual = self.mean(mean) - x  # in this order, the backward pass need not change a sign

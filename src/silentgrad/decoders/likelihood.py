@@ -1,11 +1,11 @@
 r"""A linear decoder with any likelihood of one linear parameter u = W z + b per output.
 
 For Gaussian latents u is Gaussian, with :math:`E u = W m + b` and :math:`\mathrm{Var}\, u = W^2 s_2`, and
-:func:`silentgrad.expected_log_prob` integrates over it. Two likelihoods need less than all of u's distribution and so
-take other latents too: the Normal one its mean and variance, the Poisson one :math:`E u` and :math:`\log E[e^u]`.
+:func:`silentgrad.expected_log_prob` integrates over it. A likelihood that declares to need less than all of u's
+distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
+from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
-from silentgrad.likelihoods import LocationScale, Normal, Poisson, expected_log_prob
+from silentgrad.likelihoods import LocationScale, Needs, exactness_of, expected_log_prob, needs_of
+from silentgrad.likelihoods.base import Likelihood, from_generating_function
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
 
@@ -28,7 +30,7 @@ class LinearLikelihood(LinearDecoder):
         latent_dim: Number of latents.
         event_shape: Shape of one example.
         likelihood: From u to the distribution of x, elementwise: of `silentgrad.likelihoods`, or any callable.
-        nodes: Of the quadrature, for a likelihood without a closed form.
+        nodes: Number of nodes of the quadrature, for a likelihood without a rule of its own.
 
     Example:
         >>> from silentgrad.likelihoods import Bernoulli
@@ -42,7 +44,7 @@ class LinearLikelihood(LinearDecoder):
         self,
         latent_dim: int,
         event_shape: int | Sequence[int],
-        likelihood: Callable[[Tensor], td.Distribution],
+        likelihood: Likelihood,
         nodes: int = 32,
     ) -> None:
         super().__init__(latent_dim, event_shape)
@@ -69,15 +71,30 @@ class LinearLikelihood(LinearDecoder):
             self.mean.bias.copy_(u - self.shift(prior))
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        if isinstance(self.likelihood, Poisson) and not moments.gaussian:
+        if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
             tilted = tilt(q, moments, mean, self.mean, self.mean)
-            return self.likelihood.expectation(x, tilted.exponent, tilted.log_mass).sum(-1)
-        if not moments.gaussian and not isinstance(self.likelihood, Normal):
-            raise IntractableError(_not_gaussian(q))
-        flat = x, self.mean(mean), self._variance(moments, mean)
-        x, mean_u, var_u = (t.unflatten(-1, self.event_shape) for t in flat)
-        outputs = expected_log_prob(self.likelihood, x, mean_u, var_u, self.nodes)
+            known = self._unflattened(x, tilted.exponent, tilted.log_mass)
+            outputs = from_generating_function(self.likelihood, *known)
+        else:
+            known = self._unflattened(x, self.mean(mean), self._variance(moments, mean))
+            outputs = expected_log_prob(self.likelihood, *known, self.nodes)
         return outputs.flatten(mean.dim() - 1).sum(-1)
+
+    def _unflattened(self, x: Tensor, of_u: Tensor, more_of_u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All in the shape of an example, that of the parameters a likelihood may have for each output."""
+        shape = self.event_shape
+        return x.unflatten(-1, shape), of_u.unflatten(-1, shape), more_of_u.unflatten(-1, shape)
+
+    def exactness(self, q: td.Distribution) -> Exactness:
+        """What the likelihood declares: plain quadrature is an approximation, those of `silentgrad.likelihoods` not."""
+        return exactness_of(self.likelihood)
+
+    def _needs_beyond_gaussian(self, q: td.Distribution) -> Needs:
+        """What the likelihood needs of a u that is not Gaussian; an error if it has to be."""
+        needs = needs_of(self.likelihood)
+        if needs is Needs.GAUSSIAN:
+            raise IntractableError(_not_gaussian(q))
+        return needs
 
     def _variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
         if isinstance(moments, JointMoments):
@@ -95,5 +112,6 @@ def _not_gaussian(q: td.Distribution) -> str:
     base = q.base_dist if isinstance(q, td.Independent) else q
     return (
         f"u = Wz + b is not Gaussian for {type(base).__name__} latents, so this likelihood's expectation is not an "
-        "integral over one number: use Gaussian latents, the Normal or the Poisson likelihood, or LinearGaussian"
+        "integral over one number: use Gaussian latents, a likelihood whose `needs` are less, as those of Normal and "
+        "Poisson, or LinearGaussian"
     )

@@ -1,22 +1,26 @@
 """What all linear decoders share: shapes, checks and how they start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.latents.moments import JointMoments, Moments, central_moments
+from silentgrad.exactness import Exactness
+from silentgrad.latents.cumulants import moments_of
+from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
 from silentgrad.tracing import underlying
 from silentgrad.widening import NARROW, widened, widened_latent
+
+ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
 
 
 class LinearDecoder(nn.Module):
     """p(x|z) whose mean is u = W z + b, one per output. `decoder(z)` is the distribution of x.
 
-    A decoder of your own adds `forward`, `closed_form` and, to start from pPCA, `start_variance`.
+    A decoder of your own adds `forward`, `closed_form`, `exactness` and, to start from pPCA, `start_variance`.
     """
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
@@ -44,25 +48,36 @@ class LinearDecoder(nn.Module):
             IntractableError: There is no closed form for this latent.
             ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
         """
-        with torch.autocast(x.device.type, enabled=False):
-            return self._expected_log_prob(widened(x), widened_latent(q))
+        return self.evaluate(self.closed_form, x, q)
 
-    def _expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+    def exactness(self, q: td.Distribution) -> Exactness:
+        """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
+        raise NotImplementedError
+
+    def evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
+        """A closed form's result, its inputs brought to their precision and shape, and checked."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self._evaluate(closed_form, widened(x), widened_latent(q))
+
+    def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
         if self.mean.weight.dtype in NARROW:
             raise DomainError(
                 f"the decoder is {self.mean.weight.dtype}, too narrow for its closed form: call decoder.float(); "
                 "x and q may stay as they are"
             )
-        moments = central_moments(q)
+        moments = moments_of(q)
         mean = self.flatten_latent(moments.mean, self.examples_of(x))
         flat = self._flatten_event(x, mean)
-        result = self.closed_form(flat, mean, moments, q)
+        result = closed_form(flat, mean, moments, q)
         self._require_number(result, x, mean)
         return result
 
-    def log_prob_of(self, x: Tensor) -> "LogProbOf":
-        """log p(x|z) as a function of z, for an estimator; the exact one finds the closed form in it."""
-        return LogProbOf(self, x)
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x|z), one number per example, for latents laid out in whatever way q has them."""
+        z = self.flatten_latent(z, self.examples_of(x))
+        self.require_dtype("x", x)
+        outputs = self(z).base_dist.log_prob(x)
+        return outputs.flatten(-len(self.event_shape)).sum(-1)  # `Independent` cannot sum over no examples
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts the mean from data `(examples, *event_shape)`.
@@ -163,20 +178,3 @@ class LinearDecoder(nn.Module):
         raise DomainError(
             f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
         )
-
-
-class LogProbOf:
-    """log p(x|z) as a function of z that also knows its expectation: what the exact estimator takes."""
-
-    def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
-        self.decoder, self.x = decoder, x
-
-    def __call__(self, z: Tensor) -> Tensor:
-        z = self.decoder.flatten_latent(z, self.decoder.examples_of(self.x))
-        self.decoder.require_dtype("x", self.x)
-        outputs = self.decoder(z).base_dist.log_prob(self.x)
-        return outputs.flatten(-len(self.decoder.event_shape)).sum(-1)  # `Independent` cannot sum over no examples
-
-    def expectation(self, q: td.Distribution) -> Tensor:
-        """E_q[log p(x|z)], in closed form."""
-        return self.decoder.expected_log_prob(self.x, q)

@@ -26,6 +26,8 @@ from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import Projection, project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import DomainError, IntractableError
+from silentgrad.exactness import Exactness
+from silentgrad.latents.cumulants import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
@@ -74,14 +76,50 @@ class LinearPrecisionGaussian(LinearDecoder):
         normal = td.Normal(mean.unflatten(-1, self.event_shape), scale.unflatten(-1, self.event_shape))
         return td.Independent(normal, len(self.event_shape))
 
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def expected_log_prob(self, x: Tensor, q: td.Distribution, log_term: LogTerm | None = None) -> Tensor:
+        """E_q[log p(x|z)], one number per example, as `LinearDecoder.expected_log_prob`.
+
+        Args:
+            x: Examples `(*batch, *event_shape)`.
+            q: Their latents.
+            log_term: Instead of the decoder's own; see the class.
+        """
+
+        def closed_form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+            return self.closed_form(x, mean, moments, q, log_term)
+
+        return self.evaluate(closed_form, x, q)
+
+    def exactness(self, q: td.Distribution, log_term: LogTerm | None = None) -> Exactness:
+        """Exact, unless the linear link's log term is Taylor's, or Edgeworth's of latents that are not Gaussian."""
+        if self.link == "exp":
+            return Exactness.EXACT
+        if (log_term or self.log_term) != "taylor" and moments_of(q).gaussian:
+            return Exactness.EXACT
+        return Exactness.APPROXIMATION
+
+    def extra_repr(self) -> str:
+        if self.link == "exp":
+            return "link='exp'"
+        return f"link='linear', log_term={self.log_term!r}"
+
+    def closed_form(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        moments: Moments | JointMoments,
+        q: td.Distribution,
+        log_term: LogTerm | None = None,
+    ) -> Tensor:
         if self.link == "linear":
-            squares, log_precision = self._linear_link(x, mean, moments)
+            squares, log_precision = self._linear_link(x, mean, moments, log_term or self.log_term)
         else:
             squares, log_precision = self._exp_link(x, mean, moments, q)
         return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
 
-    def _linear_link(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments) -> tuple[Tensor, Tensor]:
+    def _linear_link(
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm
+    ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
@@ -94,20 +132,7 @@ class LinearPrecisionGaussian(LinearDecoder):
             squares = squares + p.k_uuvv
         if p.k_uuv is not None and p.k_uvv is not None:
             squares = squares + 2 * (e * p.k_uuv - d * p.k_uvv)
-        return squares, self._expected_log(e, p, moments.gaussian)
-
-    def _expected_log(self, e: Tensor, p: Projection, gaussian: bool) -> Tensor:
-        if self.log_term == "exact" and not gaussian:
-            raise IntractableError(
-                "log_term='exact' exists for Gaussian latents only: use 'auto' or 'edgeworth', or link='exp', "
-                "which is exact for every family"
-            )
-        if gaussian and self.log_term != "taylor":
-            return log_terms.exact(e, p.var_v)  # Edgeworth's corrections are zero
-        zero = torch.zeros_like(e)
-        k3, k4 = (zero if k is None else k for k in (p.k_vvv, p.k_vvvv))
-        form = log_terms.taylor if self.log_term == "taylor" else log_terms.edgeworth
-        return form(e, p.var_v, k3, k4)
+        return squares, _expected_log(e, p, moments.gaussian, log_term)
 
     def _exp_link(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
@@ -126,3 +151,18 @@ class LinearPrecisionGaussian(LinearDecoder):
         nn.init.zeros_(self.precision.weight)
         self._start_precision(1 / variance)
         return variance
+
+
+def _expected_log(e: Tensor, p: Projection, gaussian: bool, log_term: LogTerm) -> Tensor:
+    """E[log v^2], per output."""
+    if log_term == "exact" and not gaussian:
+        raise IntractableError(
+            "log_term='exact' exists for Gaussian latents only: use 'auto' or 'edgeworth', or link='exp', "
+            "which is exact for every family"
+        )
+    if gaussian and log_term != "taylor":
+        return log_terms.exact(e, p.var_v)  # Edgeworth's corrections are zero
+    zero = torch.zeros_like(e)
+    k3, k4 = (zero if k is None else k for k in (p.k_vvv, p.k_vvvv))
+    form = log_terms.taylor if log_term == "taylor" else log_terms.edgeworth
+    return form(e, p.var_v, k3, k4)

@@ -44,10 +44,11 @@ def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.L
     gaussian = Projection(e_u, e_v, var_u, var_v, cov)
     if moments.gaussian:
         return gaussian
-    s3, k4 = moments.s3.reshape(mean.shape), moments.k4.reshape(mean.shape)
+    k4 = moments.k4().reshape(mean.shape)
     even = replace(gaussian, k_uuvv=linear(k4, wa.square()), k_vvvv=linear(k4, aa.square()))
     if moments.symmetric:
         return even
+    s3 = moments.s3().reshape(mean.shape)
     a = v.weight
     return replace(even, k_uvv=linear(s3, wa * a), k_uuv=linear(s3, ww * a), k_vvv=linear(s3, aa * a))
 

@@ -14,11 +14,13 @@ from silentgrad.estimators.base import (
     value_with_gradient_of,
 )
 from silentgrad.estimators.deterministic import Enumerate, Exact
+from silentgrad.estimators.integrand import DecoderIntegrand, TractableIntegrand, integrand_of
 from silentgrad.estimators.pathwise import GumbelSoftmax, Reparameterized, StraightThrough
 from silentgrad.estimators.score import DisArm, Reinforce, Rloo
 from silentgrad.latents.independent import base_of, sum_over_latents
 
 __all__ = [
+    "DecoderIntegrand",
     "DisArm",
     "Enumerate",
     "Estimator",
@@ -29,11 +31,13 @@ __all__ = [
     "Reparameterized",
     "Rloo",
     "StraightThrough",
+    "TractableIntegrand",
     "base_of",
     "bernoulli_of",
     "coin_like",
     "discrete_of",
     "gumbel_like",
+    "integrand_of",
     "joint_log_prob",
     "logistic_like",
     "per_example",

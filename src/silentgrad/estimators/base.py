@@ -54,6 +54,13 @@ class Estimator(nn.Module):
     def on_epoch(self, epoch: int) -> None:
         """Called when an epoch, counted from 1, begins."""
 
+    def auxiliary_loss(self) -> Tensor | None:
+        """What the estimator's own parameters minimize, of the latest `forward`; None if it has none.
+
+        The model adds it to its loss. Hand it over and forget it: a graph that is kept cannot be copied or saved.
+        """
+        return None
+
 
 def bernoulli_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli:
     """The Bernoulli latent inside q, or an error that names both."""

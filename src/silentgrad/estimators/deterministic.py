@@ -8,33 +8,53 @@ from torch import distributions as td
 
 from silentgrad.errors import IntractableError
 from silentgrad.estimators.base import Estimator, LogProb, discrete_of, per_example
+from silentgrad.estimators.integrand import TractableIntegrand
+from silentgrad.exactness import Exactness
+from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import both_probabilities
 
 
 class Exact(Estimator):
-    """The closed form of a tractable decoder: zero variance (Silent Gradients).
+    """The expectation as a tractable decoder knows it: zero variance (Silent Gradients).
 
-    Takes `decoder.log_prob_of(x)`, which carries the closed form, as its log-probability.
+    Takes `integrand_of(decoder, x)`, or any other `TractableIntegrand`. A lower bound is taken as it is; an
+    approximation is refused, unless it is allowed.
+
+    Args:
+        allow_approximation: Whether to take an approximation too, such as Taylor's log term of the linear link.
 
     Example:
-        >>> from silentgrad.decoders import LinearGaussian
-        >>> decoder, x = LinearGaussian(2, 3), torch.zeros(5, 3)
+        >>> import silentgrad as sg
+        >>> decoder, x = sg.LinearGaussian(2, 3), torch.zeros(5, 3)
         >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
-        >>> bool((Exact()(q, decoder.log_prob_of(x)) == decoder.expected_log_prob(x, q)).all())
+        >>> bool((Exact()(q, sg.integrand_of(decoder, x)) == decoder.expected_log_prob(x, q)).all())
         True
     """
 
     unbiased = True
     exact = True
 
+    def __init__(self, allow_approximation: bool = False) -> None:
+        super().__init__()
+        self.allow_approximation = allow_approximation
+
     def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        expectation = getattr(log_prob, "expectation", None)
-        if expectation is None:
+        if not isinstance(log_prob, TractableIntegrand):
             raise IntractableError(
-                "Exact needs the log-probability of a tractable decoder: pass decoder.log_prob_of(x), or choose an "
+                "Exact needs the log-probability of a tractable decoder: pass integrand_of(decoder, x), or choose an "
                 "estimator that samples"
             )
-        return per_example(expectation(q), q)
+        if not self.allow_approximation:
+            _require_no_approximation(log_prob, q)
+        return per_example(log_prob.expectation(q), q)
+
+
+def _require_no_approximation(integrand: TractableIntegrand, q: td.Distribution) -> None:
+    if integrand.exactness(q) is Exactness.APPROXIMATION:
+        raise IntractableError(
+            f"the expectation of {integrand} is an approximation for {type(base_of(q)).__name__} latents: allow it by "
+            "allow_approximation=True, or choose a decoder that is exact for them, such as link='exp'"
+        )
 
 
 class Enumerate(Estimator):

@@ -24,7 +24,16 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import UnregisteredLatentError
-from silentgrad.latents.moments import both_probabilities, odds_of_failure, odds_of_one_more, required, unregistered
+from silentgrad.latents.moments import (
+    JointMoments,
+    Moments,
+    both_probabilities,
+    central_moments,
+    odds_of_failure,
+    odds_of_one_more,
+    required,
+    unregistered,
+)
 
 FRACTION = 60  # terms of the half-normal's continued fraction: enough for the last digit from where it is used on
 
@@ -66,6 +75,19 @@ def cumulants(q: td.Distribution) -> CumulantFunction:
         tensor(2.)
     """
     raise UnregisteredLatentError(unregistered(q, "cumulants", "(q) -> CumulantFunction(formula, parameters)"))
+
+
+def moments_of(q: td.Distribution) -> Moments | JointMoments:
+    """Moments of a latent: those of `central_moments`, or k'(0) and k''(0) of a family that has only `cumulants`."""
+    try:
+        return central_moments(q)
+    except UnregisteredLatentError as unregistered_moments:
+        try:
+            k = cumulants(q)
+        except UnregisteredLatentError:
+            raise unregistered_moments from None
+    at_zero = k(k.parameters[0].new_zeros(()))
+    return Moments(at_zero.mean, at_zero.variance)
 
 
 @cumulants.register(td.Independent)

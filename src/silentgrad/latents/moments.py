@@ -6,13 +6,17 @@ For independent latents :math:`q(z|x) = \prod_i q_i(z_i)` these are the mean and
 
     @silentgrad.central_moments.register(MyDistribution)
     def _(q: MyDistribution) -> silentgrad.Moments:
-        return silentgrad.Moments(mean, s2, s3, s4)
+        return silentgrad.Moments(mean, s2, lambda: s3, lambda: s4)
+
+The third and the fourth are functions, called by those who need them: most decoders need two moments only, and a family
+may have no more.
 
 Latents that depend on each other within blocks (a full-covariance Gaussian, a one-hot category) have
 :class:`JointMoments` instead.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -20,31 +24,43 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError, UnregisteredLatentError
+from silentgrad.errors import DomainError, IntractableError, UnregisteredLatentError
 from silentgrad.tracing import underlying
 
 APERY = 1.2020569031595942  # zeta(3), the third cumulant of the standard Gumbel is twice this
+
+
+def _not_given() -> Tensor:
+    raise IntractableError(
+        "the linear precision link needs the third and fourth central moments of the latent, which its formula does "
+        "not give: add them to it, Moments(mean, s2, s3, s4), or use link='exp' or LinearGaussian"
+    )
 
 
 @dataclass(frozen=True)
 class Moments:
     """Mean and central moments of independent latents, each of the latents' shape.
 
-    `symmetric` promises that s3 is zero, `gaussian` that every cumulant beyond the second is: the decoders then skip
-    the matrix products that would multiply zeros. Leaving both at False is always correct.
+    Args:
+        mean: E z.
+        s2: The variance.
+        s3: A function that computes the third central moment. A decoder that does not need it never calls it.
+        s4: A function that computes the fourth.
+        symmetric: A promise that s3 is zero.
+        gaussian: A promise that every cumulant beyond the second is zero. Decoders then skip the matrix products that
+            would multiply zeros; leaving both promises out is always correct.
     """
 
     mean: Tensor
     s2: Tensor
-    s3: Tensor
-    s4: Tensor
+    s3: Callable[[], Tensor] = _not_given
+    s4: Callable[[], Tensor] = _not_given
     symmetric: bool = False
     gaussian: bool = False
 
-    @property
     def k4(self) -> Tensor:
         """Fourth cumulant, s4 - 3 s2^2."""
-        return self.s4 - 3 * self.s2.square()
+        return self.s4() - 3 * self.s2.square()
 
 
 @dataclass(frozen=True)
@@ -67,10 +83,10 @@ def central_moments(q: td.Distribution) -> Moments | JointMoments:
         UnregisteredLatentError: The family has no formula yet; the message shows how to add one.
 
     Example:
-        >>> central_moments(td.Bernoulli(torch.tensor([0.25]))).s3
+        >>> central_moments(td.Bernoulli(torch.tensor([0.25]))).s3()
         tensor([0.0938])
     """
-    raise UnregisteredLatentError(unregistered(q, "central_moments", "(q) -> Moments(mean, s2, s3, s4)"))
+    raise UnregisteredLatentError(unregistered(q, "central_moments", "(q) -> Moments(mean, s2)"))
 
 
 def unregistered(q: object, registry: str, signature: str) -> str:
@@ -85,14 +101,14 @@ def unregistered(q: object, registry: str, signature: str) -> str:
     )
 
 
-def symmetric(mean: Tensor, s2: Tensor, s4: Tensor) -> Moments:
+def symmetric(mean: Tensor, s2: Tensor, s4: Callable[[], Tensor], gaussian: bool = False) -> Moments:
     """Moments of a family whose third central moment is zero."""
-    return Moments(mean, s2, torch.zeros_like(s2), s4, symmetric=True)
+    return Moments(mean, s2, lambda: torch.zeros_like(s2), s4, symmetric=True, gaussian=gaussian)
 
 
-def from_cumulants(mean: Tensor, k2: Tensor, k3: Tensor, k4: Tensor) -> Moments:
+def from_cumulants(mean: Tensor, k2: Tensor, k3: Callable[[], Tensor], k4: Callable[[], Tensor]) -> Moments:
     """Moments of a family that is simplest in cumulants."""
-    return Moments(mean, k2, k3, k4 + 3 * k2.square())
+    return Moments(mean, k2, k3, lambda: k4() + 3 * k2.square())
 
 
 @central_moments.register(td.Independent)
@@ -103,49 +119,50 @@ def _(q: td.Independent) -> Moments | JointMoments:
 @central_moments.register(td.Normal)
 def _(q: td.Normal) -> Moments:
     s2 = q.scale.square()
-    return Moments(q.loc, s2, torch.zeros_like(s2), 3 * s2.square(), symmetric=True, gaussian=True)
+    return symmetric(q.loc, s2, lambda: 3 * s2.square(), gaussian=True)
 
 
 @central_moments.register(td.Bernoulli)
 def _(q: td.Bernoulli) -> Moments:
     s2 = q.probs * (1 - q.probs)
-    return Moments(q.probs, s2, s2 * (1 - 2 * q.probs), s2 * (1 - 3 * s2))
+    return Moments(q.probs, s2, lambda: s2 * (1 - 2 * q.probs), lambda: s2 * (1 - 3 * s2))
 
 
 @central_moments.register(td.Laplace)
 def _(q: td.Laplace) -> Moments:
     s2 = 2 * q.scale.square()
-    return symmetric(q.loc, s2, 6 * s2.square())
+    return symmetric(q.loc, s2, lambda: 6 * s2.square())
 
 
 @central_moments.register(td.Uniform)
 def _(q: td.Uniform) -> Moments:
     s2 = (q.high - q.low).square() / 12
-    return symmetric((q.low + q.high) / 2, s2, 9 / 5 * s2.square())
+    return symmetric((q.low + q.high) / 2, s2, lambda: 9 / 5 * s2.square())
 
 
 @central_moments.register(td.Poisson)
 def _(q: td.Poisson) -> Moments:
-    return from_cumulants(q.rate, q.rate, q.rate, q.rate)
+    return from_cumulants(q.rate, q.rate, lambda: q.rate, lambda: q.rate)
 
 
 @central_moments.register(td.Gamma)
 def _(q: td.Gamma) -> Moments:
     a, scale = q.concentration, 1 / q.rate
-    return from_cumulants(a * scale, a * scale**2, 2 * a * scale**3, 6 * a * scale**4)
+    return from_cumulants(a * scale, a * scale**2, lambda: 2 * a * scale**3, lambda: 6 * a * scale**4)
 
 
 @central_moments.register(td.Exponential)
 def _(q: td.Exponential) -> Moments:
     scale = 1 / q.rate
-    return from_cumulants(scale, scale**2, 2 * scale**3, 6 * scale**4)
+    return from_cumulants(scale, scale**2, lambda: 2 * scale**3, lambda: 6 * scale**4)
 
 
 @central_moments.register(td.Binomial)
 def _(q: td.Binomial) -> Moments:
     n, p = q.total_count, q.probs
     one = p * (1 - p)  # the variance of a single trial; cumulants add over trials
-    return from_cumulants(n * p, n * one, n * one * (1 - 2 * p), n * one * (1 - 6 * one))
+    k2 = n * one
+    return from_cumulants(n * p, k2, lambda: k2 * (1 - 2 * p), lambda: k2 * (1 - 6 * one))
 
 
 @central_moments.register(td.Geometric)
@@ -163,7 +180,7 @@ def _negative_binomial(r: Tensor, odds: Tensor) -> Moments:
     """In the odds of one more count every cumulant is a sum of positive terms, where one in probabilities cancels."""
     square = odds * (1 + odds)
     k2 = r * square
-    return from_cumulants(r * odds, k2, k2 * (1 + 2 * odds), k2 * (1 + 6 * square))
+    return from_cumulants(r * odds, k2, lambda: k2 * (1 + 2 * odds), lambda: k2 * (1 + 6 * square))
 
 
 def odds_of_failure(q: td.Geometric) -> Tensor:
@@ -185,35 +202,52 @@ def _(q: td.Beta) -> Moments:
     a, b = q.concentration1, q.concentration0
     n = a + b
     s2 = a * b / (n**2 * (n + 1))
-    s3 = 2 * s2 * (b - a) / (n * (n + 2))
-    excess = 6 * ((a - b) ** 2 * (n + 1) - a * b * (n + 2)) / (a * b * (n + 2) * (n + 3))
-    return Moments(a / n, s2, s3, s2.square() * (3 + excess))
+
+    def s3() -> Tensor:
+        return 2 * s2 * (b - a) / (n * (n + 2))
+
+    def s4() -> Tensor:
+        excess = 6 * ((a - b) ** 2 * (n + 1) - a * b * (n + 2)) / (a * b * (n + 2) * (n + 3))
+        return s2.square() * (3 + excess)
+
+    return Moments(a / n, s2, s3, s4)
 
 
 @central_moments.register(td.Gumbel)
 def _(q: td.Gumbel) -> Moments:
     b = q.scale
-    return from_cumulants(q.mean, (math.pi * b) ** 2 / 6, 2 * APERY * b**3, (math.pi * b) ** 4 / 15)
+    k2 = (math.pi * b) ** 2 / 6
+    return from_cumulants(q.mean, k2, lambda: 2 * APERY * b**3, lambda: (math.pi * b) ** 4 / 15)
 
 
 @central_moments.register(td.HalfNormal)
 def _(q: td.HalfNormal) -> Moments:
-    k3 = math.sqrt(2 / math.pi) * (4 / math.pi - 1) * q.scale**3
-    return from_cumulants(q.mean, q.variance, k3, 8 * (math.pi - 3) / math.pi**2 * q.scale**4)
+    third = math.sqrt(2 / math.pi) * (4 / math.pi - 1)
+    fourth = 8 * (math.pi - 3) / math.pi**2
+    return from_cumulants(q.mean, q.variance, lambda: third * q.scale**3, lambda: fourth * q.scale**4)
 
 
 @central_moments.register(td.LogNormal)
 def _(q: td.LogNormal) -> Moments:
     mean, w, w1 = q.mean, q.scale.square().exp(), q.scale.square().expm1()  # w1 = w - 1, exact for small scales
     s2 = mean**2 * w1
-    return Moments(mean, s2, mean**3 * w1**2 * (w + 2), s2.square() * (w**4 + 2 * w**3 + 3 * w**2 - 3))
+
+    def s4() -> Tensor:
+        return s2.square() * (w**4 + 2 * w**3 + 3 * w**2 - 3)
+
+    return Moments(mean, s2, lambda: mean**3 * w1**2 * (w + 2), s4)
 
 
 @central_moments.register(td.StudentT)
 def _(q: td.StudentT) -> Moments:
-    df = required(q.df, q.df > 4, "the fourth moment of StudentT exists only for df > 4")
+    df = required(q.df, q.df > 2, "the variance of StudentT exists only for df > 2")
     s2 = q.scale.square() * df / (df - 2)
-    return symmetric(q.loc, s2, s2.square() * (3 + 6 / (df - 4)))
+
+    def s4() -> Tensor:
+        four = required(df, df > 4, "the fourth moment of StudentT exists only for df > 4; use LinearGaussian")
+        return s2.square() * (3 + 6 / (four - 4))
+
+    return symmetric(q.loc, s2, s4)
 
 
 @central_moments.register(td.MultivariateNormal)

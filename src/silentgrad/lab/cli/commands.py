@@ -71,9 +71,10 @@ def train(
     if not finished or not page.exists():
         write_report(folder)
     limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
+    closed_form = f"closed form {summary['exactness']}   " if "exactness" in summary else ""
     console.print(
         f"test BPD [bold]{summary['bpd']:.4f}[/bold]{_bound(train.iwae_samples)}{limit}   MSE {summary['mse']:.3f}   "
-        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {summary['seconds']:.0f} s",
+        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s",
         soft_wrap=True,
     )
     say(f"report: {page}")

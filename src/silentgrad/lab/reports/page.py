@@ -77,7 +77,13 @@ def _page(run: Run, pictures: list[str]) -> str:
 def _headline(run: Run) -> str:
     if not run.summary:
         return html.paragraph("The run has left no summary: it has not finished.")
-    names = {"bpd": "test BPD", "mse": "MSE", "kld": "KLD", "active": "active latents"}
+    names = {
+        "bpd": "test BPD",
+        "mse": "MSE",
+        "kld": "KLD",
+        "active": "active latents",
+        "exactness": "closed form",
+    }
     tiles = {title: (run.summary[key], "") for key, title in names.items() if key in run.summary}
     if (seconds := html.finite(run.summary.get("seconds"))) is not None:
         tiles["time"] = (html.duration(seconds), "")

@@ -55,7 +55,7 @@ def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedV
         encoder=_encoder(config, family, event_shape),
         linear=linear,
         nonlinear=nonlinear,
-        linear_estimator=estimator if nonlinear is None else Exact(),
+        linear_estimator=estimator if nonlinear is None else closed_form(),
         estimator=None if nonlinear is None else estimator,
         weight=constant(1.0) if alone else linear_decay(config.annealing_rate),
         weighting="encoder" if alone else config.weighting,
@@ -133,8 +133,15 @@ def _sampler(family: Family) -> Estimator:
     return Rloo()
 
 
+def closed_form() -> Exact:
+    """The exact estimator, which takes approximations too: a configuration's log term is its user's choice."""
+    return Exact(allow_approximation=True)
+
+
 def build_estimator(config: ModelConfig) -> Estimator:
     """The estimator that a configuration names."""
     if config.estimator == "gumbel-softmax":
         return GumbelSoftmax(temperature_schedule(config), config.hard)
+    if config.estimator == "exact":
+        return closed_form()
     return ESTIMATORS[config.estimator]()

@@ -123,7 +123,9 @@ def _networks(vae: GuidedVAE, images: Images) -> dict[str, tuple[nn.Module, Tens
     x = dequantise(images.test[:BATCH], images.levels, torch.Generator().manual_seed(0))
     with torch.no_grad():
         z = vae.encoder(x).mean
-    return {"encoder": (vae.encoder, x), "decoder": (vae.decoder, z)}
+    decoder = vae.decoder
+    assert isinstance(decoder, nn.Module)  # as all are that a configuration can name
+    return {"encoder": (vae.encoder, x), "decoder": (decoder, z)}
 
 
 def _metadata(run: Run, images: Images) -> dict[str, str]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torchmetrics import SumMetric
 
-from silentgrad.decoders import LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.guided import GuidedVAE, evaluate
 from silentgrad.lab.data import Together, dequantise
@@ -64,7 +64,7 @@ class TrainingPlan(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         linear = self.model.linear
-        mean = [] if linear is None else list(linear.mean.parameters())
+        mean = list(linear.mean.parameters()) if isinstance(linear, LinearDecoder) else []
         precision = list(linear.precision.parameters()) if isinstance(linear, LinearPrecisionGaussian) else []
         separate = {id(p) for p in (*mean, *precision)}
         rest = [p for p in self.model.parameters() if id(p) not in separate]

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from silentgrad.decoders import LinearDecoder
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
 from silentgrad.lab.runs.records import read_json, write_json_atomically, write_tensors_atomically
@@ -26,7 +27,7 @@ from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, Tr
 from silentgrad.lab.training.folder import SUMMARY, is_finished, make_folder, prepare_resuming
 from silentgrad.lab.training.loop import TrainingPlan, mixed
 from silentgrad.lab.training.machine import require_machine, require_shares
-from silentgrad.lab.training.measuring import GradientVarianceLog
+from silentgrad.lab.training.measuring import GradientVarianceLog, evaluating
 from silentgrad.lab.training.recorder import Keeper, Recorder
 from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
 from silentgrad.lab.training.suitable import family_named
@@ -98,7 +99,7 @@ def train_model(
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, images: Images, seed: int) -> None:
     """The linear decoder's start, for which a part of the training images is enough."""
-    if vae.linear is not None and model.start != "random":
+    if isinstance(vae.linear, LinearDecoder) and model.start != "random":
         assert vae.prior is not None
         vae.linear.init_from_data(_seen(images.train[:10_000], images.levels, seed), model.start, vae.prior())
 
@@ -223,12 +224,22 @@ def bits_per_dimension(nats: float, images: Images) -> float:
     return -nats / (images.event_shape.numel() * math.log(2)) + math.log2(images.levels)
 
 
+def _exactness(vae: GuidedVAE, images: Images) -> dict[str, str]:
+    """What the closed form that the model was trained with is for its latents; nothing if it has none."""
+    if vae.linear is None:
+        return {}
+    with evaluating(vae), torch.no_grad():
+        q = vae.encoder(_seen(images.test[:1], images.levels, 0).to(next(vae.parameters())))
+    return {"exactness": vae.linear.exactness(q).value}
+
+
 def _summary(plan: TrainingPlan, images: Images, model: ModelConfig, best_epoch: int, seconds: float) -> dict[str, Any]:
     figures = {name.removeprefix("test_"): value for name, value in plan.figures.items()}
     limit = limit_bpd(model, images)
     return {
         **figures,
         **({} if limit is None else {"limit_bpd": limit}),
+        **_exactness(plan.model, images),
         "seconds": round(seconds, 1),
         "epochs": plan.config.epochs,
         "best_epoch": best_epoch,

@@ -1,0 +1,31 @@
+"""What a tractable decoder is: anything that has these three methods, whatever it inherits from."""
+
+from typing import Protocol, TypeGuard, runtime_checkable
+
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.exactness import Exactness
+
+
+@runtime_checkable
+class Tractable(Protocol):
+    """A decoder p(x|z) that knows the expectation of its log-probability under a latent.
+
+    Linear decoders are one kind. A class of your own with these methods is trained, guided with, measured and evaluated
+    like them.
+    """
+
+    def __call__(self, z: Tensor, /) -> td.Distribution:
+        """p(x|z), whose event is one example."""
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution, /) -> Tensor:
+        """E_q[log p(x|z)], one number per example, without drawing anything."""
+
+    def exactness(self, q: td.Distribution, /) -> Exactness:
+        """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
+
+
+def is_tractable(decoder: object) -> TypeGuard[Tractable]:
+    """Whether a decoder is tractable. Of its class: Python remembers that answer, and training asks at every step."""
+    return issubclass(type(decoder), Tractable)

@@ -1,0 +1,99 @@
+"""What an estimator integrates: a plain function of z, or one that knows its own expectation.
+
+A plain function takes latents of q's shape and returns one number per example; every estimator takes it. A
+:class:`TractableIntegrand` also answers `expectation(q)`, which the exact estimator asks for. Of log p(x|z)
+:func:`integrand_of` makes whichever the decoder allows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.decoders import LinearDecoder, Tractable, is_tractable
+from silentgrad.estimators.base import LogProb
+from silentgrad.exactness import Exactness
+
+
+class TractableIntegrand(ABC):
+    """A function of z whose expectation is known without drawing anything.
+
+    Example:
+        >>> import torch
+        >>> import silentgrad as sg
+        >>> class Square(TractableIntegrand):
+        ...     def __call__(self, z):
+        ...         return z.square().sum(-1)
+        ...
+        ...     def expectation(self, q):
+        ...         return (q.mean.square() + q.variance).sum(-1)
+        ...
+        ...     def exactness(self, q):
+        ...         return sg.Exactness.EXACT
+        >>> sg.Exact()(td.Normal(torch.zeros(3, 2), 1.0), Square())
+        tensor([2., 2., 2.])
+    """
+
+    @abstractmethod
+    def __call__(self, z: Tensor) -> Tensor:
+        """The function's value, one number per example."""
+
+    @abstractmethod
+    def expectation(self, q: td.Distribution) -> Tensor:
+        """E_q of the function, one number per example."""
+
+    @abstractmethod
+    def exactness(self, q: td.Distribution) -> Exactness:
+        """What `expectation(q)` is: exact, a lower bound or an approximation."""
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class DecoderIntegrand(TractableIntegrand):
+    """log p(x|z) of a tractable decoder.
+
+    Args:
+        decoder: The decoder p(x|z).
+        x: Examples `(batch, ...)`.
+    """
+
+    def __init__(self, decoder: Tractable, x: Tensor) -> None:
+        self.decoder, self.x = decoder, x
+
+    def __call__(self, z: Tensor) -> Tensor:
+        if isinstance(self.decoder, LinearDecoder):
+            return self.decoder.log_prob(self.x, z)
+        log_prob: Tensor = self.decoder(z).log_prob(self.x)
+        return log_prob
+
+    def expectation(self, q: td.Distribution) -> Tensor:
+        return self.decoder.expected_log_prob(self.x, q)
+
+    def exactness(self, q: td.Distribution) -> Exactness:
+        return self.decoder.exactness(q)
+
+    def __str__(self) -> str:
+        """The decoder's name and options, for messages."""
+        options = self.decoder.extra_repr() if isinstance(self.decoder, nn.Module) else ""
+        return f"{type(self.decoder).__name__}({options})"
+
+
+def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> LogProb:
+    """log p(x|z) as a function of z, for an estimator; a tractable decoder's knows its expectation.
+
+    Args:
+        decoder: From latents to the distribution of x, whose event is one example.
+        x: Examples `(batch, ...)`.
+
+    Example:
+        >>> import torch
+        >>> import silentgrad as sg
+        >>> decoder, q = sg.LinearGaussian(2, 3), td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> sg.Reparameterized()(q, integrand_of(decoder, torch.zeros(5, 3))).shape
+        torch.Size([5])
+    """
+    if is_tractable(decoder):
+        return DecoderIntegrand(decoder, x)
+    return lambda z: decoder(z).log_prob(x)

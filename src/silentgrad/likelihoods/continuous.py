@@ -1,0 +1,115 @@
+"""Likelihoods of real numbers, u their location: Normal, Laplace, Student's t and logistic."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad import distributions
+from silentgrad.errors import DomainError
+from silentgrad.exactness import Exactness
+from silentgrad.likelihoods.base import Needs
+from silentgrad.mathematics.quadrature import expected_abs, expected_log1p_square, expected_softplus
+
+START_SCALE = 1 / 3
+
+
+class LocationScale(nn.Module):
+    """u is the location; the scale is learned, one per output. A family of your own has to add only `forward`.
+
+    Args:
+        event_shape: Shape of one example, or () for one scale that all outputs share.
+    """
+
+    unit_variance = 1.0  # at scale 1
+
+    def __init__(self, event_shape: int | Sequence[int]) -> None:
+        super().__init__()
+        shape = [event_shape] if isinstance(event_shape, int) else list(event_shape)
+        self.log_scale = nn.Parameter(torch.full(shape, math.log(START_SCALE)))
+
+    @property
+    def scale(self) -> Tensor:
+        return self.log_scale.exp()
+
+    def link(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The u at which x has this mean, and its derivative."""
+        return mean, torch.ones_like(mean)
+
+    def start(self, variance: float) -> None:
+        """Starts the scale so that x varies by this much around u."""
+        nn.init.constant_(self.log_scale, math.log(variance / self.unit_variance) / 2)
+
+    def standardised(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of (x - u) / scale."""
+        return (x - mean) / self.scale, variance / self.scale.square()
+
+
+class Normal(LocationScale):
+    """N(u, scale^2)."""
+
+    needs = Needs.MOMENTS
+    exactness = Exactness.EXACT
+
+    def forward(self, u: Tensor) -> td.Normal:
+        return td.Normal(u, self.scale, validate_args=False)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        t, v = self.standardised(x, mean, variance)
+        return -(t.square() + v) / 2 - self.log_scale - math.log(2 * math.pi) / 2
+
+
+class Laplace(LocationScale):
+    """Laplace(u, scale)."""
+
+    exactness = Exactness.EXACT
+    unit_variance = 2.0
+
+    def forward(self, u: Tensor) -> td.Laplace:
+        return td.Laplace(u, self.scale, validate_args=False)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return -expected_abs(*self.standardised(x, mean, variance)) - self.log_scale - math.log(2)
+
+
+class StudentT(LocationScale):
+    """Student's t around u.
+
+    Args:
+        event_shape: Shape of one example.
+        df: Degrees of freedom, fixed.
+    """
+
+    exactness = Exactness.EXACT
+
+    def __init__(self, event_shape: int | Sequence[int], df: float = 4.0) -> None:
+        super().__init__(event_shape)
+        if not df > 0:
+            raise DomainError(f"df has to be positive, got {df}")
+        self.df = df
+        self.unit_variance = df / (df - 2) if df > 2 else 1.0  # there is none for fewer degrees of freedom
+
+    def forward(self, u: Tensor) -> td.StudentT:
+        return td.StudentT(self.df, u, self.scale, validate_args=False)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        df = self.df
+        t, v = self.standardised(x, mean, variance)
+        log_norm = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
+        return log_norm - self.log_scale - (df + 1) / 2 * expected_log1p_square(t / math.sqrt(df), v / df)
+
+
+class Logistic(LocationScale):
+    """The logistic distribution around u."""
+
+    exactness = Exactness.EXACT
+    unit_variance = math.pi**2 / 3
+
+    def forward(self, u: Tensor) -> distributions.Logistic:
+        return distributions.Logistic(u, self.scale, validate_args=False)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        t, v = self.standardised(x, mean, variance)
+        return t - 2 * expected_softplus(t, v) - self.log_scale

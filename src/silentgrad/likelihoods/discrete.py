@@ -1,0 +1,87 @@
+"""Likelihoods of bits, counts and levels."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad import distributions
+from silentgrad.errors import DomainError
+from silentgrad.exactness import Exactness
+from silentgrad.latents.moments import required
+from silentgrad.likelihoods.base import Needs
+from silentgrad.likelihoods.continuous import LocationScale
+from silentgrad.mathematics.quadrature import expected_softplus
+
+
+class Bernoulli(nn.Module):
+    """p(x = 1) = sigmoid(u). Grey values between 0 and 1 are taken as the cross-entropy takes them."""
+
+    exactness = Exactness.EXACT
+
+    def forward(self, u: Tensor) -> td.Bernoulli:
+        return td.Bernoulli(logits=u, validate_args=False)
+
+    def link(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The u at which x has this mean, and its derivative: where a start from data begins."""
+        p = mean.clamp(0.02, 0.98)  # a pixel that is never on should not start beyond recall
+        return p.logit(), 1 / (p * (1 - p))
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        x = required(x, (x >= 0) & (x <= 1), "the Bernoulli likelihood takes x between 0 and 1: scale it first")
+        return x * mean - expected_softplus(mean, variance)
+
+
+class Poisson(nn.Module):
+    """Counts of rate e^u. Closed for every latent with a cumulant generating function: only log E[e^u] is needed."""
+
+    needs = Needs.GENERATING_FUNCTION
+    exactness = Exactness.EXACT
+
+    def forward(self, u: Tensor) -> td.Poisson:
+        return td.Poisson(u.exp(), validate_args=False)
+
+    def link(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The u at which x has this mean, and its derivative."""
+        rate = mean.clamp(min=0.02)
+        return rate.log(), 1 / rate
+
+    def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
+        """E[log p(x|u)] from E[u] and log E[e^u]."""
+        x = required(x, x >= 0, "the Poisson likelihood takes counts: x cannot be negative")
+        return x * mean - log_mass.exp() - torch.lgamma(x + 1)
+
+
+class DiscretisedLogistic(LocationScale):
+    """A logistic variable around u in levels: a probability, not a density, for data that were not dequantised.
+
+    Args:
+        event_shape: Shape of one example.
+        levels: Number of values that x takes, equidistant from 0 to 1: 256 for bytes divided by 255.
+    """
+
+    exactness = Exactness.EXACT
+    unit_variance = math.pi**2 / 3
+
+    def __init__(self, event_shape: int | Sequence[int], levels: int = 256) -> None:
+        super().__init__(event_shape)
+        if levels < 2:
+            raise DomainError(f"expected at least two levels, got {levels}")
+        self.levels = levels
+
+    def forward(self, u: Tensor) -> distributions.DiscretisedLogistic:
+        return distributions.DiscretisedLogistic(u, self.scale, self.levels, validate_args=False)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        level = x * (self.levels - 1)
+        on_level = (level - level.round()).abs() < 1e-3
+        x = required(
+            x,
+            on_level & (x >= 0) & (x <= 1),
+            f"x is not one of {self.levels} equidistant values from 0 to 1; dequantised data take Logistic",
+        )
+        p, v = self(mean), variance / self.scale.square()
+        above, below = p.borders(x)
+        return p.of_level(x, -expected_softplus(-above, v), -expected_softplus(below, v))

@@ -1,0 +1,323 @@
+"""Tractable decoders by what they can do, not by what they inherit; and what estimators and likelihoods declare."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.decoders import is_tractable
+from silentgrad.estimators import Exact, integrand_of, joint_log_prob, per_example, value_with_gradient_of
+from silentgrad.guided import GuidedVAE, evaluate
+from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
+from silentgrad.likelihoods import LocationScale, Needs
+from silentgrad.schedules import constant
+
+SHAPE, LATENTS, VARIANCE = (1, 2, 2), 2, 0.3
+NORMAL = td.Normal(torch.zeros(5, LATENTS), torch.ones(5, LATENTS))
+BITS = td.Bernoulli(torch.full((5, LATENTS), 0.3))
+
+
+class KnownLoadings:
+    """N(L z, variance) with a loading matrix that is known: a decoder that inherits from nothing."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(4)
+        self.loadings = torch.randn(4, LATENTS, generator=generator, dtype=torch.float64)
+
+    def __call__(self, z: Tensor) -> td.Independent:
+        mean = (z @ self.loadings.T).unflatten(-1, SHAPE)
+        return td.Independent(td.Normal(mean, VARIANCE**0.5), 3)
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        residual = x.flatten(1) - q.mean @ self.loadings.T
+        squares = residual.square().sum(-1) + q.variance @ self.loadings.square().sum(0)
+        return -0.5 * (squares / VARIANCE + 4 * math.log(2 * math.pi * VARIANCE))
+
+    def exactness(self, q: td.Distribution) -> sg.Exactness:
+        return sg.Exactness.EXACT
+
+
+def twin(decoder: KnownLoadings) -> sg.LinearGaussian:
+    """The same decoder as a linear one, whose every use is tested elsewhere."""
+    linear = sg.LinearGaussian(LATENTS, SHAPE, variance=VARIANCE).double().requires_grad_(False)
+    linear.mean.weight.copy_(decoder.loadings)
+    nn.init.zeros_(linear.mean.bias)
+    return linear
+
+
+def batches(count: int = 4) -> Tensor:
+    return torch.rand(count, 6, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def vae(decoder: sg.Tractable, family: str, **options: object) -> GuidedVAE:
+    torch.manual_seed(0)
+    encoder = Encoder(mlp_body(SHAPE, LATENTS * (2 if family == "gaussian" else 1), (5,)), family)  # type: ignore[arg-type]
+    return GuidedVAE(encoder, decoder, **options).double()  # type: ignore[arg-type]
+
+
+BOTH = pytest.mark.parametrize("family", ["gaussian", "bernoulli"])
+
+
+@BOTH
+def test_a_decoder_that_inherits_from_nothing_is_trained_and_evaluated(family: str) -> None:
+    own, x = KnownLoadings(), batches()[0]
+    assert is_tractable(own)
+    ends = []
+    for decoder in (own, twin(own)):
+        model = vae(decoder, family)
+        optimizer = torch.optim.Adam(model.encoder.parameters(), lr=0.05)
+        start = evaluate(model, x).elbo
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(x, epoch=1).total.backward()
+            optimizer.step()
+        ends.append(evaluate(model, x).elbo)
+        assert ends[-1] > start + 1
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-9, atol=0)
+
+
+@BOTH
+def test_a_decoder_that_inherits_from_nothing_guides(family: str) -> None:
+    own, x = KnownLoadings(), batches()[0]
+    torch.manual_seed(0)
+    nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, (5,)), SHAPE).double()
+    options = {"nonlinear": nonlinear, "estimator": sg.Reinforce(), "weight": constant(0.7)}
+    models = [vae(decoder, family, **options) for decoder in (own, twin(own))]
+    losses = []
+    for model in models:
+        torch.manual_seed(2)
+        losses.append(model(x, epoch=1))
+    torch.testing.assert_close(losses[0].linear, losses[1].linear)
+    q = models[0].encoder(x)
+    nll = torch.full((len(x),), 5.0, dtype=torch.float64)
+    guided = sg.Guide(own, constant(0.7))(x, q, nll, epoch=1)
+    torch.testing.assert_close(guided, -0.7 * own.expected_log_prob(x, q) + 0.3 * nll)
+
+
+def test_a_decoder_that_inherits_from_nothing_is_measured() -> None:
+    own, x = KnownLoadings(), batches()
+    found, expected = (
+        sg.gradient_variance(vae(d, "bernoulli"), x, 50, [Exact(), sg.DisArm()]) for d in (own, twin(own))
+    )
+    assert found["Exact"].est == 0.0
+    assert found["Exact"].cosine == pytest.approx(1)
+    assert found["DisArm"].est == pytest.approx(expected["DisArm"].est, rel=0.5)
+    bias = sg.gradient_bias(vae(own, "bernoulli"), x[0], [Exact(), sg.StraightThrough()], draws=50)
+    assert bias["Exact"].deviation < 1e-12 < bias["StraightThrough"].deviation
+
+
+# --- exactness
+
+
+class Gumbel(LocationScale):
+    """Without a rule of its own."""
+
+    def forward(self, u: Tensor) -> td.Gumbel:
+        return td.Gumbel(u, self.scale)
+
+
+EXACT, APPROXIMATION = sg.Exactness.EXACT, sg.Exactness.APPROXIMATION
+CLAIMS: dict[str, tuple[Callable[[], sg.LinearDecoder], sg.Exactness, sg.Exactness]] = {  # Gaussian and bits
+    "fixed variance": (lambda: sg.LinearGaussian(LATENTS, 3), EXACT, EXACT),
+    "exponential link": (lambda: sg.LinearPrecisionGaussian(LATENTS, 3, "exp"), EXACT, EXACT),
+    "auto": (lambda: sg.LinearPrecisionGaussian(LATENTS, 3), EXACT, APPROXIMATION),
+    "edgeworth": (lambda: sg.LinearPrecisionGaussian(LATENTS, 3, log_term="edgeworth"), EXACT, APPROXIMATION),
+    "taylor": (lambda: sg.LinearPrecisionGaussian(LATENTS, 3, log_term="taylor"), APPROXIMATION, APPROXIMATION),
+    "Poisson": (lambda: sg.LinearLikelihood(LATENTS, 3, sg.likelihoods.Poisson()), EXACT, EXACT),
+    "Normal": (lambda: sg.LinearLikelihood(LATENTS, 3, sg.likelihoods.Normal(3)), EXACT, EXACT),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_what_a_decoder_claims_and_exact_takes(name: str) -> None:
+    build, gaussian, bits = CLAIMS[name]
+    integrand = integrand_of(build(), torch.zeros(5, 3))
+    for q, claim in ((NORMAL, gaussian), (BITS, bits)):
+        assert isinstance(integrand, sg.TractableIntegrand)
+        assert integrand.exactness(q) is claim
+        if claim is EXACT:
+            assert Exact()(q, integrand).shape == (5,)
+            continue
+        family = type(q).__name__
+        with pytest.raises(sg.IntractableError, match=rf"log_term='{name}'.*approximation for {family}.*allow_approx"):
+            Exact()(q, integrand)
+        assert Exact(allow_approximation=True)(q, integrand).shape == (5,)
+
+
+def test_plain_quadrature_is_an_approximation() -> None:
+    decoder, x = sg.LinearLikelihood(LATENTS, 3, Gumbel(3)), torch.zeros(5, 3)
+    assert decoder.exactness(NORMAL) is APPROXIMATION
+    with pytest.raises(sg.IntractableError, match="LinearLikelihood"):
+        Exact()(NORMAL, integrand_of(decoder, x))
+
+
+def test_a_claim_of_exactness_holds() -> None:
+    """Against enumeration: what claims to be exact is, what claims to be an approximation is not."""
+    torch.manual_seed(3)
+    x = torch.rand(4, 3).double()
+    q = td.Bernoulli(torch.rand(4, 6).double())
+    for link, log_term in (("exp", "auto"), ("linear", "auto"), ("linear", "taylor")):
+        decoder = sg.LinearPrecisionGaussian(6, 3, link, log_term).double()  # type: ignore[arg-type]
+        nn.init.normal_(decoder.precision.weight, std=0.5)
+        integrand = integrand_of(decoder, x)
+        error = (Exact(allow_approximation=True)(q, integrand) - sg.Enumerate()(q, integrand)).abs().max()
+        assert (error < 1e-10) == (decoder.exactness(q) is EXACT)
+
+
+class Below:
+    """A decoder that knows a bound only."""
+
+    def __call__(self, z: Tensor) -> td.Distribution:
+        return td.Independent(td.Normal(z, 1.0), 1)
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return -torch.ones(len(x))
+
+    def exactness(self, q: td.Distribution) -> sg.Exactness:
+        return sg.Exactness.LOWER_BOUND
+
+
+def test_exact_takes_a_lower_bound() -> None:
+    assert (Exact()(NORMAL, integrand_of(Below(), torch.zeros(5, LATENTS))) == -1).all()
+
+
+def test_a_log_term_is_an_argument_and_changes_nothing() -> None:
+    decoder, x = sg.LinearPrecisionGaussian(LATENTS, 3, log_term="taylor"), torch.rand(5, 3)
+    nn.init.normal_(decoder.precision.weight)
+    automatic = sg.LinearPrecisionGaussian(LATENTS, 3)
+    automatic.load_state_dict(decoder.state_dict())
+    assert torch.equal(decoder.expected_log_prob(x, NORMAL, log_term="auto"), automatic.expected_log_prob(x, NORMAL))
+    assert decoder.exactness(NORMAL, log_term="auto") is EXACT
+    assert not torch.equal(decoder.expected_log_prob(x, NORMAL), automatic.expected_log_prob(x, NORMAL))
+    assert decoder.log_term == "taylor"
+
+
+@pytest.mark.parametrize("link", ["linear", "exp"])
+def test_a_guide_refuses_an_approximation_unless_it_is_allowed(link: str) -> None:
+    x, nll = torch.rand(5, 3), torch.full((5,), 3.0)
+    guide = sg.SilentGuide(LATENTS, 3, constant(0.5), link=link)  # type: ignore[arg-type]
+    if link == "exp":
+        assert guide(x, BITS, nll, epoch=1).shape == (5,)
+        return
+    with pytest.raises(sg.IntractableError, match="allow_approximation"):
+        guide(x, BITS, nll, epoch=1)
+    allowed = sg.SilentGuide(LATENTS, 3, constant(0.5), link="linear", allow_approximation=True)
+    assert allowed(x, BITS, nll, epoch=1).shape == (5,)
+
+
+# --- likelihoods that declare what they need
+
+
+class KnownNoise:
+    """N(u, scale^2) with a scale of its own for every output, in a class that inherits from nothing."""
+
+    needs = Needs.MOMENTS
+    exactness = sg.Exactness.EXACT
+    scale = torch.tensor([[0.5, 1.0], [2.0, 0.1]], dtype=torch.float64)
+
+    def __call__(self, u: Tensor) -> td.Normal:
+        return td.Normal(u, self.scale)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return td.Normal(mean, self.scale).log_prob(x) - variance / (2 * self.scale.square())
+
+
+class Waiting:
+    """Waiting times of rate scale e^u, with a scale of its own for every output."""
+
+    needs = Needs.GENERATING_FUNCTION
+    exactness = sg.Exactness.EXACT
+    scale = torch.tensor([[0.5, 1.0], [2.0, 0.1]], dtype=torch.float64)
+
+    def __call__(self, u: Tensor) -> td.Exponential:
+        return td.Exponential(self.scale * u.exp())
+
+    def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
+        return self.scale.log() + mean - x * self.scale * log_mass.exp()
+
+
+def plain(u: Tensor) -> td.Distribution:
+    return td.Exponential(u.exp())
+
+
+@pytest.mark.parametrize("likelihood", [KnownNoise(), Waiting()], ids=lambda value: type(value).__name__)
+def test_a_likelihood_of_ones_own_takes_the_latents_it_declares(likelihood: object) -> None:
+    torch.manual_seed(5)
+    decoder = sg.LinearLikelihood(3, (2, 2), likelihood).double()  # type: ignore[arg-type]
+    x, q = torch.rand(4, 2, 2).double(), td.Bernoulli(torch.rand(4, 3).double())
+    integrand = integrand_of(decoder, x)
+    torch.testing.assert_close(Exact()(q, integrand), sg.Enumerate()(q, integrand), rtol=1e-12, atol=1e-12)
+    normal = td.Normal(torch.rand(4, 3).double(), 0.5)
+    by_quadrature = sg.LinearLikelihood(3, (2, 2), lambda u: likelihood(u)).double()  # type: ignore[operator]
+    by_quadrature.load_state_dict(decoder.state_dict())
+    torch.testing.assert_close(
+        decoder.expected_log_prob(x, normal), by_quadrature.expected_log_prob(x, normal), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_moments_alone_take_a_latent_without_a_generating_function() -> None:
+    decoder = sg.LinearLikelihood(3, (2, 2), KnownNoise()).double()
+    heavy = td.StudentT(torch.full((4, 3), 3.0).double())
+    assert decoder.expected_log_prob(torch.zeros(4, 2, 2).double(), heavy).isfinite().all()
+
+
+def test_a_likelihood_that_declares_nothing_needs_a_gaussian() -> None:
+    decoder = sg.LinearLikelihood(LATENTS, 3, plain)
+    with pytest.raises(sg.IntractableError, match=r"not Gaussian for Bernoulli latents.*`needs`"):
+        decoder.expected_log_prob(torch.ones(5, 3), BITS)
+
+
+# --- estimators with parameters
+
+
+class LearnedBaseline(sg.Estimator):
+    """REINFORCE with a baseline that is learned by least squares."""
+
+    unbiased = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.baseline = nn.Parameter(torch.zeros(()))
+        self.loss: Tensor | None = None
+
+    def forward(self, q: td.Distribution, log_prob: Callable[[Tensor], Tensor]) -> Tensor:
+        z = q.sample()
+        f = per_example(log_prob(z), q)
+        gain = f.detach() - self.baseline
+        self.loss = gain.square().mean()
+        return value_with_gradient_of(f, f + gain.detach() * joint_log_prob(q, z, f.shape))
+
+    def auxiliary_loss(self) -> Tensor | None:
+        loss, self.loss = self.loss, None
+        return loss
+
+
+def test_an_estimator_may_own_parameters_and_a_loss() -> None:
+    """Its baseline descends to the mean log-probability; the decoder's weight does not scale its loss."""
+    x, estimator = batches()[0], LearnedBaseline()
+    model = vae(KnownLoadings(), "bernoulli", linear_estimator=estimator)
+    assert "linear_estimator.baseline" in model.state_dict()
+    torch.manual_seed(0)
+    losses = model(x, epoch=1)
+    assert losses.linear is not None
+    assert losses.total > losses.linear + losses.kld
+    optimizer = torch.optim.SGD([estimator.baseline], 0.1)
+    values = []
+    for _ in range(200):
+        optimizer.zero_grad()
+        losses = model(x, epoch=1)
+        losses.total.backward()
+        optimizer.step()
+        assert losses.linear is not None
+        values.append(-losses.linear.item())
+    assert estimator.baseline.item() == pytest.approx(sum(values) / len(values), rel=0.2)
+    assert sg.gradient_variance(model, batches(), 20, [estimator])["LearnedBaseline"].est > 0
+
+
+def test_an_estimator_takes_a_plain_function_of_z() -> None:
+    q = td.Normal(torch.full((4, 2), 3.0), 1e-6)
+    torch.testing.assert_close(sg.Reparameterized()(q, lambda z: z.sum(-1)), torch.full((4,), 6.0), rtol=1e-4, atol=0)
