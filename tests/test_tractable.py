@@ -13,6 +13,7 @@ from silentgrad.decoders import is_tractable
 from silentgrad.estimators import Exact, integrand_of, joint_log_prob, per_example, value_with_gradient_of
 from silentgrad.guided import GuidedVAE, evaluate
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
+from silentgrad.latents.families import FAMILIES
 from silentgrad.likelihoods import LocationScale, Needs
 from silentgrad.schedules import constant
 
@@ -55,7 +56,8 @@ def batches(count: int = 4) -> Tensor:
 
 def vae(decoder: sg.Tractable, family: str, **options: object) -> GuidedVAE:
     torch.manual_seed(0)
-    encoder = Encoder(mlp_body(SHAPE, LATENTS * (2 if family == "gaussian" else 1), (5,)), family)  # type: ignore[arg-type]
+    latents = FAMILIES[family](LATENTS)
+    encoder = Encoder(mlp_body(SHAPE, latents.numbers, (5,)), latents)
     return GuidedVAE(encoder, decoder, **options).double()  # type: ignore[arg-type]
 
 
