@@ -268,6 +268,17 @@ def test_distant_components_leave_the_bound_tight() -> None:
     torch.testing.assert_close(prior.divergence(q), torch.tensor([math.log(2)], dtype=torch.float64))
 
 
+@EACH
+def test_a_prior_that_was_evaluated_first_trains_and_follows_its_model(name: str) -> None:
+    model, x = vae(small(name)), images()
+    with torch.inference_mode():
+        model(x, epoch=1)
+    model(x, epoch=1).total.backward()
+    model.float()
+    assert model(x.float(), epoch=1).kld.dtype == torch.float32
+    assert not any(key.startswith("prior") for key in model.state_dict())
+
+
 def test_a_mixture_needs_a_component() -> None:
     with pytest.raises(sg.DomainError, match="at least one component, got 0"):
         sg.MixturePrior(FAMILIES["gaussian"](2), 0)
