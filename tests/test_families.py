@@ -80,8 +80,9 @@ def deviation(sample: Tensor, truth: Tensor) -> float:
 # --- families
 
 
-def test_every_module_of_the_folder_is_found() -> None:
-    assert sorted(FAMILIES) == NAMES
+def test_all_families_are_found_by_name() -> None:
+    assert set(NAMES) <= set(FAMILIES)  # other tests add their own
+    assert all(FAMILIES[name].name == name for name in NAMES)
 
 
 @EACH

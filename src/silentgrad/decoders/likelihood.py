@@ -16,6 +16,7 @@ from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
+from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.likelihoods import LocationScale, Normal, Poisson, expected_log_prob
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
@@ -92,8 +93,8 @@ class LinearLikelihood(LinearDecoder):
 
 
 def _not_gaussian(q: td.Distribution) -> str:
-    base = q.base_dist if isinstance(q, td.Independent) else q
+    name = type(base_of(q)).__name__
     return (
-        f"u = Wz + b is not Gaussian for {type(base).__name__} latents, so this likelihood's expectation is not an "
+        f"u = Wz + b is not Gaussian for {name} latents, so this likelihood's expectation is not an "
         "integral over one number: use Gaussian latents, the Normal or the Poisson likelihood, or LinearGaussian"
     )
