@@ -58,6 +58,24 @@ def test_encoders(network: str, latent: str) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("latent", ["categorical", "full-gaussian"])
+def test_encoders_whose_latents_depend_on_each_other(latent: str) -> None:
+    encoder, _, shape = small(network="mlp", latent=latent, estimator="rloo")
+    content = export.to_onnx(encoder, torch.rand(3, *shape), "x")
+    x = torch.rand(7, *shape)
+    found = outputs(content, x=x)
+    with torch.no_grad():
+        numbers = encoder.body(x)
+        q = encoder(x)
+    if latent == "categorical":
+        expected = {"probs": torch.softmax(numbers.unflatten(-1, (LATENTS, 10)), -1)}
+    else:
+        expected = {"mean": numbers[:, :LATENTS], "scale_tril": torch.linalg.cholesky(q.covariance_matrix)}
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value.numpy(), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("network", "linear"),
     [("mlp", None), ("conv", None), ("strided", None), ("mlp", "fixed"), ("mlp", "linear"), ("mlp", "exp")],

@@ -17,6 +17,7 @@ from silentgrad.decoders.projection import project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
 from silentgrad.exactness import Exactness
+from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.likelihoods import LocationScale, Needs, exactness_of, expected_log_prob, needs_of
 from silentgrad.likelihoods.base import Likelihood, from_generating_function
@@ -109,9 +110,9 @@ class LinearLikelihood(LinearDecoder):
 
 
 def _not_gaussian(q: td.Distribution) -> str:
-    base = q.base_dist if isinstance(q, td.Independent) else q
+    name = type(base_of(q)).__name__
     return (
-        f"u = Wz + b is not Gaussian for {type(base).__name__} latents, so this likelihood's expectation is not an "
+        f"u = Wz + b is not Gaussian for {name} latents, so this likelihood's expectation is not an "
         "integral over one number: use Gaussian latents, a likelihood whose `needs` are less, as those of Normal and "
         "Poisson, or LinearGaussian"
     )

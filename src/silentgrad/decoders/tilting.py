@@ -19,6 +19,7 @@ from torch import distributions as td
 from silentgrad.decoders.chunks import map_outputs
 from silentgrad.decoders.projection import project
 from silentgrad.latents.cumulants import cumulants, finite_exp
+from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments
 
 
@@ -36,8 +37,7 @@ def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: n
     if moments.gaussian:
         p = project(moments, mean, u, g)
         return Tilted(p.mean_v, p.mean_v + p.var_v / 2, p.mean_u + p.cov, p.var_u)
-    while isinstance(q, td.Independent):
-        q = q.base_dist
+    q = base_of(q)
     form = _categories(q) if isinstance(q, td.OneHotCategorical) else _independent(q)
     batch, latents = mean.shape[:-1], moments.mean.shape[mean.dim() - 1 :]
 

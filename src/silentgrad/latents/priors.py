@@ -9,6 +9,7 @@ best ones gives
 itself, a lower bound still, and nothing is sampled.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Protocol
 
 import torch
@@ -32,6 +33,12 @@ class Latents(Protocol):
 
     def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
         """The distribution of z that numbers describe."""
+
+    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        """Its arguments."""
+
+    def build(self, arguments: Sequence[Tensor], validate_args: bool | None = None) -> td.Distribution:
+        """The distribution of z with these arguments."""
 
     def marginals(self, q: td.Distribution) -> td.Distribution:
         """Its latents one by one."""
@@ -88,9 +95,17 @@ class StandardPrior(Prior):
     def __init__(self, family: Latents) -> None:
         super().__init__(family)
         self.register_buffer("numbers", torch.zeros(family.numbers), persistent=False)
+        self._kept: tuple[Tensor, tuple[Tensor, ...]] | None = None
 
     def forward(self) -> td.Distribution:
-        return self.family.latent(self.numbers, validate_args=False)
+        return self.family.build(self._arguments(), validate_args=False)
+
+    def _arguments(self) -> tuple[Tensor, ...]:
+        """The distribution's arguments, kept until the module is moved or cast: a step of training is short."""
+        if self._kept is None or self._kept[0] is not self.numbers:
+            with torch.inference_mode(False), torch.no_grad():  # they outlive an evaluation
+                self._kept = self.numbers, self.family.from_numbers(self.numbers)
+        return self._kept[1]
 
 
 class LearnedPrior(Prior):
@@ -155,9 +170,8 @@ def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
     Raises:
         IntractableError: torch knows no formula for the pair.
     """
-    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
     try:
-        return td.kl_divergence(_expanded(q, shape), _expanded(p, shape))
+        return td.kl_divergence(*_broadcast(q, p))
     except NotImplementedError:
         raise IntractableError(
             f"no KL divergence of {type(q).__name__} latents from a prior of {type(p).__name__} is known: register it "
@@ -165,5 +179,11 @@ def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
         ) from None
 
 
-def _expanded(q: td.Distribution, shape: torch.Size) -> td.Distribution:
-    return q if q.batch_shape == shape else q.expand(shape)
+def _broadcast(q: td.Distribution, p: td.Distribution) -> tuple[td.Distribution, td.Distribution]:
+    """Both with one batch shape: some of torch's formulas index by the other's values."""
+    if q.batch_shape == p.batch_shape:
+        return q, p
+    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
+    if q.batch_shape != shape:
+        q = q.expand(shape)
+    return q, p.expand(shape)

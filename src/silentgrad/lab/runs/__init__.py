@@ -1,1 +1,1 @@
-"""The folder of a run: what it holds, read and written."""
+"""Runs: their folders and records, and the evaluation of their models."""

@@ -72,8 +72,11 @@ class Family:
                 f"{self.name} latents of shape {tuple(self.latents)} take {self.numbers} numbers an example, got "
                 f"numbers of shape {tuple(numbers.shape)}"
             )
-        arguments = self.from_numbers(numbers)
-        return independent(self._build(arguments, validate_args), len(self.shape))
+        return self.build(self.from_numbers(numbers), validate_args)
+
+    def build(self, arguments: Sequence[Tensor], validate_args: bool | None = None) -> td.Distribution:
+        """The distribution of z with these arguments; one example's z is its event."""
+        return independent(self._base(arguments, validate_args), len(self.shape))
 
     def parameters(self, q: td.Distribution) -> tuple[Tensor, ...]:
         """The tensors that a latent is made of, inside any number of `Independent`."""
@@ -82,7 +85,7 @@ class Family:
 
     def rebuild(self, q: td.Distribution, parameters: Sequence[Tensor]) -> td.Distribution:
         """The same latent made of other tensors; what belongs together in q still does."""
-        return independent(self._build(parameters, validate_args=False), len(q.event_shape))
+        return independent(self._base(parameters, validate_args=False), len(q.event_shape))
 
     def prior(self) -> Prior:
         """The prior that stands against these latents unless another is chosen."""
@@ -103,7 +106,7 @@ class Family:
             return parts
         return tuple(part.reshape(*numbers.shape[:-1], *self.latents) for part in parts)
 
-    def _build(self, arguments: Sequence[Tensor], validate_args: bool | None) -> td.Distribution:
+    def _base(self, arguments: Sequence[Tensor], validate_args: bool | None) -> td.Distribution:
         named: dict[str, Any] = dict(zip(self.arguments, arguments, strict=True))
         return self.distribution(**named, validate_args=validate_args)
 
