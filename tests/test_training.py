@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from silentgrad.errors import SilentgradError
-from silentgrad.lab.cli.main import COMMANDS, main, with_recipe
+from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Images
 from silentgrad.lab.training import (
     DataConfig,
@@ -240,10 +240,3 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SilentgradError, match="does not fit"):
         load_run(tmp_path / "run", Images(other, other, other, 17, "other"))
     assert read_config(tmp_path / "run")[1].latent_dim == 2
-
-
-def test_recipe_option_is_a_config() -> None:
-    name = names()[0]
-    assert with_recipe(["train", "--recipe", name, "--train.epochs", "1"])[1] == "--config"
-    assert with_recipe(["train", f"--recipe={name}"])[2] == str(recipe_path(name))
-    assert {"train", "evaluate", "reconstruct", "sample", "recipes", "data"} <= set(COMMANDS)

@@ -1,211 +1,98 @@
-"""The commands as functions."""
+"""The list of all commands, without the commands themselves: each is imported when it is called."""
 
-import os
-from dataclasses import asdict
-from pathlib import Path
-
-import torch
-from rich.table import Table
-
-from silentgrad.guided import GuidedVAE
-from silentgrad.guided import evaluate as evaluate_batch
-from silentgrad.lab.cli.console import console, say, verbatim
-from silentgrad.lab.cli.options import require_folder, require_output
-from silentgrad.lab.data import NAMES, dequantise, load
-from silentgrad.lab.data.catalogue import check, describe
-from silentgrad.lab.reports import write_report
-from silentgrad.lab.reports.figures import samples
-from silentgrad.lab.runs.records import write_tensors_atomically
-from silentgrad.lab.training import (
-    DataConfig,
-    ModelConfig,
-    RunError,
-    Settings,
-    TrainConfig,
-    load_run,
-    read_config,
-    train_model,
-)
-from silentgrad.lab.training.config import GROUPS
-from silentgrad.lab.training.folder import first_process, is_finished
-from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
-from silentgrad.lab.training.run import bits_per_dimension, pictures
-
-MOST_SAMPLES = 10_000  # images on one picture
-FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
+from dataclasses import dataclass
 
 
-def train(
-    data: DataConfig = DataConfig(),  # noqa: B008
-    model: ModelConfig = ModelConfig(),  # noqa: B008
-    train: TrainConfig = TrainConfig(),  # noqa: B008
-    folder: Path | None = None,
-    resume: bool = False,
-    quiet: bool = False,
-) -> None:
-    """Trains a VAE and leaves a run's folder with figures, weights, pictures and a report.
-
-    With no options: a Silent-guided VAE on the embedded 8x8 digits, about a minute on two cores.
+@dataclass(frozen=True)
+class Command:
+    """A command.
 
     Args:
-        data: Which images.
-        model: Which model, and how its gradient is estimated.
-        train: How to train.
-        folder: Where the run goes; runs/NAME-NUMBER if absent.
-        resume: Go on from the last finished epoch of the run in --folder, with the settings it was started with.
-        quiet: No progress bar.
+        help: What it does, in the first line of its docstring.
+        module: Its module in this package.
+        function: Its function there.
+        takes_recipe: Whether its options are a run's settings, which a recipe can give.
     """
-    if resume:
-        if folder is None:
-            raise RunError("--resume needs --folder: which run to go on with")
-        data, model, train = _resumed(folder, Settings(data, model, train))
-    folder = folder or next_folder(data.name)
-    require_folder(folder)
-    finished = resume and is_finished(folder)
-    summary = train_model(data, model, train, folder, resume, quiet)
-    if not first_process():
-        return
-    if finished:
-        console.print(f"{folder} is finished: nothing was trained", soft_wrap=True, highlight=False)
-    page = folder / "report.html"
-    if not finished or not page.exists():
-        write_report(folder)
-    limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
-    console.print(
-        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{_bound(train.iwae_samples)}{limit}   MSE {summary['mse']:.3f}   "
-        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {summary['seconds']:.0f} s",
-        soft_wrap=True,
-    )
-    say(f"report: {page}")
+
+    help: str
+    module: str
+    function: str
+    takes_recipe: bool = False
 
 
-def _resumed(folder: Path, given: Settings) -> Settings:
-    """The settings that a run was started with; others than those may not be given."""
-    before = read_config(folder)
-    for group, standard in GROUPS.items():
-        for name, value in asdict(getattr(given, group)).items():
-            if value not in (getattr(standard(), name), getattr(getattr(before, group), name)):
-                raise RunError(f"--resume goes on with the settings of {folder}: leave out --{group}.{name} {value}")
-    return before
-
-
-def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
-    """Measures a finished run on the test images of its own dataset, or of another of the same shape.
+@dataclass(frozen=True)
+class Group:
+    """Commands that share their first word.
 
     Args:
-        run: The run's folder.
-        data: Another dataset's name or path.
-        root: Folder that holds the datasets.
-        samples: Of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
+        help: What they are about.
+        commands: Each by its second word.
     """
-    require("--samples", samples, COUNT)
-    config, _, train_config = read_config(run)
-    images = load(data or config.name, root or config.root)
-    vae = load_run(run, images)
-    torch.manual_seed(train_config.seed)
-    totals = torch.zeros(3, dtype=torch.float64)
-    for batch in images.test.split(500):
-        x = dequantise(batch, images.levels).to(_dtype(vae))
-        result = evaluate_batch(vae, x, samples)
-        totals += torch.stack([result.elbo, result.squared_error, result.kld]).double()
-    elbo, error, kld = (totals / len(images.test)).tolist()
-    bpd = bits_per_dimension(elbo, images)
-    figures = f"MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}"
-    console.print(f"test BPD [bold]{bpd:.4f}[/bold]{_bound(samples)}   {figures}", soft_wrap=True)
+
+    help: str
+    commands: dict[str, Command]
 
 
-def _bound(samples: int) -> str:
-    """What a BPD was computed from, where that is not the ELBO."""
-    return "" if samples == 1 else f" (importance-weighted bound, {samples} samples)"
-
-
-def _dtype(vae: GuidedVAE) -> torch.dtype:
-    return next(vae.parameters()).dtype
-
-
-def reconstruct(run: Path, data: str | None = None, root: Path | None = None, output: Path | None = None) -> None:
-    """Reconstructs test images and draws samples with a finished run; writes the pictures and renews its report.
-
-    Args:
-        run: The run's folder.
-        data: Another dataset's name or path, of the same shape.
-        root: Folder that holds the datasets.
-        output: A .safetensors file for the pictures; the run's own if absent.
-    """
-    config, _, _ = read_config(run)
-    path = output or run / "pictures.safetensors"
-    require_output(path, ".safetensors")
-    images = load(data or config.name, root or config.root)
-    write_tensors_atomically(path, pictures(load_run(run, images), images))
-    if output is None:
-        say(f"report: {write_report(run)}")
-    else:
-        say(f"pictures: {path}")
-
-
-def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
-    """Draws images from a finished run's prior and decoder, as a picture.
-
-    Args:
-        run: The run's folder.
-        count: How many images.
-        seed: Of the draws.
-        output: A .png file; samples.png in the run's folder if absent.
-    """
-    require("--count", count, Range(1, MOST_SAMPLES))
-    require("--seed", seed, SEED)
-    config, model, _ = read_config(run)
-    path = output or run / "samples.png"
-    require_output(path, ".png")
-    vae = load_run(run, load(config.name, config.root))
-    torch.manual_seed(seed)
-    shape = (count, model.latent_dim)
-    z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
-    with torch.no_grad():
-        images = vae.decoder(z.to(_dtype(vae))).mean
-    samples({"samples": images}).savefig(path)
-    say(f"samples: {path}")
-
-
-def data_list(root: Path | None = None) -> None:
-    """Lists the datasets and where they were found.
-
-    Args:
-        root: Folder that holds the datasets.
-    """
-    table = Table("name", "shape", "levels", "files", "found")
-    for row in describe(root):
-        table.add_row(*(verbatim(cell) for cell in row))
-    console.print(table)
-
-
-def data_get(name: str, root: Path | None = None) -> None:
-    """Downloads a dataset, or says which files to put where.
-
-    Args:
-        name: One of the names that data list shows.
-        root: Folder that holds the datasets.
-    """
-    images = load(name, root)
-    say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
-
-
-def data_check(name: str, root: Path | None = None) -> None:
-    """Verifies a dataset's files.
-
-    Args:
-        name: One of the names that data list shows.
-        root: Folder that holds the datasets.
-    """
-    say(check(name, root))
-
-
-def next_folder(name: str) -> Path:
-    """The first of runs/NAME-001, runs/NAME-002, ... that does not exist; a process started by another takes its."""
-    if not first_process():
-        return Path(os.environ[FOLDER_OF_FIRST])
-    stem = name if name in NAMES else Path(name).stem
-    numbers = (Path("runs") / f"{stem}-{number:03}" for number in range(1, 1000))
-    folder = next(folder for folder in numbers if not folder.exists())
-    os.environ[FOLDER_OF_FIRST] = str(folder)
-    return folder
+COMMANDS: dict[str, Command | Group] = {
+    "train": Command(
+        "Trains a VAE and leaves a run's folder with figures, weights, pictures and a report.",
+        "train",
+        "train",
+        takes_recipe=True,
+    ),
+    "evaluate": Command(
+        "Measures a finished run on the test images of its own dataset, or of another of the same shape.",
+        "evaluate",
+        "evaluate",
+    ),
+    "reconstruct": Command(
+        "Reconstructs test images and draws samples with a finished run; writes the pictures and renews its report.",
+        "evaluate",
+        "reconstruct",
+    ),
+    "sample": Command(
+        "Draws images from a finished run's prior and decoder, as a picture.",
+        "evaluate",
+        "sample",
+    ),
+    "variance": Command(
+        "Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.",
+        "measure",
+        "variance",
+    ),
+    "bias": Command(
+        "Measures how far gradients are from the true one, which is found by enumerating Bernoulli latents.",
+        "measure",
+        "bias",
+    ),
+    "reproduce": Command(
+        "Makes the runs behind one of the paper's tables and writes it beside the paper's own figures.",
+        "reproduce",
+        "reproduce",
+    ),
+    "sweep": Command(
+        "Trains every point of a grid, the paper's by default, and writes the best one's recipe.",
+        "sweep",
+        "sweep",
+        takes_recipe=True,
+    ),
+    "compare": Command(
+        "Compares runs: a table of what differs and where they ended, and a page that shows their curves too.",
+        "compare",
+        "compare",
+    ),
+    "export": Command(
+        "Exports a finished run: weights with metadata (safetensors), encoder and decoder (ONNX), each file checked.",
+        "export",
+        "export",
+    ),
+    "recipes": Command("Lists the recipes, what each is, what to expect and how long it takes.", "recipes", "recipes"),
+    "data": Group(
+        "Datasets: which there are, and whether their files are.",
+        {
+            "list": Command("Lists the datasets and where they were found.", "data", "list_all"),
+            "get": Command("Downloads a dataset, or says which files to put where.", "data", "get"),
+            "check": Command("Verifies a dataset's files.", "data", "verify"),
+        },
+    ),
+}

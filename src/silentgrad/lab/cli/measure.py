@@ -11,9 +11,8 @@ from silentgrad.analysis.variance import FEWEST_BATCHES
 from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate, GumbelSoftmax, Reinforce
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.cli.commands import next_folder
 from silentgrad.lab.cli.console import console, say, verbatim
-from silentgrad.lab.cli.options import require_folder, require_output
+from silentgrad.lab.cli.options import next_folder, require_folder, require_output
 from silentgrad.lab.data import load
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
@@ -37,7 +36,7 @@ def variance(
     root: Path | None = None,
     output: Path | None = None,
 ) -> None:
-    """Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper's table.
+    """Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.
 
     Args:
         run: The run's folder.
