@@ -10,8 +10,8 @@ import pytest
 
 import silentgrad
 from silentgrad.lab.cli import parsing
-from silentgrad.lab.cli.commands import COMMANDS, Command, Group
 from silentgrad.lab.cli.main import main
+from silentgrad.lab.cli.table import COMMANDS, Command, Group
 from silentgrad.lab.training import Settings
 from silentgrad.lab.training.recipes import read_recipe, recipe_path
 

@@ -11,6 +11,7 @@ from silentgrad.lab.cli.options import require_output
 from silentgrad.lab.data import dequantise, load
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.figures import samples
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_tensors_atomically
 from silentgrad.lab.training import load_run, read_config
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
@@ -58,7 +59,7 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         output: A .safetensors file for the pictures; the run's own if absent.
     """
     config, _, _ = read_config(run)
-    path = output or run / "pictures.safetensors"
+    path = output or RunFolder(run).pictures
     require_output(path, ".safetensors")
     images = load(data or config.name, root or config.root)
     write_tensors_atomically(path, pictures(load_run(run, images), images))
@@ -80,7 +81,7 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     require("--count", count, Range(1, MOST_SAMPLES))
     require("--seed", seed, SEED)
     config, model, _ = read_config(run)
-    path = output or run / "samples.png"
+    path = output or RunFolder(run).figure("samples")
     require_output(path, ".png")
     vae = load_run(run, load(config.name, config.root))
     torch.manual_seed(seed)

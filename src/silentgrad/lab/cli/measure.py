@@ -14,10 +14,12 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.console import console, say, verbatim
 from silentgrad.lab.cli.options import next_folder, require_folder, require_output
 from silentgrad.lab.data import load
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
 from silentgrad.lab.training.config import EstimatorName
-from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches, write_rows
+from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
 
 LINKS: tuple[Link, ...] = ("linear", "exp")
@@ -55,7 +57,7 @@ def variance(
     require("--draws", draws, Range(2))
     require("--seed", seed, SEED)
     settings = read_config(run)
-    path = output or run / "variance.csv"
+    path = output or RunFolder(run).variance
     require_output(path, ".csv")
     images = load(data or settings.data.name, root or settings.data.root)
     vae, epoch = load_checkpoint(run, checkpoint, images)
@@ -64,7 +66,7 @@ def variance(
     shown = track(chosen, "batches", batches, console=console, transient=True)
     measured = estimators_of(settings.model, estimators, epoch)
     found = gradient_variance(vae, shown, draws, measured, method, epoch=epoch if guided else None, seed=seed)
-    write_rows(path, rows_of(found))
+    write_rows_atomically(path, rows_of(found))
     console.print(variance_table(found))
     say(f"figures, and those of each layer: {path}")
 
@@ -125,8 +127,8 @@ def bias(
     for each in runs:
         with console.status(verbatim(f"enumerating {each}, drawing {draws:,} times")):
             rows += _biases(each, images, draws, seed)
-    path = folder / "bias.csv"
-    write_rows(path, rows)
+    path = RunFolder(folder).bias
+    write_rows_atomically(path, rows)
     console.print(bias_table(rows))
     say(f"figures: {path}")
 

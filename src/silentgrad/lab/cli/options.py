@@ -39,14 +39,18 @@ def require_folder(path: Path, option: str = "--folder") -> None:
             return
 
 
+def stem_of(name: str) -> str:
+    """What a dataset's runs are called: its name, or the last part of its path."""
+    return name if name in NAMES else Path(name).stem
+
+
 def next_folder(name: str) -> Path:
     """The first of runs/NAME-001, runs/NAME-002, ... that does not exist.
 
     Args:
-        name: A dataset's, or a path, whose last part is taken.
+        name: A dataset's name or path.
     """
-    stem = name if name in NAMES else Path(name).stem
     number = 1
-    while (folder := Path("runs") / f"{stem}-{number:03}").exists():
+    while (folder := Path("runs") / f"{stem_of(name)}-{number:03}").exists():
         number += 1
     return folder

@@ -12,7 +12,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser, set_parsing_settings 
 
 import silentgrad
 from silentgrad.errors import SilentgradError
-from silentgrad.lab.cli.commands import COMMANDS, Command, Group
+from silentgrad.lab.cli.table import COMMANDS, Command, Group
 from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.recipes import recipe_file
 

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder
@@ -11,9 +12,10 @@ from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Scale, fixed_cells, learned_cells
 from silentgrad.lab.experiments.pictures import pictures
 from silentgrad.lab.experiments.runner import ExperimentError, run_all
-from silentgrad.lab.experiments.tables import Results, fixed_table, learned_table, write_table
+from silentgrad.lab.experiments.tables import Results, fixed_table, learned_table
 from silentgrad.lab.experiments.variances import variance_table
 from silentgrad.lab.reports.tables import write_pictures, write_tables
+from silentgrad.lab.runs.tables import Pictures, Table, write_record
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.machine import require_machine
 from silentgrad.lab.training.ranges import COUNT, require
@@ -63,13 +65,13 @@ def reproduce(
     command = f"silentgrad reproduce {what} --scale {scale} --seeds {seeds} --datasets [{','.join(datasets)}]"
     for name, make, write in _parts(fixed, learned, datasets, scale, root):
         if what in (name, "all"):
-            page = write(write_table(folder, make(), command))
+            page = write(write_record(folder, replace(make(), command=command)))
             say(f"{name}: {page}")
 
 
 def _parts(
     fixed: Results, learned: Results, datasets: list[str], scale: Scale, root: Path | None
-) -> list[tuple[str, Callable[[], dict[str, Any]], Callable[[Path], Path]]]:
+) -> list[tuple[str, Callable[[], Table | Pictures], Callable[[Path], Path]]]:
     """Name, how it is made from the runs, how it is written, of everything that can be reproduced."""
     tables = [
         ("fixed", lambda: fixed_table(fixed, scale), write_tables),

@@ -8,6 +8,7 @@ from typing import Any
 from silentgrad.lab.cli.console import bound, console, say
 from silentgrad.lab.cli.options import next_folder, require_folder
 from silentgrad.lab.reports import write_report
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.training import RunError, read_config, train_model
 from silentgrad.lab.training.config import GROUPS, Settings
 from silentgrad.lab.training.folder import first_process, is_finished
@@ -35,7 +36,7 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
         return
     if finished:
         console.print(f"{folder} is finished: nothing was trained", soft_wrap=True, highlight=False)
-    page = folder / "report.html"
+    page = RunFolder(folder).report
     if not finished or not page.exists():
         write_report(folder)
     console.print(_figures(summary, settings.train.iwae_samples), soft_wrap=True)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from silentgrad.lab.reports import figures, html
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import Metrics, Run, write_atomically
 
 LAST_EPOCHS = 5
@@ -29,9 +30,9 @@ def write_report(folder: Path) -> Path:
     pictures = []
     for plate in _plates(run):
         png = html.png(plate.figure)
-        write_atomically(folder / f"{plate.name}.png", png)
+        write_atomically(RunFolder(folder).figure(plate.name), png)
         pictures.append(_section(plate, png))
-    page = folder / "report.html"
+    page = RunFolder(folder).report
     write_atomically(page, _page(run, pictures).encode())
     return page
 

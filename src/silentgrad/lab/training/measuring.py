@@ -1,8 +1,6 @@
 """Gradient variance of runs: the batches and estimators to measure it with, and a log of it while training."""
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +16,8 @@ from silentgrad.estimators import Estimator, Exact
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
 from silentgrad.lab.networks import LatentFamily
-from silentgrad.lab.runs.records import write_atomically
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training.build import build_estimator
 from silentgrad.lab.training.config import EstimatorName, ModelConfig
 from silentgrad.lab.training.loop import TrainingPlan, mixed
@@ -77,15 +76,6 @@ def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Writes a CSV file, whole or not at all; the first row names the columns."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
-
-
 class GradientVarianceLog(lightning.Callback):
     """Appends the decomposition of the model's gradient variance to `gradient_variance.csv`, every few epochs.
 
@@ -101,7 +91,7 @@ class GradientVarianceLog(lightning.Callback):
     """
 
     def __init__(self, folder: Path, every: int, batches: int = 20, draws: int = 100) -> None:
-        self.path = folder / "gradient_variance.csv"
+        self.path = RunFolder(folder).variance_log
         self.every, self.batches, self.draws = every, batches, draws
         self.rows: list[Row] = []
 
@@ -114,7 +104,7 @@ class GradientVarianceLog(lightning.Callback):
 
     def on_fit_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if trainer.is_global_zero and self.rows:
-            write_rows(self.path, self.rows)
+            write_rows_atomically(self.path, self.rows)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if not trainer.is_global_zero or not isinstance(plan, TrainingPlan) or plan.epoch % self.every:
@@ -122,7 +112,7 @@ class GradientVarianceLog(lightning.Callback):
         if any(parameter.requires_grad for parameter in plan.model.encoder.parameters()):
             data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
             self.rows += [{"epoch": plan.epoch, **row} for row in rows_of(self._measure(plan, data))]
-            write_rows(self.path, self.rows)
+            write_rows_atomically(self.path, self.rows)
 
     def _measure(self, plan: TrainingPlan, data: ImageData) -> dict[str, Decomposition]:
         model, seed = plan.model, mixed(plan.config.seed, plan.epoch)
