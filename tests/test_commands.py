@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import silentgrad
+from silentgrad import command
 from silentgrad.lab.cli import parsing
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.cli.table import COMMANDS, Command, Group
@@ -29,19 +30,41 @@ def entries() -> Iterator[Command]:
             yield entry
 
 
-def loaded(code: str, *words: str) -> set[str]:
-    """The modules that are loaded after some code has run in a process of its own."""
-    ending = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))"
-    process = subprocess.run([sys.executable, "-c", f"{ending}\n{code}", *words], capture_output=True, text=True)
+STARTS = """
+import sys
+import silentgrad
+print(*sys.modules, file=sys.stderr)
+from silentgrad.command import main
+for words in [["--help"], ["train", "--help"], ["sweep", "--help"]]:
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as stop:
+        assert stop.code == 0
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> list[set[str]]:
+    """The modules of a fresh process after the library was imported, and after the help of commands was shown."""
+    process = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    return set(process.stderr.split())
+    return [set(line.split()) for line in process.stderr.splitlines()]
 
 
-def test_the_library_imports_torch_and_numpy_only() -> None:
-    modules = loaded("import silentgrad")
+def test_the_library_imports_torch_and_numpy_only(loaded: list[set[str]]) -> None:
+    modules = loaded[0]
     assert {"silentgrad", "torch", "numpy"} <= modules
     assert modules.isdisjoint([*LABORATORY, *COMPILER])
     assert not any(name.startswith("silentgrad.lab") for name in modules)
+
+
+def test_help_waits_for_no_trainer(loaded: list[set[str]]) -> None:
+    modules = loaded[1]
+    assert {"silentgrad.lab.cli.train", "silentgrad.lab.cli.sweep"} <= modules
+    heavy = {"lightning", "matplotlib", "optuna", "PIL", "pooch", "safetensors", "sklearn", "sqlalchemy", *COMPILER}
+    assert modules.isdisjoint(heavy)
 
 
 def test_the_core_names_no_other_package() -> None:
@@ -61,20 +84,17 @@ def _packages(path: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["data", "--help"], ["train", "--help"]], ids=" ".join)
-def test_help_waits_for_no_trainer(words: list[str]) -> None:
-    modules = loaded("from silentgrad.command import main; main()", *words)
-    assert "silentgrad.lab.cli.parsing" in modules
-    heavy = {"lightning", "matplotlib", "optuna", "PIL", "pooch", "safetensors", "sklearn", "sqlalchemy", *COMPILER}
-    assert modules.isdisjoint(heavy)
-
-
-@pytest.mark.parametrize("missing", ["jsonargparse", "lightning"])
-def test_without_its_extra_the_command_says_what_to_install(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None\nfrom silentgrad.command import main; main()"
-    process = subprocess.run([sys.executable, "-c", code, "evaluate", "run"], capture_output=True, text=True)
-    assert process.returncode == 1
-    assert process.stderr == f"silentgrad: the command needs {missing}: pip install 'silentgrad[lab]'\n"
+@pytest.mark.parametrize(("missing", "importing"), [("jsonargparse", ["main", "parsing"]), ("rich.table", ["recipes"])])
+def test_without_its_extra_the_command_says_what_to_install(
+    missing: str, importing: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in importing:
+        monkeypatch.delitem(sys.modules, f"silentgrad.lab.cli.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(sys, "argv", ["silentgrad", "recipes"])
+    with pytest.raises(SystemExit, match="1"):
+        command.main()
+    assert capsys.readouterr().err == f"silentgrad: the command needs {missing}: pip install 'silentgrad[lab]'\n"
 
 
 def test_the_list_says_what_the_commands_say() -> None:

@@ -2,11 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.progress import track
 from rich.table import Column, Table
 
-from silentgrad.analysis import Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
+from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
 from silentgrad.analysis.variance import FEWEST_BATCHES
 from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate, GumbelSoftmax, Reinforce
@@ -123,22 +124,40 @@ def bias(
         folder = folder or next_folder("bias")
         require_folder(folder)
         runs = [_trained(folder / link, link, data, latents, epochs, seed) for link in LINKS]
-    rows: list[Row] = []
+    found: list[MeasuredBias] = []
     for each in runs:
         with console.status(verbatim(f"enumerating {each}, drawing {draws:,} times")):
-            rows += _biases(each, images, draws, seed)
+            found += _biases(each, images, draws, seed)
     path = RunFolder(folder).bias
-    write_rows_atomically(path, rows)
-    console.print(bias_table(rows))
+    write_rows_atomically(path, [measured.row() for measured in found])
+    console.print(bias_table(found))
     say(f"figures: {path}")
 
 
-def bias_table(rows: list[Row]) -> Table:
+class MeasuredBias(NamedTuple):
+    """How far a gradient of a run is from the true one.
+
+    Args:
+        link: The run's precision link, or `fixed`.
+        gradient: The estimator, or the closed form.
+        bias: How far it is off.
+    """
+
+    link: str
+    gradient: str
+    bias: Bias
+
+    def row(self) -> Row:
+        """As the file has it."""
+        return {"link": self.link, "gradient": self.gradient, **asdict(self.bias)}
+
+
+def bias_table(found: list[MeasuredBias]) -> Table:
     """Deviations, the smallest first."""
     table = Table("link", "gradient", "deviation", "of which draws", "of the true gradient")
-    for row in sorted(rows, key=lambda row: row["deviation"]):
-        share = f"{100 * row['relative']:.3g} %"
-        table.add_row(row["link"], row["gradient"], f"{row['deviation']:.3g}", f"{row['noise']:.3g}", share)
+    for link, gradient, bias in sorted(found, key=lambda measured: measured.bias.deviation):
+        share = f"{100 * bias.relative:.3g} %"
+        table.add_row(link, gradient, f"{bias.deviation:.3g}", f"{bias.noise:.3g}", share)
     return table
 
 
@@ -150,7 +169,7 @@ def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: i
     return folder
 
 
-def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
+def _biases(run: Path, count: int, draws: int, seed: int) -> list[MeasuredBias]:
     config = read_config(run)
     images = load(config.data.name, config.data.root)
     found = load_run(run, images)
@@ -161,4 +180,4 @@ def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
     silent = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
     sampled = {"REINFORCE": Reinforce(), "Gumbel-Softmax": GumbelSoftmax(config.model.temperature)}
     results = silent | gradient_bias(vae, x, sampled, draws, seed)
-    return [{"link": config.model.linear, "gradient": name, **asdict(value)} for name, value in results.items()]
+    return [MeasuredBias(config.model.linear, name, value) for name, value in results.items()]
