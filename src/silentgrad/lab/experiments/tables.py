@@ -95,7 +95,7 @@ class FixedRow:
         return f"{self.block}: the best is {self.method}, {schedule} the variance schedule; {told}."
 
 
-FIXED_COLUMNS = (
+FIXED_COLUMNS = [
     Column(""),
     Column("method"),
     Column("variance schedule"),
@@ -104,7 +104,7 @@ FIXED_COLUMNS = (
     Column("MSE", 3),
     Column("MSE (paper)", 3),
     Column("seconds", 0),
-)
+]
 
 
 def fixed_table(results: Results, scale: Scale) -> Table:
