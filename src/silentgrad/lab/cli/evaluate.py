@@ -27,7 +27,7 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         run: The run's folder.
         data: Another dataset's name or path.
         root: Folder that holds the datasets.
-        samples: Of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
+        samples: Number of samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
     require("--samples", samples, COUNT)
     config, _, train_config = read_config(run)
@@ -74,8 +74,8 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
 
     Args:
         run: The run's folder.
-        count: How many images.
-        seed: Of the draws.
+        count: Number of images.
+        seed: Seed of the draws.
         output: A .png file; samples.png in the run's folder if absent.
     """
     require("--count", count, Range(1, MOST_SAMPLES))

@@ -44,12 +44,12 @@ def variance(
     Args:
         run: The run's folder.
         checkpoint: Which weights: finished, last, best, the number of a kept epoch, or a file.
-        estimators: Which to compare; if absent, all of the paper's that the latents and the decoder allow.
-        batches: Of training images, of the run's batch size.
-        draws: Of the latent per batch.
-        method: sketch, or every for every draw's gradient, which is slower.
+        estimators: The estimators to compare; if absent, all of the paper's that the latents and the decoder allow.
+        batches: Number of batches of training images, each of the run's batch size.
+        draws: Number of draws of the latent for each batch.
+        method: How to measure: sketch, or every for every draw's gradient, which is slower.
         guided: Measure the guided objective of the checkpoint's epoch, instead of the nonlinear decoder's alone.
-        seed: Of batches and draws.
+        seed: Seed of the batches and of the draws.
         data: Another dataset's name or path, of the same shape.
         root: Folder that holds the datasets.
         output: A .csv file; variance.csv in the run's folder if absent.
@@ -106,11 +106,11 @@ def bias(
     Args:
         run: Folder of a run with few Bernoulli latents and learned precision, to be measured instead.
         data: Which images to train on.
-        latents: How many; the enumeration takes 2 to that power.
-        epochs: Of training before the measurement.
-        images: In the measured batch.
-        draws: Behind the mean gradients of REINFORCE and Gumbel-Softmax.
-        seed: Of training and draws.
+        latents: Number of latents; the enumeration has 2 to that power of terms.
+        epochs: Number of epochs to train before the measurement.
+        images: Number of images in the measured batch.
+        draws: Number of draws behind the mean gradients of REINFORCE and Gumbel-Softmax.
+        seed: Seed of the training and of the draws.
         folder: Where the models and the figures go; runs/bias-NUMBER if absent.
     """
     require("--latents", latents, Range(1, Enumerate().largest))

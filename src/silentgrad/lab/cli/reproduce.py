@@ -41,12 +41,12 @@ def reproduce(
     runs: bpd, kld and mse theirs, fixed and variance theirs.
 
     Args:
-        what: Which table; figures are the reconstructions; all is everything.
+        what: The table to make; figures are the reconstructions; all is everything.
         scale: smoke only shows that it works, cpu is for two processor cores, paper is what the paper did.
-        seeds: How many runs of each kind.
-        datasets: Of the learned-variance tables: mnist, imagenet32, cifar10.
+        seeds: Number of runs of each kind.
+        datasets: The datasets of the learned-variance tables: some of mnist, imagenet32, cifar10.
         folder: Where runs and tables go; reproduce/SCALE if absent.
-        jobs: Runs side by side; one per processor core, or one on an accelerator, if absent.
+        jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
         root: Folder that holds the datasets.
         accelerator: As Lightning names them: auto, cpu, gpu, mps.
     """

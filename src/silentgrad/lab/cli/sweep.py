@@ -32,7 +32,7 @@ def sweep(
         study: The sweep's name; made of the data's and of what is varied if absent.
         storage: The study's database as a URL, such as postgresql+psycopg://user@host/name; an SQLite file in the
             sweep's folder if absent.
-        trials: How many points to train here at most; all that are left if absent.
+        trials: Number of points to train here at most; all that are left if absent.
         folder: Where the trials and the page go; sweeps/STUDY if absent.
         quiet: No progress bars.
     """

@@ -38,7 +38,7 @@ def sweep_and_report(
         grid: The values to try.
         study: The sweep's name; made of the data's and of what is varied if absent.
         storage: The URL of the study's database; a file in the sweep's folder if absent.
-        trials: How many points to train here at most.
+        trials: Number of points to train here at most.
         folder: Where the trials and the page go; sweeps/STUDY if absent.
         quiet: No progress bars.
     """

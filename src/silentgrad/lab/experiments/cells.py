@@ -25,7 +25,7 @@ class Cell(NamedTuple):
         dataset: As the recipes name it.
         latent: Family of the latent.
         method: Estimator, with `-sg` if a linear decoder guides.
-        seed: Of the run.
+        seed: Seed of the run.
         scheduled: Whether a fixed variance is annealed; None if the variance is learned.
         settings: All that the run is told.
     """

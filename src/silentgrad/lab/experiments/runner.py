@@ -36,7 +36,7 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
     Args:
         cells: The runs.
         folder: Each run goes into a folder of its name in here.
-        jobs: How many at a time; each takes its share of the processor's cores.
+        jobs: Number of runs at a time; each takes its share of the processor's cores.
         root: Folder that holds the datasets.
         accelerator: As Lightning names them.
     """

@@ -106,7 +106,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     Args:
         sweep: What to do.
         storage: The database's URL.
-        trials: How many to train here at most.
+        trials: Number of trials to train here at most.
         quiet: No progress bars.
 
     Raises:
