@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from browser import WIDTHS, look, needs_browser
-from silentgrad.lab.cli.compare import with_list_of_runs
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.reports.compare import (
     Reach,
@@ -144,22 +143,6 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path, capsys
     page = (tmp_path / "pages" / "both.html").read_text()
     assert "<b>" not in page
     assert "&lt;b&gt;[red]one" in page
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["compare", "a", "b"], ["compare", '["a", "b"]']),
-        (["compare", "a", "--output", "c", "b"], ["compare", "--output", "c", '["a", "b"]']),
-        (["compare", "--output=c", "a"], ["compare", "--output=c", '["a"]']),
-        (["compare", "[a,b]"], ["compare", "[a,b]"]),
-        (["compare", "--help"], ["compare", "--help"]),
-        (["train", "a", "b"], ["train", "a", "b"]),
-        ([], []),
-    ],
-)
-def test_runs_are_given_one_after_the_other(words: list[str], expected: list[str]) -> None:
-    assert with_list_of_runs(words) == expected
 
 
 @needs_browser

@@ -70,11 +70,11 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, reproducing: "s
 
 
 def test_a_process_killed_while_it_wrote_the_settings_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / ".config.yaml.123").write_text("data:\n  na")
+    (tmp_path / ".config.yaml.123.unfinished").write_text("data:\n  na")
     data, model, train = long_run().settings
     runner._train(Settings(data, model, replace(train, epochs=1)), tmp_path)
     assert runner.finished(tmp_path)
-    assert not (tmp_path / ".config.yaml.123").exists()
+    assert not (tmp_path / ".config.yaml.123.unfinished").exists()
 
 
 @pytest.mark.parametrize("content", ["[" * 10_000, "data: {nonsense: 1}", "- 1", "", "{"])

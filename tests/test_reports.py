@@ -87,6 +87,18 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert issubclass(RecordError, SilentgradError)
 
 
+def test_a_section_of_your_own_is_a_function_of_the_run(run_folder: Path) -> None:
+    def slowest(run: Run) -> str:
+        """The epoch that took longest."""
+        seconds = [second or 0 for second in run.metrics["seconds"]]
+        lengths = [after - before for before, after in zip([0, *seconds], seconds, strict=False)]
+        return html.section("Slowest", html.paragraph(f"Epoch {lengths.index(max(lengths))} <took> longest."))
+
+    page = write_report(run_folder, [slowest]).read_text()
+    assert re.search(r"Slowest</h2>\s*<p>Epoch \d+ &lt;took&gt; longest", page)
+    assert "Slowest" not in write_report(run_folder).read_text()
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.csv"])
 def test_a_folder_that_is_no_run_is_refused(run_folder: Path, name: str) -> None:
     (run_folder / name).unlink()

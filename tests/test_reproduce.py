@@ -12,9 +12,12 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import fixed_cells, learned_cells, recipe_of
-from silentgrad.lab.experiments.runner import FAILURE, run_all
+from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.experiments.tables import Results, fixed_table, learned_table, spread
 from silentgrad.lab.reports.tables import write_tables
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import RecordError
+from silentgrad.lab.runs.tables import Column, Spread, Table, read_table, write_record
 from silentgrad.lab.training.recipes import recipe_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
@@ -55,7 +58,7 @@ def test_the_limit_and_the_papers_figures_stand_in_the_table(everything: Path) -
     limits = [row for row in record["rows"] if str(row[1]).startswith("limit")]
     run = json.loads((everything / "mnist-fixed-gaussian-silent-seed0" / "summary.json").read_text())
     assert [row[3] for row in limits] == [run["limit_bpd"]]
-    assert record["rows"][0][3] == {"mean": run["bpd"], "seeds": 1}
+    assert record["rows"][0][3] == {"mean": run["bpd"], "std": None, "seeds": 1}
     assert record["rows"][0][4] == paper.FIXED["gaussian", "silent"][0]
 
 
@@ -96,13 +99,13 @@ def test_means_deviations_and_verdicts(tmp_path: Path) -> None:
     made_up(tmp_path, results, {"reparameterized": [4.0, 4.2, 4.4], "reparameterized-sg": [3.0, 3.1, 3.5],
                                 "gumbel-softmax": [1.0, 1.0, 1.0], "gumbel-softmax-sg": [2.0, 2.0, 2.0]})  # fmt: skip
     table = learned_table("bpd", results, ["mnist"], "cpu")
-    row = next(row for row in table["rows"] if row[2] == "Reparameterization")
-    assert row[3]["mean"] == pytest.approx(4.2)
-    assert row[4]["std"] == pytest.approx(statistics.stdev([3.0, 3.1, 3.5]))
+    row = next(row for row in table.rows if row[2] == "Reparameterization")
+    assert row[3].mean == pytest.approx(4.2)
+    assert row[4].std == pytest.approx(statistics.stdev([3.0, 3.1, 3.5]))
     assert row[7] == "yes"
-    assert "MNIST, Continuous, Reparameterization: SG lowers BPD by 1.000, as in the paper." in table["verdicts"]
-    assert "MNIST, Discrete, Gumbel-Softmax: SG raises BPD by 1.000, unlike in the paper." in table["verdicts"]
-    assert any("epochs 20 instead of 200" in note for note in table["notes"])
+    assert "MNIST, Continuous, Reparameterization: SG lowers BPD by 1.000, as in the paper." in table.verdicts
+    assert "MNIST, Discrete, Gumbel-Softmax: SG raises BPD by 1.000, unlike in the paper." in table.verdicts
+    assert any("epochs 20 instead of 200" in note for note in table.notes)
 
 
 def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
@@ -110,31 +113,39 @@ def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
     made_up(tmp_path, results, {"silent": [6.9, 6.9], "gumbel-softmax": [7.0, 7.0], "reinforce": [7.1, 7.1]})
     diverged = tmp_path / results.where(method="silent", scheduled=False)[1].name
     (diverged / "summary.json").unlink()
-    (diverged / FAILURE).write_text('{"message": "the loss became nan"}')
+    RunFolder(diverged).failure.write_text('{"message": "the loss became nan"}')
     gaussian = Results(tmp_path, [cell for cell in fixed_cells("cpu", 2) if cell.latent == "gaussian"])
     made_up(tmp_path, gaussian, {"silent": [6.8, 6.8], "reparameterized": [6.7, 6.7]})
     first = tmp_path / gaussian.cells[0].name
     (first / "summary.json").unlink()
-    (first / FAILURE).write_text('{"message": "the loss became nan"}')
+    RunFolder(first).failure.write_text('{"message": "the loss became nan"}')
     table = fixed_table(Results(tmp_path, [*gaussian.cells, *results.cells]), "cpu")
-    row = next(row for row in table["rows"] if row[:3] == ["Discrete", "Silent Gradients", "no"])
+    row = next(row for row in table.rows if row[:3] == ["Discrete", "Silent Gradients", "no"])
     assert row[3] == "diverged (1 of 2)"
-    assert table["verdicts"][0].startswith("Continuous: the best is Reparameterization")
-    assert "unlike in the paper" in table["verdicts"][0]
+    assert table.verdicts[0].startswith("Continuous: the best is Reparameterization")
+    assert "unlike in the paper" in table.verdicts[0]
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
-    assert spread([3.0]) == {"mean": 3.0, "seeds": 1}
+    assert spread([3.0]) == Spread(3.0, None, 1)
     assert spread([]) is None
-    record = tmp_path / "t.json"
-    record.write_text(json.dumps({"title": "A & B", "command": "c", "columns": ["", "x"], "best": [0], "notes": [],
-                                  "rows": [["<i>", {"mean": 1.25, "std": 0.5, "seeds": 3}]], "verdicts": [],
-                                  "digits": {"x": 1}, "curves": {}}))  # fmt: skip
+    rows = [["<i>", Spread(1.25, 0.5, 3)]]
+    record = write_record(tmp_path, Table("t", "A & B", [Column(""), Column("x", 1)], rows, best=[0], command="c"))
     page = write_tables(record).read_text()
     assert "&lt;i&gt;" in page
     assert "1.2 ± 0.5" in page
     assert r"\textbf{1.2 $\pm$ 0.5}" in (tmp_path / "t.tex").read_text()
     assert (tmp_path / "t.csv").read_text().splitlines()[1] == "<i>,1.25,0.5,3"
+
+
+def test_a_record_that_is_no_table_is_named(tmp_path: Path) -> None:
+    table = Table("t", "A", [Column("x")], [[1.0], [Spread(1.0, None, 1)]], curves={"a": "run"})
+    path = write_record(tmp_path, table)
+    assert read_table(path) == table
+    for content in ("{}", '{"columns": 1}', '{"columns": [], "rows": [], "nonsense": 1}'):
+        path.write_text(content)
+        with pytest.raises(RecordError, match=r"t\.json: it holds no table"):
+            read_table(path)
 
 
 @pytest.mark.parametrize("scale", ["cpu", "paper"])

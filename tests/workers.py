@@ -12,7 +12,7 @@ import lightning
 
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments.sweep import Sweep, run_sweep
-from silentgrad.lab.reports.sweep import points_done, read_sweep
+from silentgrad.lab.runs.trials import read_sweep
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
 
 AROUND = Settings(
@@ -71,7 +71,7 @@ def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = Fal
     together.wait()
     while True:
         list(run_sweep(sweep, url, quiet=True))
-        if points_done(read_sweep(sweep.folder)) == sweep.size:
+        if read_sweep(sweep.folder).points_done() == sweep.size:
             return
         time.sleep(0.2)  # a process that died is believed to live
 

@@ -10,11 +10,9 @@ the child kills itself at a chosen count: before the operation or, if that write
 
 import argparse
 import builtins
-import csv
 import gc
 import io
 import itertools
-import json
 import os
 import random
 import shutil
@@ -34,6 +32,8 @@ import numpy as np
 import torch
 
 from silentgrad.lab.reports import write_report
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import Metrics, read_json, read_metrics
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, run, train_model
 from silentgrad.lab.training.measuring import GradientVarianceLog
 
@@ -207,7 +207,7 @@ class Workshop:
             ModelConfig(latent_dim=2, hidden=[8], linear="none"),
             TrainConfig(epochs=EPOCHS, lr=0.4, seed=2, accelerator="cpu", keep=[2], variance_every=2),
             folder,
-            resume=(folder / "config.yaml").exists(),
+            resume=RunFolder(folder).config.exists(),
             quiet=True,
         )
         if self.report:
@@ -220,28 +220,31 @@ def differences(whole: Path, other: Path) -> list[str]:
     """In what a run differs from another, but for the time it took."""
     names, others = (sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) for folder in (whole, other))
     found = [] if names == others else [f"files {set(names) ^ set(others)}"]
-    for name in ("model.safetensors", "pictures.safetensors", "epochs/2.safetensors", "gradient_variance.csv"):
-        if not (other / name).exists() or (whole / name).read_bytes() != (other / name).read_bytes():
-            found.append(f"{name} differs")
+    for one, two in zip(_files(RunFolder(whole)), _files(RunFolder(other)), strict=True):
+        if not two.exists() or one.read_bytes() != two.read_bytes():
+            found.append(f"{one.relative_to(whole)} differs")
     if _summary(whole) != _summary(other):
         found.append(f"summary {_summary(other)} instead of {_summary(whole)}")
-    if _rows(whole) != _rows(other):
-        found.append(f"metrics of {len(_rows(other))} epochs differ")
+    if _metrics(whole) != _metrics(other):
+        found.append(f"metrics of {len(_metrics(other)['epoch'])} epochs differ")
     return found
 
 
+def _files(run: RunFolder) -> list[Path]:
+    """The files that are the same to the bit."""
+    return [run.weights, run.pictures, run.kept(2), run.variance_log]
+
+
 def _summary(folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    summary = read_json(RunFolder(folder).summary)
     summary.pop("seconds")
     return summary
 
 
-def _rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        row.pop("seconds")
-    return rows
+def _metrics(folder: Path) -> Metrics:
+    metrics = read_metrics(RunFolder(folder).metrics)
+    metrics.pop("seconds")
+    return metrics
 
 
 def _fork(action: Callable[[], None]) -> int:

@@ -17,6 +17,8 @@ import yaml
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import read_json
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "src" / "silentgrad" / "lab" / "recipes"
@@ -84,9 +86,9 @@ def measure(folder: Path) -> None:
     measured = json.loads(MEASURED.read_text())
     runs: dict[str, list[dict]] = {}
     for cell in [*fixed_cells("cpu", 9), *learned_cells("cpu", list(paper.DATASETS), 9)]:
-        path = folder / cell.name / "summary.json"
+        path = RunFolder(folder / cell.name).summary
         if path.exists() and _as_its_recipe(cell):
-            runs.setdefault(recipe_of(cell, "cpu"), []).append(json.loads(path.read_text()))
+            runs.setdefault(recipe_of(cell, "cpu"), []).append(read_json(path))
     for name, summaries in runs.items():
         bpd = [summary["bpd"] for summary in summaries]
         spread = f" ± {statistics.stdev(bpd):.3f} over {len(bpd)} seeds" if len(bpd) > 1 else " (seed 0)"

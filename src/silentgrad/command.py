@@ -6,10 +6,11 @@ import sys
 def main() -> None:
     """Runs the laboratory's command line."""
     try:
-        from silentgrad.lab.cli import main as laboratory
+        from silentgrad.lab.cli.main import main as laboratory
+
+        laboratory()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("silentgrad"):
             raise
         print(f"silentgrad: the command needs {error.name}: pip install 'silentgrad[lab]'", file=sys.stderr)
         raise SystemExit(1) from None
-    laboratory()

@@ -14,3 +14,10 @@ def say(line: str) -> None:
 def verbatim(text: object) -> Text:
     """A cell of a table, or another part of what rich lays out."""
     return Text(str(text))
+
+
+def bound(samples: int) -> str:
+    """What a BPD was computed from, where that is not the ELBO."""
+    if samples == 1:
+        return ""
+    return f" (importance-weighted bound, {samples} samples)"

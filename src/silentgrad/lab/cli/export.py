@@ -4,6 +4,7 @@ from pathlib import Path
 
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder
+from silentgrad.lab.runs.folder import ExportFolder, RunFolder
 from silentgrad.lab.training.export import export_run
 
 
@@ -14,9 +15,11 @@ def export(run: Path, folder: Path | None = None) -> None:
         run: The run's folder.
         folder: Where the files go; the folder export in the run's if absent.
     """
-    output = folder or run / "export"
+    output = folder or RunFolder(run).export
     require_folder(output)
     differences = export_run(run, output)
     for name, difference in differences.items():
         say(f"{name}: ONNX Runtime differs from torch by at most {difference:.1e} of the largest value")
-    say(f"files: {output}/model.safetensors, encoder.onnx, decoder.onnx")
+    files = ExportFolder(output)
+    names = [files.weights.name, *(files.network(name).name for name in differences)]
+    say(f"files: {output}/{', '.join(names)}")

@@ -2,22 +2,24 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.progress import track
 from rich.table import Column, Table
 
-from silentgrad.analysis import Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
+from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
 from silentgrad.analysis.variance import FEWEST_BATCHES
 from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate, GumbelSoftmax, Reinforce
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.cli.commands import next_folder
 from silentgrad.lab.cli.console import console, say, verbatim
-from silentgrad.lab.cli.options import require_folder, require_output
+from silentgrad.lab.cli.options import next_folder, require_folder, require_output
 from silentgrad.lab.data import load
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
-from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches, write_rows
+from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
 from silentgrad.lab.training.suitable import EstimatorName, family_named
 
@@ -37,17 +39,17 @@ def variance(
     root: Path | None = None,
     output: Path | None = None,
 ) -> None:
-    """Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper's table.
+    """Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.
 
     Args:
         run: The run's folder.
         checkpoint: Which weights: finished, last, best, the number of a kept epoch, or a file.
-        estimators: Which to compare; if absent, all of the paper's that the latents and the decoder allow.
-        batches: Of training images, of the run's batch size.
-        draws: Of the latent per batch.
-        method: sketch, or every for every draw's gradient, which is slower.
+        estimators: The estimators to compare; if absent, all of the paper's that the latents and the decoder allow.
+        batches: Number of batches of training images, each of the run's batch size.
+        draws: Number of draws of the latent for each batch.
+        method: How to measure: sketch, or every for every draw's gradient, which is slower.
         guided: Measure the guided objective of the checkpoint's epoch, instead of the nonlinear decoder's alone.
-        seed: Of batches and draws.
+        seed: Seed of the batches and of the draws.
         data: Another dataset's name or path, of the same shape.
         root: Folder that holds the datasets.
         output: A .csv file; variance.csv in the run's folder if absent.
@@ -56,7 +58,7 @@ def variance(
     require("--draws", draws, Range(2))
     require("--seed", seed, SEED)
     settings = read_config(run)
-    path = output or run / "variance.csv"
+    path = output or RunFolder(run).variance
     require_output(path, ".csv")
     images = load(data or settings.data.name, root or settings.data.root)
     vae, epoch = load_checkpoint(run, checkpoint, images)
@@ -65,7 +67,7 @@ def variance(
     shown = track(chosen, "batches", batches, console=console, transient=True)
     measured = estimators_of(settings.model, estimators, epoch)
     found = gradient_variance(vae, shown, draws, measured, method, epoch=epoch if guided else None, seed=seed)
-    write_rows(path, rows_of(found))
+    write_rows_atomically(path, rows_of(found))
     console.print(variance_table(found))
     say(f"figures, and those of each layer: {path}")
 
@@ -104,11 +106,11 @@ def bias(
     Args:
         run: Folder of a run with few Bernoulli latents and learned precision, to be measured instead.
         data: Which images to train on.
-        latents: How many; the enumeration takes 2 to that power.
-        epochs: Of training before the measurement.
-        images: In the measured batch.
-        draws: Behind the mean gradients of REINFORCE and Gumbel-Softmax.
-        seed: Of training and draws.
+        latents: Number of latents; the enumeration has 2 to that power of terms.
+        epochs: Number of epochs to train before the measurement.
+        images: Number of images in the measured batch.
+        draws: Number of draws behind the mean gradients of REINFORCE and Gumbel-Softmax.
+        seed: Seed of the training and of the draws.
         folder: Where the models and the figures go; runs/bias-NUMBER if absent.
     """
     require("--latents", latents, Range(1, Enumerate().largest))
@@ -122,22 +124,40 @@ def bias(
         folder = folder or next_folder("bias")
         require_folder(folder)
         runs = [_trained(folder / link, link, data, latents, epochs, seed) for link in LINKS]
-    rows: list[Row] = []
+    found: list[MeasuredBias] = []
     for each in runs:
         with console.status(verbatim(f"enumerating {each}, drawing {draws:,} times")):
-            rows += _biases(each, images, draws, seed)
-    path = folder / "bias.csv"
-    write_rows(path, rows)
-    console.print(bias_table(rows))
+            found += _biases(each, images, draws, seed)
+    path = RunFolder(folder).bias
+    write_rows_atomically(path, [measured.row() for measured in found])
+    console.print(bias_table(found))
     say(f"figures: {path}")
 
 
-def bias_table(rows: list[Row]) -> Table:
+class MeasuredBias(NamedTuple):
+    """How far a gradient of a run is from the true one.
+
+    Args:
+        link: The run's precision link, or `fixed`.
+        gradient: The estimator, or the closed form.
+        bias: How far it is off.
+    """
+
+    link: str
+    gradient: str
+    bias: Bias
+
+    def row(self) -> Row:
+        """As the file has it."""
+        return {"link": self.link, "gradient": self.gradient, **asdict(self.bias)}
+
+
+def bias_table(found: list[MeasuredBias]) -> Table:
     """Deviations, the smallest first."""
     table = Table("link", "gradient", "deviation", "of which draws", "of the true gradient")
-    for row in sorted(rows, key=lambda row: row["deviation"]):
-        share = f"{100 * row['relative']:.3g} %"
-        table.add_row(row["link"], row["gradient"], f"{row['deviation']:.3g}", f"{row['noise']:.3g}", share)
+    for link, gradient, bias in sorted(found, key=lambda measured: measured.bias.deviation):
+        share = f"{100 * bias.relative:.3g} %"
+        table.add_row(link, gradient, f"{bias.deviation:.3g}", f"{bias.noise:.3g}", share)
     return table
 
 
@@ -149,7 +169,7 @@ def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: i
     return folder
 
 
-def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
+def _biases(run: Path, count: int, draws: int, seed: int) -> list[MeasuredBias]:
     config = read_config(run)
     images = load(config.data.name, config.data.root)
     found = load_run(run, images)
@@ -160,4 +180,4 @@ def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
     silent = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
     sampled = {"REINFORCE": Reinforce(), "Gumbel-Softmax": GumbelSoftmax(config.model.temperature)}
     results = silent | gradient_bias(vae, x, sampled, draws, seed)
-    return [{"link": config.model.linear, "gradient": name, **asdict(value)} for name, value in results.items()]
+    return [MeasuredBias(config.model.linear, name, value) for name, value in results.items()]

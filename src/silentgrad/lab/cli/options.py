@@ -1,7 +1,8 @@
-"""Checks of what commands are told, before they begin to compute."""
+"""Checks of what commands are told, before they begin to compute, and the folders of those that are told none."""
 
 from pathlib import Path
 
+from silentgrad.lab.data.catalogue import NAMES
 from silentgrad.lab.training.ranges import ConfigError
 
 
@@ -36,3 +37,20 @@ def require_folder(path: Path, option: str = "--folder") -> None:
             if not place.is_dir():
                 raise ConfigError(f"{option} {path}: {place} is a file, not a folder")
             return
+
+
+def stem_of(name: str) -> str:
+    """What a dataset's runs are called: its name, or the last part of its path."""
+    return name if name in NAMES else Path(name).stem
+
+
+def next_folder(name: str) -> Path:
+    """The first of runs/NAME-001, runs/NAME-002, ... that does not exist.
+
+    Args:
+        name: A dataset's name or path.
+    """
+    number = 1
+    while (folder := Path("runs") / f"{stem_of(name)}-{number:03}").exists():
+        number += 1
+    return folder

@@ -25,7 +25,7 @@ class Cell(NamedTuple):
         dataset: As the recipes name it.
         latent: Family of the latent.
         method: Estimator, with `-sg` if a linear decoder guides.
-        seed: Of the run.
+        seed: Seed of the run.
         scheduled: Whether a fixed variance is annealed; None if the variance is learned.
         settings: All that the run is told.
     """
@@ -40,8 +40,12 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """The name of the run's folder."""
-        kind = {None: "", True: "-fixed-scheduled", False: "-fixed"}[self.scheduled]
-        return f"{self.dataset}{kind}-{self.latent}-{self.method}-seed{self.seed}"
+        kind = self.dataset
+        if self.scheduled is not None:
+            kind += "-fixed"
+        if self.scheduled:
+            kind += "-scheduled"
+        return f"{kind}-{self.latent}-{self.method}-seed{self.seed}"
 
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:

@@ -20,6 +20,7 @@ METHODS = {
     "gumbel-softmax": "Gumbel-Softmax",
     "reinforce": "REINFORCE",
 }
+SEEDS = 3  # behind each mean of the paper that has a deviation
 BLOCKS = {"gaussian": "Continuous", "bernoulli": "Discrete"}
 
 # latent, method -> BPD, MSE: a linear decoder with fixed variance on MNIST

@@ -1,36 +1,33 @@
 """Which runs stand above each other in the paper's figures of reconstructions."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.tables import Results
+from silentgrad.lab.experiments.tables import GUIDED, Results
+from silentgrad.lab.runs.tables import PictureGroup, Pictures
 
 
-def pictures(fixed: Results, learned: Results, datasets: Iterable[str]) -> dict[str, Any]:
-    """The record of the figures: fixed variance, then each dataset with learned variance."""
-    groups = [
-        _group(
-            "figure-fixed", "Fixed variance, MNIST", "Test images and their reconstructed means.", fixed, _fixed(fixed)
-        )
-    ]
-    for dataset in datasets:
-        cells = [cell for cell in learned.where(dataset=dataset, seed=0) if cell.method.endswith("-sg")]
-        caption = "Test images, reconstructed means, and learned standard deviations (normalised)."
-        groups.append(
-            _group(f"figure-{dataset}", f"Learned variance, {paper.DATASETS[dataset]}", caption, learned, cells)
-        )
-    return {"name": "figures", "title": "Reconstructions", "groups": groups}
+def pictures(fixed: Results, learned: Results, datasets: Iterable[str]) -> Pictures:
+    """The figures: fixed variance, then each dataset with learned variance."""
+    groups = [_fixed_group(fixed), *(_learned_group(learned, dataset) for dataset in datasets)]
+    return Pictures("figures", "Reconstructions", groups)
 
 
-def _fixed(results: Results) -> list[Cell]:
+def _fixed_group(results: Results) -> PictureGroup:
     """Bernoulli latents with the schedule, without which the exact gradient saturates them."""
-    return [cell for cell in results.where(seed=0) if cell.scheduled == (cell.latent == "bernoulli")]
+    cells = [cell for cell in results.where(seed=0) if cell.scheduled == (cell.latent == "bernoulli")]
+    caption = "Test images and their reconstructed means."
+    return PictureGroup("figure-fixed", "Fixed variance, MNIST", caption, _labelled(results, cells))
 
 
-def _group(name: str, title: str, caption: str, results: Results, cells: Iterable[Cell]) -> dict[str, Any]:
-    finished = results.first_seeds()
+def _learned_group(results: Results, dataset: str) -> PictureGroup:
+    cells = [cell for cell in results.where(dataset=dataset, seed=0) if cell.method.endswith(GUIDED)]
+    title = f"Learned variance, {paper.DATASETS[dataset]}"
+    caption = "Test images, reconstructed means, and learned standard deviations (normalised)."
+    return PictureGroup(f"figure-{dataset}", title, caption, _labelled(results, cells))
+
+
+def _labelled(results: Results, cells: Iterable[Cell]) -> dict[str, str]:
     chosen = {cell.name for cell in cells}
-    runs = {label: run for label, run in finished.items() if run in chosen}
-    return {"name": name, "title": title, "caption": caption, "runs": runs}
+    return {label: name for label, name in results.first_seeds().items() if name in chosen}

@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.experiments.cells import Cell, same_experiment
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_json_atomically
 from silentgrad.lab.training import DivergedError, Settings, read_config, train_model
 
 POLL_SECONDS = 0.5
-FAILURE = "failure.json"
 
 
 class ExperimentError(SilentgradError):
@@ -36,7 +36,7 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
     Args:
         cells: The runs.
         folder: Each run goes into a folder of its name in here.
-        jobs: How many at a time; each takes its share of the processor's cores.
+        jobs: Number of runs at a time; each takes its share of the processor's cores.
         root: Folder that holds the datasets.
         accelerator: As Lightning names them.
     """
@@ -68,11 +68,12 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
 
 def finished(folder: Path) -> bool:
     """Whether a run has come to its end, be it that it diverged."""
-    return (folder / "summary.json").exists() or (folder / FAILURE).exists()
+    run = RunFolder(folder)
+    return run.summary.exists() or run.failure.exists()
 
 
 def _require_same_settings(cell: Cell, folder: Path) -> None:
-    path = folder / "config.yaml"
+    path = RunFolder(folder).config
     if not path.exists():
         return
     try:
@@ -94,17 +95,14 @@ def _train(settings: Settings, folder: Path) -> None:
     try:
         start_or_resume(settings, folder, quiet=True)
     except DivergedError as error:
-        write_json_atomically(folder / FAILURE, {"message": str(error)})
+        write_json_atomically(RunFolder(folder).failure, {"message": str(error)})
 
 
 def start_or_resume(
     settings: Settings, folder: Path, quiet: bool, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
     """Trains a run from its start, or goes on with what an earlier process left of it; returns the summary."""
-    begun = (folder / "config.yaml").exists()
-    if not begun:
-        for unfinished in folder.glob(".config.yaml.*"):  # of a process that was killed while it wrote
-            unfinished.unlink()
+    begun = RunFolder(folder).config.exists()
     return train_model(*settings, folder, begun, quiet, callbacks)
 
 
@@ -147,5 +145,5 @@ def _progress() -> Progress:
 
 
 def _epochs(folder: Path) -> int:
-    path = folder / "metrics.csv"
+    path = RunFolder(folder).metrics
     return len(path.read_text().splitlines()) - 1 if path.exists() else 0

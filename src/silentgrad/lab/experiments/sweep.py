@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +26,22 @@ from optuna.pruners import MedianPruner
 from optuna.trial import FrozenTrial, TrialState
 
 from silentgrad.lab.data import load
+from silentgrad.lab.experiments.grid import Grid
 from silentgrad.lab.experiments.runner import start_or_resume
 from silentgrad.lab.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left
-from silentgrad.lab.runs.records import Run, write_atomically, write_json_atomically
+from silentgrad.lab.runs.folder import SweepFolder
+from silentgrad.lab.runs.records import Run, write_atomically
+from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep
 from silentgrad.lab.training import DivergedError, Settings, build_model
 
 TRIALS_BEFORE_PRUNING = 3
 OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
 
 Point = dict[str, Any]
-Record = dict[str, Any]
 
 
 class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
     """Other processes took the last points in the meantime."""
-
-
-@dataclass
-class Grid:
-    """The values to try: the paper's, unless others are given.
-
-    Args:
-        lr: Learning rates.
-        annealing_rate: By which w_lin falls every epoch.
-        cutoff: Epochs at which the encoder is frozen.
-    """
-
-    lr: list[float] = field(default_factory=lambda: [1e-4, 5e-4, 1e-5, 5e-5])
-    annealing_rate: list[float] = field(default_factory=lambda: [1e-2, 5e-2, 1e-3, 5e-3])
-    cutoff: list[int] = field(default_factory=lambda: [50, 80, 100, 150, 200])
 
 
 @dataclass(frozen=True)
@@ -78,7 +65,7 @@ class Sweep:
         rest = {name: value for name, value in point.items() if name != "lr"}
         return Settings(data, dataclasses.replace(model, **rest), dataclasses.replace(train, **rate))
 
-    def common(self) -> Record:
+    def common(self) -> dict[str, dict[str, Any]]:
         """What all trials have in common, as JSON holds it."""
         groups = yaml.safe_load(self.around.as_yaml()) | {"space": self.space}
         return {name: {k: v for k, v in group.items() if k not in OF_THE_MACHINE} for name, group in groups.items()}
@@ -111,7 +98,7 @@ def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, lis
     return space
 
 
-def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Record]:
+def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Trial]:
     """Trains one point of the grid after the other until none is left, and gives the record of each when it is done.
 
     After each, `trials.json` and the best trial's recipe, `best.yaml`, are renewed in the sweep's folder.
@@ -119,7 +106,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     Args:
         sweep: What to do.
         storage: The database's URL.
-        trials: How many to train here at most.
+        trials: Number of trials to train here at most.
         quiet: No progress bars.
 
     Raises:
@@ -136,10 +123,10 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
         while (trials is None or done < trials) and points_left(study, _sampler(study)):
             _require_same_settings(study, sweep)
             number = _train_next(study, sweep, quiet)
-            records = write_records(study, sweep)["trials"]
+            trials_so_far = write_records(study, sweep).trials
             if number is not None:
                 done += 1
-                yield next(record for record in records if record["number"] == number)
+                yield next(trial for trial in trials_so_far if trial.number == number)
 
 
 @contextlib.contextmanager
@@ -157,7 +144,7 @@ def _sampler(study: optuna.Study) -> EachPointOnce:
 
 
 def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
-    trained_before = any(sweep.folder.glob("trial-*"))  # first: another process says its settings before it trains
+    trained_before = SweepFolder(sweep.folder).has_trials()  # first: another process says its settings before it trains
     before = study.user_attrs.get("settings")
     if before is None:
         if trained_before:
@@ -173,10 +160,10 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
         )
 
 
-def _flat(settings: object) -> Record:
+def _flat(settings: object) -> dict[str, Any]:
     """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
     groups = settings.items() if isinstance(settings, dict) else ()
-    flat: Record = {}
+    flat: dict[str, Any] = {}
     for group, content in groups:
         entries = content.items() if isinstance(content, dict) else ()
         flat |= {f"{group}.{name}": value for name, value in entries}
@@ -214,7 +201,7 @@ def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bo
     if number is None:
         raise PointsTaken
     point = {name: trial.suggest_categorical(name, values) for name, values in sweep.space.items()}
-    folder = sweep.folder / folder_name(number)
+    folder = SweepFolder(sweep.folder).trial(number)
     try:
         figures = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
     except DivergedError as error:
@@ -225,11 +212,6 @@ def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bo
     metrics = Run.read(folder).metrics
     trial.set_user_attr("figures", figures | {"seconds": metrics["seconds"][-1]})
     return min(bpd for bpd in metrics["valid_bpd"] if bpd is not None)
-
-
-def folder_name(point: int) -> str:
-    """The folder of a point's trials, of which the later ones go on with what the earlier ones left."""
-    return f"trial-{point:04}"
 
 
 class _Pruning(lightning.Callback):
@@ -245,55 +227,50 @@ class _Pruning(lightning.Callback):
             raise TrialPruned(f"after epoch {epoch}")
 
 
-def write_records(study: optuna.Study, sweep: Sweep) -> Record:
-    """Writes `trials.json`, and `best.yaml` once a trial is complete; returns what the first holds."""
+def write_records(study: optuna.Study, sweep: Sweep) -> SweepRecord:
+    """Writes the records of a sweep, and the best trial's recipe once one is complete; returns the records."""
     trials = []
     for trial in study.get_trials(deepcopy=False):
         point = _sampler(study).point(trial)
         if point is not None and holds(trial):  # another trial stands in the place of one that was interrupted
-            trials.append(_record(trial, point))
-    complete = [trial for trial in trials if trial["state"] == "complete"]
-    best = min(complete, key=lambda trial: trial["valid_bpd"], default=None)
-    content = {
-        "study": sweep.name,
-        "size": sweep.size,
-        "settings": sweep.common(),
-        "best": None if best is None else best["number"],
-        "trials": trials,
-    }
-    write_json_atomically(sweep.folder / "trials.json", content)
+            trials.append(_record(trial, SweepFolder(sweep.folder).trial(point).name))
+    complete = [trial for trial in trials if trial.state == "complete"]
+    best = min(complete, key=lambda trial: trial.reached, default=None)
+    record = SweepRecord(sweep.name, sweep.size, sweep.common(), None if best is None else best.number, trials)
+    write_sweep(sweep.folder, record)
     if best is not None:
-        write_atomically(sweep.folder / "best.yaml", _recipe(sweep, best, len(complete)).encode())
-    return content
+        recipe = _recipe(sweep, best, len(complete))
+        write_atomically(SweepFolder(sweep.folder).best, recipe.encode())
+    return record
 
 
-def _record(trial: FrozenTrial, point: int) -> Record:
+def _record(trial: FrozenTrial, folder: str) -> Trial:
     """A trial as the records show it."""
     diverged = trial.user_attrs.get(DIVERGED)
     seen = trial.intermediate_values
     figures = trial.user_attrs.get("figures", {})
-    return {
-        "number": trial.number,
-        "state": "diverged" if diverged is not None else trial.state.name.lower(),
-        "point": trial.params,
-        "valid_bpd": trial.value if trial.state == TrialState.COMPLETE else min(seen.values(), default=None),
-        "epochs": figures.get("epochs", max(seen, default=0)),
-        "seconds": figures.get("seconds", trial.duration.total_seconds() if trial.duration else None),
-        "figures": figures,
-        "folder": folder_name(point),
-        "remark": diverged,
-    }
+    return Trial(
+        number=trial.number,
+        state="diverged" if diverged is not None else trial.state.name.lower(),
+        point=trial.params,
+        valid_bpd=trial.value if trial.state == TrialState.COMPLETE else min(seen.values(), default=None),
+        test_bpd=figures.get("bpd"),
+        epochs=figures.get("epochs", max(seen, default=0)),
+        seconds=figures.get("seconds", trial.duration.total_seconds() if trial.duration else None),
+        folder=folder,
+        remark=diverged,
+    )
 
 
-def _recipe(sweep: Sweep, best: Record, complete: int) -> str:
+def _recipe(sweep: Sweep, best: Trial, complete: int) -> str:
     """The best trial's settings, in the form of the recipes."""
-    settings = sweep.at(best["point"])
-    bpd = f"test BPD {best['figures']['bpd']:.3f}, validation BPD {best['valid_bpd']:.3f}"
+    settings = sweep.at(best.point)
+    bpd = f"test BPD {best.test_bpd:.3f}, validation BPD {best.valid_bpd:.3f}"
     header = {
         "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",
-        "command": f"silentgrad train --config {sweep.folder / 'best.yaml'}",
+        "command": f"silentgrad train --config {SweepFolder(sweep.folder).best}",
         "expects": f"{bpd} (seed {settings.train.seed})",
-        "time": f"{best['seconds']:.0f} seconds",
+        "time": f"{best.seconds:.0f} seconds",
     }
     lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
     return "".join(lines) + settings.as_yaml()

@@ -1,28 +1,21 @@
-"""From finished runs to the paper's tables, each figure beside the paper's.
-
-A table is written as JSON, from which the pages and files are made. A cell is text, a number, nothing, or a figure over
-seeds: `{"mean": ..., "std": ..., "seeds": ...}`.
-"""
+"""From finished runs to the paper's tables, each figure beside the paper's."""
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, reductions
-from silentgrad.lab.experiments.runner import FAILURE
-from silentgrad.lab.runs.records import read_json, write_json_atomically
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.runs.tables import Column, Content, Spread, Table
 
-Content = str | float | None | dict[str, float]
 DIGITS = {"bpd": 3, "mse": 3, "kld": 2}
-BETTER: dict[str, Callable[[float, float], bool]] = {
-    "bpd": lambda with_sg, without: with_sg < without,
-    "mse": lambda with_sg, without: with_sg < without,
-    "kld": lambda with_sg, without: with_sg > without,
-}
 WANTED = {"bpd": "lower", "mse": "lower", "kld": "higher"}
+GUIDED = "-sg"  # how the methods end that a linear decoder guides
 
 
 class Results(NamedTuple):
@@ -38,172 +31,264 @@ class Results(NamedTuple):
 
     def over_seeds(self, metric: str, **wanted: object) -> Content:
         """A figure over the seeds of the runs that fit; text if one of them diverged."""
-        folders = [self.folder / cell.name for cell in self.where(**wanted)]
-        failed = sum((folder / FAILURE).exists() for folder in folders)
+        runs = [self.run(cell) for cell in self.where(**wanted)]
+        failed = sum(run.failure.exists() for run in runs)
         if failed:
-            return f"diverged ({failed} of {len(folders)})"
-        values = [read_json(folder / "summary.json").get(metric) for folder in folders]
+            return f"diverged ({failed} of {len(runs)})"
+        values = [read_json(run.summary).get(metric) for run in runs]
         return spread([value for value in values if value is not None])
 
     def where(self, **wanted: object) -> list[Cell]:
         """The runs whose fields have these values."""
         return [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted.items())]
 
+    def run(self, cell: Cell) -> RunFolder:
+        """The folder of a run."""
+        return RunFolder(self.folder / cell.name)
+
+    def finished(self, **wanted: object) -> list[Cell]:
+        """The runs that fit and have a summary."""
+        return [cell for cell in self.where(**wanted) if self.run(cell).summary.exists()]
+
     def first_seeds(self) -> dict[str, str]:
         """For curves: the first seed's run of each row, by the name of its folder."""
-        return {_label(cell): cell.name for cell in self.cells if cell.seed == 0 and self._finished(cell)}
-
-    def _finished(self, cell: Cell) -> bool:
-        return (self.folder / cell.name / "summary.json").exists()
+        return {_label(cell): cell.name for cell in self.finished(seed=0)}
 
 
-def spread(values: Sequence[float]) -> Content:
-    """Mean and standard deviation (n - 1) of the figures of several seeds."""
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean and standard deviation (n - 1) of the figures of several seeds; None if there is no figure.
+
+    Example:
+        >>> spread([1.0, 3.0])
+        Spread(mean=2.0, std=1.4142135623730951, seeds=2)
+    """
     if not values:
         return None
-    deviation = {"std": statistics.stdev(values)} if len(values) > 1 else {}
-    return {"mean": statistics.fmean(values), **deviation, "seeds": len(values)}
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), deviation, len(values))
 
 
-def fixed_table(results: Results, scale: Scale) -> dict[str, Any]:
+@dataclass(frozen=True)
+class FixedRow:
+    """A method of the fixed-variance table, with the variance's schedule or without; the paper has none with it."""
+
+    block: str
+    method: str
+    scheduled: bool
+    bpd: Content
+    mse: Content
+    seconds: Content
+    paper_bpd: float | None
+    paper_mse: float | None
+
+    def cells(self) -> list[Content]:
+        """In the order of the columns."""
+        schedule = "yes" if self.scheduled else "no"
+        figures = [self.bpd, self.paper_bpd, self.mse, self.paper_mse, self.seconds]
+        return [self.block, self.method, schedule, *figures]
+
+    def verdict(self) -> str:
+        """What it says that this row is the best of its block."""
+        schedule = "with" if self.scheduled else "without"
+        silent = self.method == paper.METHODS["silent"]
+        told = "as in the paper" if silent else "unlike in the paper, Silent Gradients"
+        return f"{self.block}: the best is {self.method}, {schedule} the variance schedule; {told}."
+
+
+FIXED_COLUMNS = [
+    Column(""),
+    Column("method"),
+    Column("variance schedule"),
+    Column("BPD", 4),
+    Column("BPD (paper)", 3),
+    Column("MSE", 3),
+    Column("MSE (paper)", 3),
+    Column("seconds", 0),
+]
+
+
+def fixed_table(results: Results, scale: Scale) -> Table:
     """The fixed-variance table, each method with and without the schedule, and the limit."""
-    rows = [_fixed_row(results, latent, method, scheduled) for latent, method in paper.FIXED for scheduled in (0, 1)]
-    limit = _limit(results)
-    rows.insert(4, ["Continuous", "limit: probabilistic PCA", "", limit, None, None, None, None])
-    blocks = {block: [row for row in rows if row[0] == block and row[1] in METHOD_NAMES] for block in BLOCK_NAMES}
-    best = [min(rows_of, key=lambda row: _mean(row[3])) for rows_of in blocks.values()]
-    return {
-        "name": "fixed",
-        "title": "Linear decoder with fixed variance 0.01",
-        "columns": ["", "method", "variance schedule", "BPD", "BPD (paper)", "MSE", "MSE (paper)", "seconds"],
-        "digits": {"BPD": 4, "BPD (paper)": 3, "MSE": 3, "MSE (paper)": 3, "seconds": 0},
-        "rows": rows,
-        "best": [rows.index(row) for row in best],
-        "verdicts": [_fixed_verdict(block, row) for block, row in zip(blocks, best, strict=True)],
-        "notes": _notes(results, scale),
-        "curves": results.first_seeds(),
-    }
+    rows: list[list[Content]] = []
+    best: list[int] = []
+    verdicts: list[str] = []
+    for latent, block in paper.BLOCKS.items():
+        methods = [_fixed_row(results, latent, method, on) for method in _fixed_methods(latent) for on in (False, True)]
+        winner = min(methods, key=lambda row: mean_of(row.bpd))
+        best.append(len(rows) + methods.index(winner))
+        verdicts.append(winner.verdict())
+        rows += [row.cells() for row in methods]
+        if latent == "gaussian":
+            rows.append([block, "limit: probabilistic PCA", "", _limit(results), None, None, None, None])
+    return Table(
+        name="fixed",
+        title="Linear decoder with fixed variance 0.01",
+        columns=FIXED_COLUMNS,
+        rows=rows,
+        best=best,
+        verdicts=verdicts,
+        notes=notes(results, scale),
+        curves=results.first_seeds(),
+    )
 
 
-METHOD_NAMES = set(paper.METHODS.values())
-BLOCK_NAMES = tuple(paper.BLOCKS.values())
+def _fixed_methods(latent: str) -> list[str]:
+    return [method for family, method in paper.FIXED if family == latent]
 
 
-def _fixed_row(results: Results, latent: str, method: str, scheduled: int) -> list[Content]:
-    figures = [
-        results.over_seeds(metric, latent=latent, method=method, scheduled=bool(scheduled))
+def _fixed_row(results: Results, latent: str, method: str, scheduled: bool) -> FixedRow:
+    bpd, mse, seconds = (
+        results.over_seeds(metric, latent=latent, method=method, scheduled=scheduled)
         for metric in ("bpd", "mse", "seconds")
-    ]
-    bpd, mse = paper.FIXED[latent, method] if not scheduled else (None, None)
-    name = paper.METHODS[method]
-    return [paper.BLOCKS[latent], name, "yes" if scheduled else "no", figures[0], bpd, figures[1], mse, figures[2]]
+    )
+    paper_bpd, paper_mse = (None, None) if scheduled else paper.FIXED[latent, method]
+    return FixedRow(paper.BLOCKS[latent], paper.METHODS[method], scheduled, bpd, mse, seconds, paper_bpd, paper_mse)
 
 
 def _limit(results: Results) -> Content:
-    """Of any finished run that has one."""
-    paths = [results.folder / cell.name / "summary.json" for cell in results.where(latent="gaussian")]
-    found = (read_json(path).get("limit_bpd") for path in paths if path.exists())
-    return next((limit for limit in found if limit is not None), None)
+    """The limit of any finished run that has one."""
+    for cell in results.finished(latent="gaussian"):
+        limit: float | None = read_json(results.run(cell).summary).get("limit_bpd")
+        if limit is not None:
+            return limit
+    return None
 
 
-def _fixed_verdict(block: str, best: list[Content]) -> str:
-    schedule = "with" if best[2] == "yes" else "without"
-    told = "as in the paper" if best[1] == paper.METHODS["silent"] else "unlike in the paper, Silent Gradients"
-    return f"{block}: the best is {best[1]}, {schedule} the variance schedule; {told}."
+class Sides(NamedTuple):
+    """A figure without SG and with it."""
+
+    without: Content
+    guided: Content
+
+    def change(self) -> float | None:
+        """What SG adds to the mean; None if a side has none."""
+        change = mean_of(self.guided) - mean_of(self.without)
+        return change if math.isfinite(change) else None
 
 
-def learned_table(metric: str, results: Results, datasets: Iterable[str], scale: Scale) -> dict[str, Any]:
+@dataclass(frozen=True)
+class LearnedRow:
+    """What SG does to one method on one dataset, as measured and in the paper."""
+
+    metric: str
+    names: tuple[str, str, str]
+    ours: Sides
+    paper: Sides
+    seconds: Sides
+
+    def cells(self) -> list[Content]:
+        """In the order of the columns."""
+        return [*self.names, *self.ours, *self.paper, self.helps(self.ours), *self.seconds]
+
+    def helps(self, sides: Sides) -> str | None:
+        """Whether SG changed the mean for the better, yes or no; None if that is not known."""
+        change = sides.change()
+        if change is None:
+            return None
+        better = change < 0 if WANTED[self.metric] == "lower" else change > 0
+        return "yes" if better else "no"
+
+    def verdict(self) -> str | None:
+        """The row in a sentence; None if a side is missing."""
+        change = self.ours.change()
+        if change is None:
+            return None
+        did = "raises" if change > 0 else "lowers"
+        same = self.helps(self.ours) == self.helps(self.paper)
+        agreement = "as in the paper" if same else "unlike in the paper"
+        amount = f"{abs(change):.{DIGITS[self.metric]}f}"
+        return f"{', '.join(self.names)}: SG {did} {self.metric.upper()} by {amount}, {agreement}."
+
+
+def learned_table(metric: str, results: Results, datasets: Iterable[str], scale: Scale) -> Table:
     """One of the three learned-variance tables: what SG does to each estimator."""
-    rows, verdicts = [], []
-    for dataset in datasets:
-        for latent, method in ((latent, name) for latent, name in paper.LEARNED[metric] if name.endswith("-sg")):
-            row, verdict = _learned_row(metric, results, dataset, latent, method.removesuffix("-sg"))
-            rows.append(row)
-            verdicts += [verdict] if verdict else []
-    shown = metric.upper()
-    names = ["", "", "method", f"{shown} without SG", f"{shown} with SG", "paper without", "paper with", "SG helps"]
-    return {
-        "name": metric,
-        "title": f"{shown} with learned variance ({WANTED[metric]} is better)",
-        "columns": [*names, "seconds without", "seconds with"],
-        "digits": {f"{shown} without SG": DIGITS[metric], f"{shown} with SG": DIGITS[metric], "paper without": 2,
-                   "paper with": 2, "seconds without": 0, "seconds with": 0},
-        "rows": rows,
-        "best": [],
-        "verdicts": verdicts,
-        "notes": _notes(results, scale),
-        "curves": results.first_seeds(),
-    }  # fmt: skip
+    rows = [
+        _learned_row(metric, results, dataset, latent, method.removesuffix(GUIDED))
+        for dataset in datasets
+        for latent, method in paper.LEARNED[metric]
+        if method.endswith(GUIDED)
+    ]
+    verdicts = [row.verdict() for row in rows]
+    return Table(
+        name=metric,
+        title=f"{metric.upper()} with learned variance ({WANTED[metric]} is better)",
+        columns=_learned_columns(metric),
+        rows=[row.cells() for row in rows],
+        verdicts=[verdict for verdict in verdicts if verdict is not None],
+        notes=notes(results, scale),
+        curves=results.first_seeds(),
+    )
 
 
-def _learned_row(
-    metric: str, results: Results, dataset: str, latent: str, method: str
-) -> tuple[list[Content], str | None]:
-    place = list(paper.DATASETS).index(dataset)
-    sides = (method, f"{method}-sg")
-    known = [paper.LEARNED[metric].get((latent, side)) for side in sides]
-    theirs = [None if known_side is None else _as_content(known_side[place]) for known_side in known]
+def _learned_columns(metric: str) -> list[Column]:
+    shown, digits = metric.upper(), DIGITS[metric]
+    return [
+        Column(""),
+        Column(""),
+        Column("method"),
+        Column(f"{shown} without SG", digits),
+        Column(f"{shown} with SG", digits),
+        Column("paper without", 2),
+        Column("paper with", 2),
+        Column("SG helps"),
+        Column("seconds without", 0),
+        Column("seconds with", 0),
+    ]
+
+
+def _learned_row(metric: str, results: Results, dataset: str, latent: str, method: str) -> LearnedRow:
+    sides = (method, f"{method}{GUIDED}")
     ours = [results.over_seeds(metric, dataset=dataset, latent=latent, method=side) for side in sides]
     seconds = [results.over_seeds("seconds", dataset=dataset, latent=latent, method=side) for side in sides]
-    names = [paper.DATASETS[dataset], paper.BLOCKS[latent], paper.METHODS[method]]
-    helps = _helps(metric, ours)
-    agrees = {None: None, _helps(metric, theirs): "as in the paper"}.get(helps, "unlike in the paper")
-    verdict = None if helps is None else f"{', '.join(names)}: SG {_did(metric, ours)}, {agrees}."
-    return [*names, *ours, *theirs, helps, *seconds], verdict
+    theirs = [_in_paper(metric, dataset, latent, side) for side in sides]
+    names = (paper.DATASETS[dataset], paper.BLOCKS[latent], paper.METHODS[method])
+    return LearnedRow(metric, names, Sides(*ours), Sides(*theirs), Sides(*seconds))
 
 
-def _as_content(figure: paper.Mean) -> Content:
-    return figure.mean if figure.std is None else {"mean": figure.mean, "std": figure.std, "seeds": 3}
-
-
-def _helps(metric: str, sides: Sequence[Content]) -> str | None:
-    """Whether SG changed the mean for the better."""
-    without, with_sg = (_mean(side) for side in sides)
-    if not (math.isfinite(without) and math.isfinite(with_sg)):
+def _in_paper(metric: str, dataset: str, latent: str, method: str) -> Content:
+    known = paper.LEARNED[metric].get((latent, method))
+    if known is None:
         return None
-    return "yes" if BETTER[metric](with_sg, without) else "no"
+    figure = known[list(paper.DATASETS).index(dataset)]
+    return figure.mean if figure.std is None else Spread(figure.mean, figure.std, paper.SEEDS)
 
 
-def _did(metric: str, sides: Sequence[Content]) -> str:
-    without, with_sg = (_mean(side) for side in sides)
-    change = "raises" if with_sg > without else "lowers"
-    return f"{change} {metric.upper()} by {abs(with_sg - without):.{DIGITS[metric]}f}"
-
-
-def _mean(content: Content) -> float:
-    if isinstance(content, dict):
-        return content["mean"]
+def mean_of(content: Content) -> float:
+    """The mean of a figure over seeds, or the figure; infinite if there is none."""
+    if isinstance(content, Spread):
+        return content.mean
     return content if isinstance(content, float) else math.inf
 
 
-def _notes(results: Results, scale: Scale) -> list[str]:
+def notes(results: Results, scale: Scale) -> list[str]:
+    """How the runs were made, in sentences."""
     seeds = 1 + max(cell.seed for cell in results.cells)
-    said = [
-        f"Scale {scale}, {seeds} seed{'s' if seeds > 1 else ''}; test images; mean ± standard deviation over seeds."
-    ]
+    plural = "s" if seeds > 1 else ""
+    said = [f"Scale {scale}, {seeds} seed{plural}; test images; mean ± standard deviation over seeds."]
     if scale == "smoke":
         said.append("This scale shows that everything works; its figures mean nothing.")
-    return said + _images(results) + [f"Reduced: {sentence}." for sentence in reductions(results.cells, scale)]
+    return said + _images(results) + reduced(results.cells, scale)
+
+
+def reduced(cells: Sequence[Cell], scale: Scale) -> list[str]:
+    """What was reduced with respect to the paper's scale, in sentences."""
+    return [f"Reduced: {sentence}." for sentence in reductions(cells, scale)]
 
 
 def _images(results: Results) -> list[str]:
     """How many images each dataset was trained on: a folder may hold a part of a dataset only."""
-    found = {}
-    for cell in results.cells:
-        path = results.folder / cell.name / "summary.json"
-        if path.exists():
-            found[paper.DATASETS[cell.dataset]] = read_json(path).get("train_images")
-    return [f"{dataset}: {count:,} training images." for dataset, count in found.items() if count is not None]
+    counts: dict[str, int] = {}
+    for cell in results.finished():
+        count = read_json(results.run(cell).summary).get("train_images")
+        if count is not None:
+            counts[paper.DATASETS[cell.dataset]] = count
+    return [f"{dataset}: {count:,} training images." for dataset, count in counts.items()]
 
 
 def _label(cell: Cell) -> str:
-    method = paper.METHODS[cell.method.removesuffix("-sg")] + (" + SG" if cell.method.endswith("-sg") else "")
-    schedule = ", scheduled" if cell.scheduled else ""
-    return f"{paper.DATASETS[cell.dataset]} {paper.BLOCKS[cell.latent].lower()} {method}{schedule}"
-
-
-def write_table(folder: Path, table: dict[str, Any], command: str) -> Path:
-    """Writes a table's JSON into the experiment's folder."""
-    path = folder / f"{table['name']}.json"
-    write_json_atomically(path, {**table, "command": command})
-    return path
+    method = paper.METHODS[cell.method.removesuffix(GUIDED)]
+    if cell.method.endswith(GUIDED):
+        method += " + SG"
+    if cell.scheduled:
+        method += ", scheduled"
+    return f"{paper.DATASETS[cell.dataset]} {paper.BLOCKS[cell.latent].lower()} {method}"

@@ -114,8 +114,8 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, ma
     """A table that scrolls within the page's width; columns of numbers to the right, others to the left.
 
     Args:
-        names: Of the columns.
-        rows: Their cells: numbers, text, or None for an empty one.
+        names: Names of the columns.
+        rows: Cells for each column: numbers, text, or None for an empty one.
         label: What the table holds, for screen readers.
         marked: The rows set in bold.
     """

@@ -1,14 +1,17 @@
 """The page of one run."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from silentgrad.lab.reports import figures, html
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import Metrics, Run, write_atomically
 
 LAST_EPOCHS = 5
+Section = Callable[[Run], str]  # a part of a run's page in HTML, as `html.section` makes it
 
 
 class Plate(NamedTuple):
@@ -19,8 +22,12 @@ class Plate(NamedTuple):
     caption: str
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
     """Writes a run's figures as PNG and its `report.html`, and returns the page's path.
+
+    Args:
+        folder: The run's folder.
+        more: Sections of your own, which follow the page's figures.
 
     Raises:
         RecordError: The folder is no run, or one of its files is damaged.
@@ -29,10 +36,10 @@ def write_report(folder: Path) -> Path:
     pictures = []
     for plate in _plates(run):
         png = html.png(plate.figure)
-        write_atomically(folder / f"{plate.name}.png", png)
+        write_atomically(RunFolder(folder).figure(plate.name), png)
         pictures.append(_section(plate, png))
-    page = folder / "report.html"
-    write_atomically(page, _page(run, pictures).encode())
+    page = RunFolder(folder).report
+    write_atomically(page, _page(run, [*pictures, *(section(run) for section in more)]).encode())
     return page
 
 
@@ -62,12 +69,12 @@ def _section(plate: Plate, png: bytes) -> str:
     )
 
 
-def _page(run: Run, pictures: list[str]) -> str:
+def _page(run: Run, shown: list[str]) -> str:
     name = run.folder.resolve().name
     listings = {"Final figures": run.summary, "Configuration": run.config, "Environment": run.environment}
     sections = [
         html.header(name, _headline(run)),
-        *pictures,
+        *shown,
         html.section("Epochs", _epochs(run.metrics)),
         *(html.details(title, html.listing(values)) for title, values in listings.items() if values),
     ]

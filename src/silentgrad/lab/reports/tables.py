@@ -1,29 +1,27 @@
-"""An experiment's table as Markdown, LaTeX, CSV and a page, all made from its JSON record.
+"""An experiment's table as Markdown, LaTeX, CSV and a page, all made from its record.
 
-A cell is text, a number, nothing, or a figure over seeds `{"mean": ..., "std": ..., "seeds": ...}`, which is shown as
-mean ± standard deviation.
+A figure over seeds is shown as mean ± standard deviation.
 """
 
-import csv
-import io
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from silentgrad.lab.reports import compare, html
 from silentgrad.lab.reports.figures import image_figure, unit_range
-from silentgrad.lab.runs.records import Run, read_json, write_atomically
+from silentgrad.lab.runs.records import Run, write_atomically
+from silentgrad.lab.runs.rows import csv_line
+from silentgrad.lab.runs.tables import Content, Spread, Table, read_pictures, read_table
 
 PICTURED = 10  # images to a row of the figures
 
 
 def write_tables(record: Path) -> Path:
     """Writes a record's table beside it as .md, .tex, .csv and .html, and returns the page's path."""
-    table = read_json(record)
-    runs = {label: Run.read(record.parent / name) for label, name in table["curves"].items()}
+    table = read_table(record)
+    runs = {label: Run.read(record.parent / name) for label, name in table.curves.items()}
     for suffix, text in (
         (".md", markdown(table)),
         (".tex", latex(table)),
@@ -34,48 +32,69 @@ def write_tables(record: Path) -> Path:
     return record.with_suffix(".html")
 
 
-def markdown(table: dict[str, Any]) -> str:
+def markdown(table: Table) -> str:
     """With what it says below it, and the command above."""
-    lines = [f"## {table['title']}", "", f"`{table['command']}`", ""]
-    lines += ["| " + " | ".join(table["columns"]) + " |", "|" + "---|" * len(table["columns"])]
+    lines = [f"## {table.title}", "", f"`{table.command}`", ""]
+    lines += [_markdown_row(_heads(table)), "|" + "---|" * len(table.columns)]
     for position, row in enumerate(_texts(table)):
-        shown = [f"**{text}**" if position in table["best"] and text else text for text in row]
-        lines.append("| " + " | ".join(shown) + " |")
-    lines += ["", *(f"- {sentence}" for sentence in (*table["verdicts"], *table["notes"])), ""]
+        if position in table.best:
+            row = [f"**{text}**" if text else "" for text in row]
+        lines.append(_markdown_row(row))
+    lines += ["", *(f"- {sentence}" for sentence in (*table.verdicts, *table.notes)), ""]
     return "\n".join(lines)
 
 
-def latex(table: dict[str, Any]) -> str:
+def _markdown_row(texts: list[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+def latex(table: Table) -> str:
     """A booktabs table."""
-    lines = [r"\begin{tabular}{" + "l" * len(table["columns"]) + "}", r"\toprule"]
-    lines += [" & ".join(map(_tex, table["columns"])) + r" \\", r"\midrule"]
+    lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
+    lines += [_latex_row([_tex(head) for head in _heads(table)]), r"\midrule"]
     for position, row in enumerate(_texts(table)):
-        bold = position in table["best"]
-        lines.append(" & ".join(rf"\textbf{{{_tex(text)}}}" if bold and text else _tex(text) for text in row) + r" \\")
+        texts = [_tex(text) for text in row]
+        if position in table.best:
+            texts = [rf"\textbf{{{text}}}" if text else "" for text in texts]
+        lines.append(_latex_row(texts))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def comma_separated(table: dict[str, Any]) -> str:
+def _latex_row(texts: list[str]) -> str:
+    return " & ".join(texts) + r" \\"
+
+
+def comma_separated(table: Table) -> str:
     """Full digits; a figure over seeds takes three columns."""
-    seeds = [any(isinstance(row[i], dict) for row in table["rows"]) for i in range(len(table["columns"]))]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(cell for name, over in zip(table["columns"], seeds, strict=True) for cell in _heads(name, over))
-    for row in table["rows"]:
-        writer.writerow(cell for content, over in zip(row, seeds, strict=True) for cell in _spread(content, over))
-    return text.getvalue()
+    spread = [any(isinstance(cell, Spread) for cell in column) for column in zip(*table.rows, strict=True)]
+    heads: list[str] = []
+    for name, over_seeds in zip(_heads(table), spread, strict=True):
+        heads += [f"{name} mean", f"{name} std", f"{name} seeds"] if over_seeds else [name]
+    lines = [csv_line(heads)]
+    for row in table.rows:
+        cells: list[object] = []
+        for content, over_seeds in zip(row, spread, strict=True):
+            cells += _three_cells(content) if over_seeds else [content]
+        lines.append(csv_line(cells))
+    return "".join(lines)
+
+
+def _three_cells(content: Content) -> list[object]:
+    if isinstance(content, Spread):
+        return [content.mean, content.std, content.seeds]
+    return [content, None, None]
 
 
 def write_pictures(record: Path) -> Path:
     """Writes the page of reconstructions, and its pictures as PNG, from a record of rows of runs."""
-    pictures = read_json(record)
-    parts = [html.header(pictures["title"], html.paragraph(f"Made by {pictures['command']}"))]
-    for group in pictures["groups"]:
-        runs = {label: Run.read(record.parent / name) for label, name in group["runs"].items()}
+    pictures = read_pictures(record)
+    parts = [html.header(pictures.title, html.paragraph(f"Made by {pictures.command}"))]
+    for group in pictures.groups:
+        runs = {label: Run.read(record.parent / name) for label, name in group.runs.items()}
         content = html.png(_reconstructions(runs))
-        write_atomically(record.with_name(f"{group['name']}.png"), content)
-        parts.append(html.section(group["title"], html.picture(content, group["caption"])))
-    write_atomically(record.with_suffix(".html"), html.document(pictures["title"], "".join(parts)).encode())
+        write_atomically(record.with_name(f"{group.name}.png"), content)
+        parts.append(html.section(group.title, html.picture(content, group.caption)))
+    write_atomically(record.with_suffix(".html"), html.document(pictures.title, "".join(parts)).encode())
     return record.with_suffix(".html")
 
 
@@ -89,12 +108,12 @@ def _reconstructions(runs: dict[str, Run]) -> Figure:
     return image_figure(torch.cat([images[:PICTURED] for images in rows.values()]), PICTURED, list(rows))
 
 
-def _page(table: dict[str, Any], runs: dict[str, Run]) -> str:
-    parts = [html.header(table["title"], html.paragraph(f"Made by {table['command']}"))]
+def _page(table: Table, runs: dict[str, Run]) -> str:
+    parts = [html.header(table.title, html.paragraph(f"Made by {table.command}"))]
     rows = [[text or None for text in row] for row in _texts(table)]
-    parts.append(html.table(table["columns"], rows, table["title"], table["best"]))
-    parts.append(html.section("What it says", "".join(map(html.paragraph, table["verdicts"]))))
-    parts.append(html.section("What was reduced", "".join(map(html.paragraph, table["notes"]))))
+    parts.append(html.table(_heads(table), rows, table.title, table.best))
+    parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
+    parts.append(html.section("What was reduced", "".join(map(html.paragraph, table.notes))))
     if len(runs) > 1:
         picture = html.picture(
             html.png(compare.curves(runs)), "Validation figures of each first seed, by epoch and time."
@@ -103,44 +122,36 @@ def _page(table: dict[str, Any], runs: dict[str, Run]) -> str:
         reached = compare.reaches(runs)
         if reached is not None:
             parts.append(html.section("First reached", html.table(reached.names, reached.rows, "Levels of BPD")))
-    return html.document(table["title"], "".join(parts))
+    return html.document(table.title, "".join(parts))
 
 
-def _texts(table: dict[str, Any]) -> Iterable[list[str]]:
-    digits = [table["digits"].get(name) for name in table["columns"]]
-    for row in table["rows"]:
-        yield [shown(content, places) for content, places in zip(row, digits, strict=True)]
+def _heads(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
 
 
-def shown(content: object, digits: int | None) -> str:
+def _texts(table: Table) -> Iterator[list[str]]:
+    """The rows as people read them."""
+    for row in table.rows:
+        yield [shown(content, column.digits) for content, column in zip(row, table.columns, strict=True)]
+
+
+def shown(content: Content, digits: int | None) -> str:
     """A cell as people read it.
 
     Example:
-        >>> shown({"mean": 6.7447, "std": 0.0012, "seeds": 3}, 3), shown(6.718, 3), shown(None, 3), shown("no", None)
+        >>> shown(Spread(6.7447, 0.0012, 3), 3), shown(6.718, 3), shown(None, 3), shown("no", None)
         ('6.745 ± 0.001', '6.718', '', 'no')
         >>> shown(183000.0, None)
         '1.83e+05'
     """
     if content is None:
         return ""
-    if isinstance(content, dict):
-        deviation = f" ± {shown(content['std'], digits)}" if "std" in content else ""
-        return shown(content["mean"], digits) + deviation
-    if isinstance(content, int | float):
-        return f"{content:.3g}" if digits is None else f"{content:.{digits}f}"
-    return str(content)
-
-
-def _heads(name: str, over_seeds: bool) -> list[str]:
-    return [f"{name} mean", f"{name} std", f"{name} seeds"] if over_seeds else [name]
-
-
-def _spread(content: object, over_seeds: bool) -> list[object]:
-    if not over_seeds:
-        return [content]
-    if isinstance(content, dict):
-        return [content["mean"], content.get("std"), content["seeds"]]
-    return [content, None, None]
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Spread):
+        deviation = "" if content.std is None else f" ± {shown(content.std, digits)}"
+        return shown(content.mean, digits) + deviation
+    return f"{content:.3g}" if digits is None else f"{content:.{digits}f}"
 
 
 def _tex(text: str) -> str:

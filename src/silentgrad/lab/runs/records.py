@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,15 +19,17 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, METRICS, PICTURES, SUMMARY, RunFolder
+from silentgrad.lab.runs.rows import Columns, csv_text, read_columns
 
-Metrics = dict[str, list[float | None]]
+Metrics = Columns
 UNFINISHED = ".unfinished"  # ending of a file that is being written beside the one it will replace
 REMEDIES = {
-    "config.yaml": "put it back from a copy",
-    "metrics.csv": "put it back from a copy, or go on with --resume true, which restores it from the last checkpoint",
-    "summary.json": "remove it and go on with --resume true, which measures the run again",
-    "environment.json": "remove it: it only tells what the run was made on",
-    "pictures.safetensors": "remove it, or make it again by silentgrad reconstruct",
+    CONFIG: "put it back from a copy",
+    METRICS: "put it back from a copy, or go on with --resume true, which restores it from the last checkpoint",
+    SUMMARY: "remove it and go on with --resume true, which measures the run again",
+    ENVIRONMENT: "remove it: it only tells what the run was made on",
+    PICTURES: "remove it, or make it again by silentgrad reconstruct",
 }
 
 _T = TypeVar("_T")
@@ -66,16 +68,17 @@ class Run:
         """
         if not folder.is_dir():
             raise RecordError(f"{folder} is no folder")
-        for name in ("config.yaml", "metrics.csv"):
-            if not (folder / name).is_file():
-                raise RecordError(f"{folder} is no run: it has no {name}")
+        run = RunFolder(folder)
+        for path in (run.config, run.metrics):
+            if not path.is_file():
+                raise RecordError(f"{folder} is no run: it has no {path.name}")
         return cls(
             folder=folder,
-            config=_parsed(folder / "config.yaml", _yaml),
-            metrics=read_metrics(folder / "metrics.csv"),
-            summary=_parsed_if_there(folder / "summary.json", _json),
-            environment=_parsed_if_there(folder / "environment.json", _json),
-            pictures=_parsed_if_there(folder / "pictures.safetensors", _pictures),
+            config=_parsed(run.config, _yaml),
+            metrics=read_metrics(run.metrics),
+            summary=_parsed_if_there(run.summary, _json),
+            environment=_parsed_if_there(run.environment, _json),
+            pictures=_parsed_if_there(run.pictures, _pictures),
         )
 
 
@@ -91,6 +94,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json_atomically(path: Path, obj: object) -> None:
     """Writes JSON so that a reader finds the old file or the new one, never half of it."""
     write_atomically(path, (json.dumps(obj, indent=2) + "\n").encode())
+
+
+def write_rows_atomically(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Writes a CSV file, whole or not at all; the first row names the columns, of which later ones may lack some."""
+    write_atomically(path, csv_text(rows).encode())
 
 
 def write_tensors_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -146,7 +154,7 @@ def read_metrics(path: Path) -> Metrics:
     Raises:
         RecordError: The file is missing or damaged.
     """
-    return _parsed(path, _csv)
+    return _parsed(path, _metrics)
 
 
 def _parsed(path: Path, parse: Callable[[Path], _T]) -> _T:
@@ -190,18 +198,10 @@ def _mapping(content: object) -> dict[str, Any]:
     return content
 
 
-def _csv(path: Path) -> Metrics:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(line for line in file if line.endswith("\n"))
-        names = next(rows, [])
-        if "epoch" not in names:
-            raise ValueError("the first line names no column 'epoch'")
-        columns: Metrics = {name: [] for name in names}
-        for row in rows:
-            if len(row) != len(columns):
-                raise ValueError(f"line {rows.line_num} has {len(row)} cells, expected {len(columns)}")
-            for column, cell in zip(columns.values(), row, strict=True):
-                column.append(float(cell) if cell.strip() else None)
+def _metrics(path: Path) -> Metrics:
+    columns = read_columns(path)
+    if "epoch" not in columns:
+        raise ValueError("the first line names no column 'epoch'")
     _require_ascending(columns["epoch"])
     return columns
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Images
+from silentgrad.lab.runs.folder import CHECKPOINT, RunFolder
 from silentgrad.lab.training.build import build_model
 from silentgrad.lab.training.run import load_run, load_weights, read_config
 from silentgrad.lab.training.saving import RunError, model_weights, read_checkpoint
@@ -22,9 +23,11 @@ def load_checkpoint(folder: Path, checkpoint: str, images: Images) -> tuple[Guid
     if checkpoint == "finished":
         return load_run(folder, images), epochs
     if checkpoint.isdecimal():
-        return load_weights(folder, folder / "epochs" / f"{checkpoint}.safetensors", images), int(checkpoint)
-    path = folder / "checkpoints" / f"{checkpoint}.ckpt" if checkpoint in ("last", "best") else Path(checkpoint)
-    if path.suffix == ".ckpt":
+        return load_weights(folder, RunFolder(folder).kept(int(checkpoint)), images), int(checkpoint)
+    path = Path(checkpoint)
+    if checkpoint in ("last", "best"):
+        path = RunFolder(folder).checkpoint(checkpoint)
+    if path.suffix == CHECKPOINT:
         return _from_lightning(folder, path, images)
     return load_weights(folder, path, images), epochs
 

@@ -239,7 +239,7 @@ def _settings(content: object) -> Settings:
     for name, group in GROUPS.items():
         _require_known(f"{name}.", content.get(name, {}), list(group.__dataclass_fields__))
     try:
-        parsed = _parser().instantiate_classes(_parser().parse_object(content))
+        parsed = _parser().instantiate(_parser().parse_object(content))
     except ArgumentError as error:
         raise ConfigError(plainly(str(error))) from None
     return Settings(parsed.data, parsed.model, parsed.train)

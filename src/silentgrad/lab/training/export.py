@@ -21,6 +21,7 @@ from torch import distributions as td
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Images, dequantise, load
+from silentgrad.lab.runs.folder import ExportFolder
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
 from silentgrad.lab.training.run import load_run, read_config
 from silentgrad.latents.families import family_of
@@ -74,9 +75,9 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
                 f"more than {TOLERANCE:.0e}; nothing was written"
             )
     output.mkdir(parents=True, exist_ok=True)
-    write_tensors_atomically(output / "model.safetensors", vae.state_dict(), _metadata(run, images))
+    write_tensors_atomically(ExportFolder(output).weights, vae.state_dict(), _metadata(run, images))
     for name, content in files.items():
-        write_atomically(output / f"{name}.onnx", content)
+        write_atomically(ExportFolder(output).network(name), content)
     return differences
 
 

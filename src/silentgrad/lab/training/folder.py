@@ -7,6 +7,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData
+from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, RunFolder
 from silentgrad.lab.runs.records import (
     UNFINISHED,
     RecordError,
@@ -18,10 +19,9 @@ from silentgrad.lab.runs.records import (
 )
 from silentgrad.lab.training.config import Settings
 from silentgrad.lab.training.recorder import environment
-from silentgrad.lab.training.saving import CheckpointPaths, Checkpoints, RunError, model_weights, read_checkpoint
+from silentgrad.lab.training.saving import Checkpoints, RunError, model_weights, read_checkpoint
 
-SUMMARY = "summary.json"  # what a run leaves last
-BEFORE_CONFIG = {"environment.json"}  # what a run leaves before its config.yaml makes the folder a run
+BEFORE_CONFIG = {ENVIRONMENT}  # what a run leaves before its settings make the folder a run
 
 
 def first_process() -> bool:
@@ -31,7 +31,7 @@ def first_process() -> bool:
 
 def is_finished(folder: Path) -> bool:
     """Whether the run in a folder has come to its end."""
-    return (folder / SUMMARY).exists()
+    return RunFolder(folder).summary.exists()
 
 
 def make_folder(folder: Path, settings: Settings) -> None:
@@ -46,8 +46,8 @@ def make_folder(folder: Path, settings: Settings) -> None:
         raise RunError(f"{folder} exists: choose another --folder, or go on with that run by --resume true")
     folder.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder)
-    write_json_atomically(folder / "environment.json", environment())
-    write_atomically(folder / "config.yaml", settings.as_yaml().encode())
+    write_json_atomically(RunFolder(folder).environment, environment())
+    write_atomically(RunFolder(folder).config, settings.as_yaml().encode())
 
 
 def _is_precious(path: Path) -> bool:
@@ -73,9 +73,9 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ImageData) -> Path | 
         DataError: The images are not those that the run was started with.
     """
     if not first_process():
-        last = CheckpointPaths.of(folder).last
+        last = RunFolder(folder).checkpoint("last")
         return last if last.exists() else None
-    if not (folder / "config.yaml").exists():
+    if not RunFolder(folder).config.exists():
         raise RunError(f"{folder} holds no run to resume: start one without --resume")
     checkpoint = _checkpoint_to_resume(folder, model, data)
     _remove_leftovers(folder)
@@ -83,54 +83,56 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ImageData) -> Path | 
 
 
 def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ImageData) -> Path | None:
-    if (folder / "environment.json").exists():
-        read_json(folder / "environment.json")
-    metrics = folder / "metrics.csv"
+    run = RunFolder(folder)
+    if run.environment.exists():
+        read_json(run.environment)
+    metrics = run.metrics
     if metrics.is_dir():
         raise RunError(f"{metrics} is a folder: remove it, and its rows are restored from the last checkpoint")
-    paths = CheckpointPaths.of(folder)
-    if not paths.last.exists():
-        _require_no_epoch(folder, paths)
+    last = run.checkpoint("last")
+    if not last.exists():
+        _require_no_epoch(run)
         return None
-    state = _read_last(paths)
-    _require_fit(paths.last, state, model)
+    state = _read_last(run)
+    _require_fit(last, state, model)
     data.load_state_dict(state.get(ImageData.__qualname__, {}))
     epoch = state["epoch"] + 1
-    recorded = _recorded_epochs(folder)
+    recorded = _recorded_epochs(run)
     if recorded > epoch + 1:
         raise RunError(
-            f"{metrics} goes up to epoch {recorded}, but {paths.last} only up to {epoch}: "
-            f"put the newer checkpoint back, or remove metrics.csv to go on from epoch {epoch}"
+            f"{metrics} goes up to epoch {recorded}, but {last} only up to {epoch}: "
+            f"put the newer checkpoint back, or remove {metrics.name} to go on from epoch {epoch}"
         )
-    _require_best(paths, state, model)
-    return paths.last
+    _require_best(run, state, model)
+    return last
 
 
-def _read_last(paths: CheckpointPaths) -> dict[str, Any]:
+def _read_last(run: RunFolder) -> dict[str, Any]:
     try:
-        return read_checkpoint(paths.last)
+        return read_checkpoint(run.checkpoint("last"))
     except RunError as error:
-        raise RunError(f"{error}. {_remedy(paths)}") from error
+        raise RunError(f"{error}. {_remedy(run)}") from error
 
 
-def _remedy(paths: CheckpointPaths) -> str:
+def _remedy(run: RunFolder) -> str:
     remedy = "Put it back from a copy"
-    if paths.best.exists():
-        remedy += f", or go on from the best epoch: copy {paths.best.name} over it and remove metrics.csv"
+    best = run.checkpoint("best")
+    if best.exists():
+        remedy += f", or go on from the best epoch: copy {best.name} over it and remove {run.metrics.name}"
     return remedy
 
 
-def _require_no_epoch(folder: Path, paths: CheckpointPaths) -> None:
+def _require_no_epoch(run: RunFolder) -> None:
     """A run without a checkpoint was killed in its first epoch, or has lost the checkpoint."""
-    recorded = _recorded_epochs(folder)
-    if recorded > 1 or paths.best.exists():
-        raise RunError(f"{paths.last} is missing, though epochs are finished. {_remedy(paths)}")
+    recorded = _recorded_epochs(run)
+    if recorded > 1 or run.checkpoint("best").exists():
+        raise RunError(f"{run.checkpoint('last')} is missing, though epochs are finished. {_remedy(run)}")
 
 
-def _recorded_epochs(folder: Path) -> int:
+def _recorded_epochs(run: RunFolder) -> int:
     """The last epoch in `metrics.csv`; 0 if that is damaged, since a checkpoint holds its rows too."""
     try:
-        epochs = read_metrics(folder / "metrics.csv")["epoch"]
+        epochs = read_metrics(run.metrics)["epoch"]
     except RecordError:
         return 0
     return int(epochs[-1] or 0) if epochs else 0
@@ -141,21 +143,22 @@ def _require_fit(path: Path, state: dict[str, Any], model: GuidedVAE) -> None:
     found = {name: value.shape for name, value in model_weights(state).items()}
     if found != expected or Checkpoints.__qualname__ not in state["callbacks"]:
         raise RunError(
-            f"{path} is of another model than the one in config.yaml, or of another version of silentgrad: "
+            f"{path} is of another model than the one in {CONFIG}, or of another version of silentgrad: "
             "put the right file back from a copy"
         )
 
 
-def _require_best(paths: CheckpointPaths, state: dict[str, Any], model: GuidedVAE) -> None:
+def _require_best(run: RunFolder, state: dict[str, Any], model: GuidedVAE) -> None:
     """The best epoch's checkpoint has to be there, unless it is the last one, which is copied again."""
     best = state["callbacks"][Checkpoints.__qualname__]["best_epoch"]
     if best == state["epoch"] + 1:
         return
     remedy = f"put the checkpoint of epoch {best} back from a copy, or train again in another --folder"
+    path = run.checkpoint("best")
     try:
-        found = read_checkpoint(paths.best)
+        found = read_checkpoint(path)
     except RunError as error:
         raise RunError(f"{error}: {remedy}") from error
-    _require_fit(paths.best, found, model)
+    _require_fit(path, found, model)
     if found["epoch"] + 1 != best:
-        raise RunError(f"{paths.best} is of epoch {found['epoch'] + 1}, but the best is {best}: {remedy}")
+        raise RunError(f"{path} is of epoch {found['epoch'] + 1}, but the best is {best}: {remedy}")

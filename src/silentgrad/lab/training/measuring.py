@@ -1,8 +1,6 @@
 """Gradient variance of runs: the batches and estimators to measure it with, and a log of it while training."""
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,8 @@ from silentgrad.decoders import is_tractable
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
-from silentgrad.lab.runs.records import write_atomically
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training.build import build_estimator
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.loop import TrainingPlan, mixed
@@ -83,15 +82,6 @@ def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:
     return rows
 
 
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Writes a CSV file, whole or not at all; the first row names the columns."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode())
-
-
 class GradientVarianceLog(lightning.Callback):
     """Appends the decomposition of the model's gradient variance to `gradient_variance.csv`, every few epochs.
 
@@ -107,7 +97,7 @@ class GradientVarianceLog(lightning.Callback):
     """
 
     def __init__(self, folder: Path, every: int, batches: int = 20, draws: int = 100) -> None:
-        self.path = folder / "gradient_variance.csv"
+        self.path = RunFolder(folder).variance_log
         self.every, self.batches, self.draws = every, batches, draws
         self.rows: list[Row] = []
 
@@ -120,7 +110,7 @@ class GradientVarianceLog(lightning.Callback):
 
     def on_fit_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if trainer.is_global_zero and self.rows:
-            write_rows(self.path, self.rows)
+            write_rows_atomically(self.path, self.rows)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if not trainer.is_global_zero or not isinstance(plan, TrainingPlan) or plan.epoch % self.every:
@@ -128,7 +118,7 @@ class GradientVarianceLog(lightning.Callback):
         if any(parameter.requires_grad for parameter in plan.model.encoder.parameters()):
             data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
             self.rows += [{"epoch": plan.epoch, **row} for row in rows_of(self._measure(plan, data))]
-            write_rows(self.path, self.rows)
+            write_rows_atomically(self.path, self.rows)
 
     def _measure(self, plan: TrainingPlan, data: ImageData) -> dict[str, Decomposition]:
         model, seed = plan.model, mixed(plan.config.seed, plan.epoch)

@@ -25,6 +25,12 @@ def recipe_path(name: str) -> Path:
     return path
 
 
+def recipe_file(name: str) -> Path:
+    """The file of a recipe that is given by its name, or by the path of its file."""
+    path = Path(name)
+    return path if path.is_file() else recipe_path(name)
+
+
 def recipe_names() -> list[str]:
     """All recipes."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -1,20 +1,20 @@
 """What a run leaves on disk while it goes on: a row of figures per epoch, and what it ran on."""
 
-import csv
 import importlib.metadata
-import io
 import platform
 import sys
 import time
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import append_durably, write_atomically, write_tensors_atomically
+from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.training.loop import TrainingPlan
 
 COLUMNS = (
@@ -34,8 +34,8 @@ class Recorder(lightning.Callback):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "metrics.csv"
-        self.lines = [_csv_line(COLUMNS)]
+        self.path = RunFolder(folder).metrics
+        self.lines = [csv_line(COLUMNS)]
         self.before = 0.0  # seconds of earlier processes, up to the epoch that this one goes on from
         self.start = time.perf_counter()
 
@@ -77,15 +77,9 @@ class Recorder(lightning.Callback):
             "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
         }
-        self.lines.append(_csv_line([row.get(column, "") for column in COLUMNS]))
+        self.lines.append(csv_line([row.get(column, "") for column in COLUMNS]))
         if trainer.is_global_zero:
             append_durably(self.path, self.lines[-1].encode())
-
-
-def _csv_line(cells: Iterable[object]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
 
 
 class Keeper(lightning.Callback):
@@ -97,12 +91,12 @@ class Keeper(lightning.Callback):
     """
 
     def __init__(self, folder: Path, epochs: Collection[int]) -> None:
-        self.folder, self.epochs = folder / "epochs", epochs
+        self.run, self.epochs = RunFolder(folder), epochs
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if trainer.is_global_zero and isinstance(plan, TrainingPlan) and plan.epoch in self.epochs:
-            self.folder.mkdir(exist_ok=True)
-            write_tensors_atomically(self.folder / f"{plan.epoch}.safetensors", plan.model.state_dict())
+            self.run.epochs.mkdir(exist_ok=True)
+            write_tensors_atomically(self.run.kept(plan.epoch), plan.model.state_dict())
 
 
 def environment() -> dict[str, str]:

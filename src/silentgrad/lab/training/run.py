@@ -21,10 +21,11 @@ from torch import Tensor
 from silentgrad.decoders import LinearDecoder
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import ImageData, Images, dequantise
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_json, write_json_atomically, write_tensors_atomically
 from silentgrad.lab.training.build import build_model, variance_schedule
 from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig, read_settings
-from silentgrad.lab.training.folder import SUMMARY, is_finished, make_folder, prepare_resuming
+from silentgrad.lab.training.folder import is_finished, make_folder, prepare_resuming
 from silentgrad.lab.training.loop import TrainingPlan, mixed
 from silentgrad.lab.training.machine import require_machine, require_shares
 from silentgrad.lab.training.measuring import GradientVarianceLog, evaluating
@@ -63,7 +64,7 @@ def train_model(
         The summary, as in the folder's `summary.json`.
     """
     if resume and is_finished(folder):
-        return read_json(folder / SUMMARY)
+        return read_json(RunFolder(folder).summary)
     settings = Settings(data, model, train)
     settings.validate()
     require_machine(train)
@@ -89,7 +90,7 @@ def train_model(
         trainer = _trainer(train, folder, quiet, [recorder, *callbacks, checkpoints], logger)
         trainer.fit(plan, datamodule=images, ckpt_path=checkpoint, weights_only=True)
         plan.iwae_samples = train.iwae_samples
-        vae.load_state_dict(model_weights(read_checkpoint(checkpoints.paths.best)))
+        vae.load_state_dict(model_weights(read_checkpoint(checkpoints.best)))
         trainer.test(plan, datamodule=images, verbose=False)
         summary = _summary(plan, images.images, model, checkpoints.best_epoch, recorder.seconds)
         if trainer.is_global_zero:
@@ -120,7 +121,7 @@ def _failures_in_users_terms(folder: Path) -> Iterator[None]:
 
 def load_run(folder: Path, images: Images) -> GuidedVAE:
     """The trained model of a finished run."""
-    path = folder / "model.safetensors"
+    path = RunFolder(folder).weights
     if not path.exists():
         raise RunError(f"{folder} holds no finished run: it has no {path.name}")
     return load_weights(folder, path, images)
@@ -145,9 +146,9 @@ def load_weights(folder: Path, path: Path, images: Images) -> GuidedVAE:
 
 def read_config(folder: Path) -> Settings:
     """The settings of the run in a folder."""
-    path = folder / "config.yaml"
+    path = RunFolder(folder).config
     if not path.exists():
-        raise RunError(f"{folder} holds no run: it has no config.yaml")
+        raise RunError(f"{folder} holds no run: it has no {path.name}")
     try:
         return read_settings(path)
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
@@ -250,9 +251,9 @@ def _summary(plan: TrainingPlan, images: Images, model: ModelConfig, best_epoch:
 
 def _finish(folder: Path, model: GuidedVAE, images: Images, summary: dict[str, Any]) -> None:
     vae = model.cpu().eval()
-    write_tensors_atomically(folder / "model.safetensors", vae.state_dict())
-    write_tensors_atomically(folder / "pictures.safetensors", pictures(vae, images))
-    write_json_atomically(folder / SUMMARY, summary)
+    write_tensors_atomically(RunFolder(folder).weights, vae.state_dict())
+    write_tensors_atomically(RunFolder(folder).pictures, pictures(vae, images))
+    write_json_atomically(RunFolder(folder).summary, summary)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import io
 import math
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning
 import torch
@@ -12,24 +12,13 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_atomically
 from silentgrad.lab.training.loop import TrainingPlan
 
 
 class RunError(SilentgradError):
     """A run's folder is not what it has to be."""
-
-
-class CheckpointPaths(NamedTuple):
-    """Where the checkpoints of a run are."""
-
-    last: Path
-    best: Path
-
-    @classmethod
-    def of(cls, folder: Path) -> "CheckpointPaths":
-        """Those of the run in a folder."""
-        return cls(folder / "checkpoints" / "last.ckpt", folder / "checkpoints" / "best.ckpt")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -54,7 +43,8 @@ class Checkpoints(Checkpoint):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.paths = CheckpointPaths.of(folder)
+        run = RunFolder(folder)
+        self.last, self.best = run.checkpoint("last"), run.checkpoint("best")
         self.epoch = 0  # the last one that was finished
         self.best_epoch = 0
         self.best_score = (math.inf, math.inf)
@@ -75,12 +65,12 @@ class Checkpoints(Checkpoint):
         self.epoch = plan.epoch
         if plan.score < self.best_score:
             self.best_epoch, self.best_score = plan.epoch, plan.score
-        trainer.save_checkpoint(self.paths.last)
+        trainer.save_checkpoint(self.last)
         self._copy_if_best(trainer)
 
     def _copy_if_best(self, trainer: lightning.Trainer) -> None:
         if trainer.is_global_zero and self.epoch == self.best_epoch:
-            write_atomically(self.paths.best, self.paths.last.read_bytes())
+            write_atomically(self.best, self.last.read_bytes())
         trainer.strategy.barrier("best checkpoint")
 
 

@@ -1,0 +1,42 @@
+"""`silentgrad data`: datasets on this machine."""
+
+from pathlib import Path
+
+from rich.table import Table
+
+from silentgrad.lab.cli.console import console, say, verbatim
+from silentgrad.lab.data import load
+from silentgrad.lab.data.catalogue import check, describe
+
+
+def list_all(root: Path | None = None) -> None:
+    """Lists the datasets and where they were found.
+
+    Args:
+        root: Folder that holds the datasets.
+    """
+    table = Table("name", "shape", "levels", "files", "found")
+    for row in describe(root):
+        table.add_row(*(verbatim(cell) for cell in row))
+    console.print(table)
+
+
+def get(name: str, root: Path | None = None) -> None:
+    """Downloads a dataset, or says which files to put where.
+
+    Args:
+        name: One of the names that data list shows.
+        root: Folder that holds the datasets.
+    """
+    images = load(name, root)
+    say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
+
+
+def verify(name: str, root: Path | None = None) -> None:
+    """Verifies a dataset's files.
+
+    Args:
+        name: One of the names that data list shows.
+        root: Folder that holds the datasets.
+    """
+    say(check(name, root))

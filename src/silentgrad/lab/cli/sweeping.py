@@ -1,0 +1,115 @@
+"""What `silentgrad sweep` does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import URL, create_engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from silentgrad.lab.cli.console import say
+from silentgrad.lab.cli.options import require_folder, stem_of
+from silentgrad.lab.experiments.grid import Grid
+from silentgrad.lab.experiments.study import PATIENCE, SweepError
+from silentgrad.lab.experiments.sweep import Sweep, run_sweep, search_space
+from silentgrad.lab.reports.html import duration
+from silentgrad.lab.reports.sweep import setting, write_sweep_page
+from silentgrad.lab.runs.folder import SweepFolder
+from silentgrad.lab.runs.trials import SweepRecord, Trial, read_sweep
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.machine import require_machine
+from silentgrad.lab.training.ranges import COUNT, ConfigError, require
+
+
+def sweep_and_report(
+    around: Settings,
+    over: str,
+    grid: Grid,
+    study: str | None,
+    storage: str | None,
+    trials: int | None,
+    folder: Path | None,
+    quiet: bool,
+) -> None:
+    """Trains the points of a grid that are left, tells of each, and writes the sweep's page.
+
+    Args:
+        around: The settings that all trials have in common.
+        over: What to vary, separated by commas.
+        grid: The values to try.
+        study: The sweep's name; made of the data's and of what is varied if absent.
+        storage: The URL of the study's database; a file in the sweep's folder if absent.
+        trials: Number of points to train here at most.
+        folder: Where the trials and the page go; sweeps/STUDY if absent.
+        quiet: No progress bars.
+    """
+    around.validate()
+    require_machine(around.train)
+    require("--trials", trials, COUNT)
+    names = [name.strip() for name in over.split(",")]
+    space = search_space(names, grid, around)
+    name = "-".join([stem_of(around.data.name), *names]) if study is None else study
+    if not name or name != Path(name).name:
+        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {name!r}")
+    plan = Sweep(name, around, space, folder or Path("sweeps") / name)
+    _require_points(plan)
+    require_folder(plan.folder)
+    if storage is not None:
+        _require_storage(storage)
+    say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
+    try:
+        for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
+            say(line(trial))
+            write_sweep_page(plan.folder)
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on")
+        raise SystemExit(130) from None
+    for text in closing(read_sweep(plan.folder), plan.folder):
+        say(text)
+    say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _own_storage(folder: Path) -> str:
+    """The URL of the sweep's own database, in which the folder's name is quoted."""
+    return URL.create("sqlite", database=str(SweepFolder(folder).study)).render_as_string(hide_password=False)
+
+
+def _require_storage(url: str) -> None:
+    """Refuses a database that cannot be reached."""
+    try:
+        engine = create_engine(url)
+        engine.connect().close()
+        engine.dispose()
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        raise SweepError(f"cannot open the database of --storage: {error}") from error
+
+
+def _require_points(plan: Sweep) -> None:
+    """Refuses a value of the grid that no run can be made with."""
+    for name, values in plan.space.items():
+        for value in values:
+            try:
+                plan.at({name: value}).validate()
+            except ConfigError as error:
+                raise ConfigError(f"--grid.{name} {value}: {error}") from None
+
+
+def line(trial: Trial) -> str:
+    """A trial in one line."""
+    point = ", ".join(f"{name} {setting(value)}" for name, value in trial.point.items())
+    bpd = "" if trial.valid_bpd is None else f"validation BPD {trial.valid_bpd:.4f}, "
+    spent = "" if trial.seconds is None else f", {duration(trial.seconds)}"
+    return f"trial {trial.number} {trial.state}: {point}: {bpd}{trial.epochs} epochs{spent}"
+
+
+def closing(record: SweepRecord, folder: Path) -> Iterator[str]:
+    """What the sweep came to."""
+    yield f"{record.points_done()} of {record.size} points done"
+    if any(trial.state == "running" for trial in record.trials):
+        yield (
+            "others are in training by other processes; if one of those was killed, the same command takes its trial "
+            f"up again {PATIENCE // 60} minutes later"
+        )
+    best = record.best_trial()
+    if best is not None:
+        yield f"best, {line(best)}, test BPD {best.test_bpd:.4f}"
+        yield f"its recipe: {SweepFolder(folder).best}"

@@ -1,0 +1,31 @@
+"""The options of `silentgrad train`."""
+
+from pathlib import Path
+
+from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
+
+
+def train(
+    data: DataConfig = DataConfig(),  # noqa: B008
+    model: ModelConfig = ModelConfig(),  # noqa: B008
+    train: TrainConfig = TrainConfig(),  # noqa: B008
+    folder: Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Trains a VAE and leaves a run's folder with figures, weights, pictures and a report.
+
+    With no options: a Silent-guided VAE on the embedded 8x8 digits, about a minute on two cores.
+
+    Args:
+        data: Which images.
+        model: Which model, and how its gradient is estimated.
+        train: How to train.
+        folder: Where the run goes; runs/NAME-NUMBER if absent.
+        resume: Go on from the last finished epoch of the run in --folder, with the settings it was started with.
+        quiet: No progress bar.
+    """
+    # Here, so that --help does not wait for Lightning and matplotlib.
+    from silentgrad.lab.cli.training import train_and_report
+
+    train_and_report(Settings(data, model, train), folder, resume, quiet)

@@ -1,0 +1,72 @@
+"""What `silentgrad train` does."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from silentgrad.lab.cli.console import bound, console, say
+from silentgrad.lab.cli.options import next_folder, require_folder
+from silentgrad.lab.reports import write_report
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.training import RunError, read_config, train_model
+from silentgrad.lab.training.config import GROUPS, Settings
+from silentgrad.lab.training.folder import first_process, is_finished
+
+
+def train_and_report(settings: Settings, folder: Path | None, resume: bool, quiet: bool) -> None:
+    """Trains a run, or goes on with one, and writes its report.
+
+    Args:
+        settings: All that the run is told.
+        folder: Where the run goes; a new folder if absent.
+        resume: Go on with the run in the folder.
+        quiet: No progress bar.
+    """
+    if resume:
+        if folder is None:
+            raise RunError("--resume needs --folder: which run to go on with")
+        settings = _resumed(folder, settings)
+    if folder is None:
+        folder = _new_folder(settings)
+    require_folder(folder)
+    finished = resume and is_finished(folder)
+    summary = train_model(*settings, folder, resume, quiet)
+    if not first_process():
+        return
+    if finished:
+        console.print(f"{folder} is finished: nothing was trained", soft_wrap=True, highlight=False)
+    page = RunFolder(folder).report
+    if not finished or not page.exists():
+        write_report(folder)
+    console.print(_figures(summary, settings.train.iwae_samples), soft_wrap=True)
+    say(f"report: {page}")
+
+
+def _new_folder(settings: Settings) -> Path:
+    """A folder of the run's own, said to the processes that Lightning starts with the words of this one."""
+    if not first_process():
+        raise RunError("processes that are started one by one need --folder, so that all of them have the same")
+    folder = next_folder(settings.data.name)
+    if settings.train.devices > 1:
+        sys.argv += ["--folder", str(folder)]
+    return folder
+
+
+def _resumed(folder: Path, given: Settings) -> Settings:
+    """The settings that a run was started with; others than those may not be given."""
+    before = read_config(folder)
+    for group, standard in GROUPS.items():
+        for name, value in asdict(getattr(given, group)).items():
+            if value not in (getattr(standard(), name), getattr(getattr(before, group), name)):
+                raise RunError(f"--resume goes on with the settings of {folder}: leave out --{group}.{name} {value}")
+    return before
+
+
+def _figures(summary: dict[str, Any], samples: int) -> str:
+    limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
+    closed_form = f"closed form {summary['exactness']}   " if "exactness" in summary else ""
+    return (
+        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{bound(samples)}{limit}   MSE {summary['mse']:.3f}   "
+        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
+    )
