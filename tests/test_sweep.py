@@ -26,7 +26,7 @@ from silentgrad.cli.sweep import sweep as sweep_command
 from silentgrad.errors import SilentgradError
 from silentgrad.experiments import runner, study
 from silentgrad.experiments import sweep as module
-from silentgrad.experiments.study import EachPointOnce
+from silentgrad.experiments.study import EachPointOnce, uninterrupted
 from silentgrad.experiments.sweep import Grid, Sweep, SweepError, run_sweep, search_space
 from silentgrad.records import RecordError, write_json_atomically
 from silentgrad.reports.sweep import write_sweep_page
@@ -465,3 +465,13 @@ def test_a_browser_shows_the_page_whole(tmp_path: Path, width: int, complete: bo
     seen = look(write_sweep_page(made_up(tmp_path, complete)), width, tmp_path)
     assert seen.problems == []
     assert seen.images == int(complete)
+
+
+def test_ctrl_c_waits_for_the_database() -> None:
+    """In the middle of a commit it left the database locked, and Optuna failed an assertion of its own."""
+    reached = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the end of the commit")
+    assert reached == ["the end of the commit"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

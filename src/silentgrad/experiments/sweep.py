@@ -27,7 +27,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from silentgrad.data import load
 from silentgrad.experiments.runner import start_or_resume
-from silentgrad.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left
+from silentgrad.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left, uninterrupted
 from silentgrad.records import Run, write_atomically, write_json_atomically
 from silentgrad.training import DivergedError, Settings, build_model
 
@@ -240,8 +240,11 @@ class _Pruning(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
-        self.trial.report(trainer.callback_metrics["valid_bpd"].item(), epoch)
-        if self.trial.should_prune():
+        bpd = trainer.callback_metrics["valid_bpd"].item()
+        with uninterrupted():
+            self.trial.report(bpd, epoch)
+            prune = self.trial.should_prune()
+        if prune:
             raise TrialPruned(f"after epoch {epoch}")
 
 
