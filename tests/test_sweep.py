@@ -470,8 +470,13 @@ def test_a_browser_shows_the_page_whole(tmp_path: Path, width: int, complete: bo
 def test_ctrl_c_waits_for_the_database() -> None:
     """In the middle of a commit it left the database locked, and Optuna failed an assertion of its own."""
     reached = []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-        reached.append("the end of the commit")
+
+    def commit() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the commit")
+
+    with pytest.raises(KeyboardInterrupt):
+        commit()
     assert reached == ["the end of the commit"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
