@@ -298,7 +298,7 @@ def test_seconds_are_those_of_all_processes(runs: Runs, tmp_path: Path) -> None:
     seconds = Run.read(folder).metrics["seconds"]
     assert seconds[FINISHED] is not None
     assert 1000 < seconds[FINISHED] < 1100
-    assert 1000 < summary["seconds"] < 1100
+    assert 1000 <= summary["seconds"] < 1100  # rounded
 
 
 def test_other_images_are_refused(runs: Runs, tmp_path: Path) -> None:

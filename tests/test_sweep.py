@@ -27,7 +27,7 @@ from silentgrad.lab.cli.sweep import sweep as sweep_command
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments import sweep as module
 from silentgrad.lab.experiments.grid import Grid
-from silentgrad.lab.experiments.study import EachPointOnce
+from silentgrad.lab.experiments.study import EachPointOnce, uninterrupted
 from silentgrad.lab.experiments.sweep import Sweep, SweepError, run_sweep, search_space
 from silentgrad.lab.reports.sweep import write_sweep_page
 from silentgrad.lab.runs.records import RecordError
@@ -462,3 +462,18 @@ def test_a_browser_shows_the_page_whole(tmp_path: Path, width: int, complete: bo
     seen = look(write_sweep_page(made_up(tmp_path, complete)), width, tmp_path)
     assert seen.problems == []
     assert seen.images == int(complete)
+
+
+def test_ctrl_c_waits_for_the_database() -> None:
+    """In the middle of a commit it left the database locked, and Optuna failed an assertion of its own."""
+    reached = []
+
+    def commit() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the commit")
+
+    with pytest.raises(KeyboardInterrupt):
+        commit()
+    assert reached == ["the end of the commit"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

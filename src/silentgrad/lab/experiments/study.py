@@ -6,6 +6,7 @@ free again, for whoever comes next. So a process may be killed at any time, and 
 
 import contextlib
 import random
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -104,6 +105,19 @@ def _require_readable(study: optuna.Study) -> None:
         study.user_attrs  # noqa: B018 (reads them)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise SweepError(f"the study {study.study_name} in the database of --storage is damaged: {error!r}") from error
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Lets Ctrl-C wait: in the middle of a commit it would leave SQLite's database locked for this process."""
+    waiting: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if waiting:
+        signal.raise_signal(signal.SIGINT)
 
 
 class EachPointOnce(GridSampler):

@@ -28,7 +28,15 @@ from optuna.trial import FrozenTrial, TrialState
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.grid import Grid
 from silentgrad.lab.experiments.runner import start_or_resume
-from silentgrad.lab.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left
+from silentgrad.lab.experiments.study import (
+    DIVERGED,
+    EachPointOnce,
+    SweepError,
+    holds,
+    opened,
+    points_left,
+    uninterrupted,
+)
 from silentgrad.lab.runs.folder import SweepFolder
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep
@@ -222,8 +230,11 @@ class _Pruning(lightning.Callback):
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
-        self.trial.report(trainer.callback_metrics["valid_bpd"].item(), epoch)
-        if self.trial.should_prune():
+        bpd = trainer.callback_metrics["valid_bpd"].item()
+        with uninterrupted():
+            self.trial.report(bpd, epoch)
+            prune = self.trial.should_prune()
+        if prune:
             raise TrialPruned(f"after epoch {epoch}")
 
 
