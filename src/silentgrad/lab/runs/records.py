@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.runs.documents import read_yaml
 from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, METRICS, PICTURES, SUMMARY, RunFolder
 from silentgrad.lab.runs.rows import Columns, csv_text, read_columns
 
@@ -173,19 +174,6 @@ def _parsed_if_there(path: Path, parse: Callable[[Path], dict[str, _T]]) -> dict
 
 def _yaml(path: Path) -> dict[str, Any]:
     return _mapping(read_yaml(path))
-
-
-def read_yaml(path: Path) -> object:
-    """What a YAML file holds. One that was cut short may be YAML too: where `---` begins it, `...` has to end it."""
-    text = path.read_text(encoding="utf-8")
-    if text.startswith("---") and not text.endswith("\n...\n"):
-        raise ValueError("it is cut short: the line `...` at its end is missing")
-    return yaml.safe_load(text)
-
-
-def write_yaml(content: object) -> str:
-    """Content as YAML whose end can be told."""
-    return str(yaml.safe_dump(content, sort_keys=False, explicit_start=True, explicit_end=True))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.guided import Weighting
-from silentgrad.lab.runs.records import read_yaml, write_yaml
+from silentgrad.lab.runs.documents import read_yaml, write_yaml
 from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
 from silentgrad.lab.training.suitable import (
