@@ -1,8 +1,7 @@
 """What a function may do while `torch.vmap` or another transform of `torch.func` runs it.
 
 Inside a transform a tensor can stand for many at once. A decision by its values is refused there, and so is an autograd
-function that does not know how to be mapped. torch offers no public way to ask; these names have been the same since
-torch 2.1.
+function that does not know how to be mapped. torch offers no public way to ask.
 """
 
 import torch
