@@ -73,7 +73,7 @@ class Recorder(lightning.Callback):
             "seconds": round(self.seconds, 3),
             **plan.figures,
             "train_loss": torch.stack(plan.losses).double().mean().item(),
-            "w_lin": plan.model.w_lin(plan.epoch),
+            "w_lin": plan.model.weight(plan.epoch),
             "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
         }
