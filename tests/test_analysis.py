@@ -316,6 +316,14 @@ def test_the_deviation_of_a_closed_form_is_the_distance_by_hand(term: str) -> No
     assert found.deviation > 1e-6
 
 
+def test_the_deviation_of_a_closed_form_is_relative_to_the_gradient_with_the_models_prior() -> None:
+    model, x = linear_vae("bernoulli", sg.LinearPrecisionGaussian(LATENTS, SHAPE, log_term="taylor")), batches_of(1)[0]
+    model.prior = sg.LearnedPrior(FAMILIES["bernoulli"](LATENTS)).double()
+    nn.init.constant_(model.prior.numbers, 2.0)
+    expected = gradient_bias(model, x, [Exact(allow_approximation=True)])["Exact"]
+    assert log_term_bias(model, x)["taylor"] == expected
+
+
 def test_the_exponential_link_deviates_by_rounding_only() -> None:
     model = linear_vae("bernoulli", sg.LinearPrecisionGaussian(LATENTS, SHAPE, link="exp"))
     found = log_term_bias(model, batches_of(1)[0])

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.analysis.drawing import Cotangent, cotangents
+from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
 from silentgrad.analysis.latents import Parts
 from silentgrad.analysis.model import Model, encoder_parameters, measured
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
 from silentgrad.errors import IntractableError
-from silentgrad.estimators import Estimator, Exact, Integrand
+from silentgrad.estimators import Estimator, Exact, Integrand, per_example
+from silentgrad.latents.families import require_one_latent
 
 
 class MeasuredBatch:
@@ -29,7 +30,8 @@ class MeasuredBatch:
         self.x, self.integrand = x, integrand
         parameters = encoder_parameters(model)
         q = model.encoder(x)
-        self.term, self.objective = measured(model, x, q, epoch)
+        require_one_latent(q)
+        self.term, self.objective = measured(model, q, self._values(q), epoch)
         self.parts = Parts.of(q, self.objective.family_of(q))
         self.pullback = Pullback(self.parts.tensors, list(parameters.values()))
         self.fixed = self._fixed_cotangent()
@@ -63,6 +65,13 @@ class MeasuredBatch:
 
     def _cotangents(self, estimator: Estimator, integrand: Integrand, draws: int) -> Iterator[Cotangent]:
         return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws)
+
+    @torch.no_grad()
+    def _values(self, q: td.Distribution) -> Tensor:
+        """log p(x|z) at the latent's mean, one number per example."""
+        values = per_example(self.integrand(q.mean), q)
+        require_batch(values.shape, self.x)
+        return values
 
     @torch.no_grad()
     def _learn(self, estimator: Estimator) -> None:

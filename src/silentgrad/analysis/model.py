@@ -2,15 +2,13 @@
 
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.analysis.drawing import require_batch
 from silentgrad.errors import DomainError
-from silentgrad.estimators import Estimator, Integrand, per_example
+from silentgrad.estimators import Estimator, Integrand
 from silentgrad.guided import GuidedVAE
-from silentgrad.latents.families import family_of, require_one_latent
+from silentgrad.latents.families import family_of
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Decoder, Objective, Term, family_of_encoder, standard_prior
 
@@ -32,23 +30,20 @@ class Model(Protocol):
 
 
 class Held(Estimator):
-    """log p(x|z) at the latent's mean, without a gradient: it stands for an estimator while the rest is differentiated.
+    """Given values in place of an expectation, without a gradient: what is differentiated then is all the rest.
 
     Args:
-        x: Examples, for the message if there are none.
+        values: One number per example.
     """
 
     unbiased = False
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, values: Tensor) -> None:
         super().__init__()
-        self.x = x
+        self.values = values
 
-    @torch.no_grad()
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        values = per_example(integrand(q.mean), q)
-        require_batch(values.shape, self.x)
-        return values
+        return self.values
 
 
 class Measured(NamedTuple):
@@ -63,14 +58,16 @@ class Measured(NamedTuple):
     objective: Objective
 
 
-def measured(model: Model, x: Tensor, q: td.Distribution, epoch: int | None) -> Measured:
+def measured(model: Model, q: td.Distribution, values: Tensor, epoch: int | None) -> Measured:
     """The model's objective around its decoder; with no epoch, no other decoder takes part.
 
-    Raises:
-        UnregisteredLatentError: The encoder returned a hierarchy of latents, or a latent of no family.
+    Args:
+        model: The model.
+        q: A batch's latents, from its encoder.
+        values: Values of log p(x|z) to hold, one per example.
+        epoch: The epoch of a guided objective.
     """
-    require_one_latent(q)
-    held = Term(model.decoder, Held(x))
+    held = Term(model.decoder, Held(values))
     if isinstance(model, GuidedVAE):
         return _guided(model.objective(q, epoch), held)
     if epoch is not None:
