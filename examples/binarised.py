@@ -10,12 +10,12 @@ from torch.distributions import Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Levels
 
 LATENTS, HIDDEN = 200, 512
 
 
-def train(images: Images, seed: int, silent: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, silent: bool, epochs: int) -> float:
     x_train, x_test = (comparison.binarise(split, images.levels, seed=0) for split in (images.train, images.test))
     torch.manual_seed(seed)
     pixels = images.event_shape.numel()

@@ -20,11 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Levels, load_images
 from silentgrad.lab.runs.records import write_json_atomically
 
 Unit = Literal["BPD", "ELBO"]
-Train = Callable[[Images, int, bool, int], float]
+Train = Callable[[Levels, int, bool, int], float]
 WAYS = {"without": False, "with": True}
 
 
@@ -35,7 +35,7 @@ def mean_elbo(elbo: Callable[[Tensor], Tensor], x: Tensor, draws: int = 8) -> fl
     return total / (draws * len(x))
 
 
-def bpd(elbo: float, images: Images) -> float:
+def bpd(elbo: float, images: Levels) -> float:
     """Bits per dimension of images dequantised to [0, 1), from the mean ELBO in nats."""
     return -elbo / (images.event_shape.numel() * math.log(2)) + math.log2(images.levels)
 
@@ -57,7 +57,7 @@ def main(train: Train, unit: Unit, data: str = "mnist", epochs: int = 20) -> Non
     parser.add_argument("--keep", type=Path, default=Path("runs") / "examples" / f"{script.stem}.json")
     given = parser.parse_args()
     given.keep.parent.mkdir(parents=True, exist_ok=True)
-    images = load(given.data)
+    images = load_images(given.data)
     if given.images is not None:
         images = dataclasses.replace(images, train=images.train[: given.images], test=images.test[: given.images])
     settings = {"data": given.data, "images": given.images, "epochs": given.epochs, "unit": unit}

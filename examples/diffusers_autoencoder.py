@@ -13,7 +13,7 @@ from torch.nn.functional import conv_transpose2d, unfold
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.ppca import ppca_weights, principal_components
 from silentgrad.schedules import linear_decay
 
@@ -21,7 +21,7 @@ CHANNELS, BLOCKS = 4, (8, 16, 32)  # of the latents; of the layers
 PATCH = 2 ** (len(BLOCKS) - 1)  # pixels to a latent, each way
 
 
-def build(images: Images) -> AutoencoderKL:
+def build(images: Levels) -> AutoencoderKL:
     colours, height, _ = images.event_shape
     return AutoencoderKL(
         in_channels=colours, out_channels=colours, latent_channels=CHANNELS, sample_size=height,
@@ -50,7 +50,7 @@ def start_from_patches(guide: sg.SilentGuide, x: Tensor) -> None:
     guide.decoder.likelihood.start(variance)
 
 
-def fit(images: Images, seed: int, guided: bool, epochs: int) -> tuple[AutoencoderKL, Tensor]:
+def fit(images: Levels, seed: int, guided: bool, epochs: int) -> tuple[AutoencoderKL, Tensor]:
     """The trained host and the logarithm of its variance."""
     torch.manual_seed(seed)
     vae, x_train = build(images), images.train / images.levels
@@ -73,7 +73,7 @@ def fit(images: Images, seed: int, guided: bool, epochs: int) -> tuple[Autoencod
     return vae, log_variance
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     vae, log_variance = fit(images, seed, guided, epochs)
     test = dequantise(images.test, images.levels)
     elbo = comparison.mean_elbo(lambda x: -sum(losses(vae, log_variance, x)[1:]), test, draws=1)

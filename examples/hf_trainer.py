@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.schedules import linear_decay
 
 BATCH, FLOOR = 64, -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
@@ -64,7 +64,7 @@ class TellStep(hf.TrainerCallback):
         kwargs["model"].step = state.global_step + 1
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     torch.manual_seed(seed)
     model = VAE(VAEConfig(pixels=images.event_shape.numel(), levels=images.levels))
     groups = [{"params": list(model.parameters()), "lr": 1e-3}]

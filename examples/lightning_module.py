@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.schedules import linear_decay
 
 LATENTS, CHANNELS, BATCH = 32, 16, 64
@@ -21,7 +21,7 @@ FLOOR = -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper tha
 class ConvVAE(lightning.LightningModule):
     """Any module of this kind: an encoder, a decoder, and a training step that returns the loss."""
 
-    def __init__(self, images: Images, guide: sg.SilentGuide | None = None) -> None:
+    def __init__(self, images: Levels, guide: sg.SilentGuide | None = None) -> None:
         super().__init__()
         channels, height, width = images.event_shape
         inner = (2 * CHANNELS, height // 4, width // 4)
@@ -65,7 +65,7 @@ class ConvVAE(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cosine, "interval": "step"}}
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     lightning.seed_everything(seed, verbose=False)
     host = ConvVAE(images)
     if guided:

@@ -9,14 +9,14 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN, BATCH = 64, 512, 64
 FLOOR = -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     torch.manual_seed(seed)
     pixels = images.event_shape.numel()
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENTS))

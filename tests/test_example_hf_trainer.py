@@ -19,7 +19,7 @@ import comparison
 import hf_trainer
 import silentgrad as sg
 from hf_trainer import VAE, TellStep, VAEConfig
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Levels, load_images
 from silentgrad.schedules import Schedule, constant, linear_decay
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning:torch.utils.data")
@@ -27,13 +27,13 @@ LATENTS = 2
 
 
 @pytest.fixture(scope="module")
-def images() -> Images:
-    digits = load("digits")
+def images() -> Levels:
+    digits = load_images("digits")
     return dataclasses.replace(digits, train=digits.train[:160], test=digits.test[:30])
 
 
 @pytest.fixture
-def image(images: Images, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def image(images: Levels, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """A batch whose noise is fixed, so that the sample of z is all that is random."""
     monkeypatch.setattr(hf_trainer, "dequantise", lambda image, levels: (image + 0.5) / levels)
     return images.train[:32]
@@ -94,7 +94,7 @@ def test_without_weight_or_training_it_is_the_host_bit_for_bit(weight: float, tr
     assert all(torch.equal(a, b) for a, b in zip(gradients(ours, model), gradients(theirs, model), strict=True))
 
 
-def trainer_of(model: VAE, images: Images, folder: Path, *callbacks: hf.TrainerCallback, **options: Any) -> hf.Trainer:
+def trainer_of(model: VAE, images: Levels, folder: Path, *callbacks: hf.TrainerCallback, **options: Any) -> hf.Trainer:
     settings = hf.TrainingArguments(
         str(folder), num_train_epochs=2, per_device_train_batch_size=32, gradient_accumulation_steps=2, save_steps=4,
         report_to="none", logging_strategy="no", disable_tqdm=True, **options,
@@ -104,7 +104,7 @@ def trainer_of(model: VAE, images: Images, folder: Path, *callbacks: hf.TrainerC
 
 
 def test_the_schedule_follows_the_steps_of_the_trainer_and_goes_on_from_a_checkpoint(
-    images: Images, tmp_path: Path
+    images: Levels, tmp_path: Path
 ) -> None:
     asked: list[int] = []
 
@@ -123,7 +123,7 @@ def test_the_schedule_follows_the_steps_of_the_trainer_and_goes_on_from_a_checkp
         assert torch.equal(value, resumed.state_dict()[name]), name
 
 
-def test_a_guide_that_nobody_tells_the_step_is_an_error(images: Images, tmp_path: Path) -> None:
+def test_a_guide_that_nobody_tells_the_step_is_an_error(images: Levels, tmp_path: Path) -> None:
     with pytest.raises(sg.DomainError, match="counted from 1"):
         trainer_of(vae(constant(0.5)), images, tmp_path).train()
 
@@ -153,7 +153,7 @@ class Run(NamedTuple):
         return [*self.trainer.model.encoder.parameters(), *self.trainer.model.decoder.parameters()]
 
 
-def run(images: Images, guided: bool) -> Run:
+def run(images: Levels, guided: bool) -> Run:
     """Calls `train`; judges with seed 7."""
     kept: dict[str, Any] = {}
     mean_elbo = comparison.mean_elbo
@@ -175,12 +175,12 @@ def run(images: Images, guided: bool) -> Run:
 
 
 @pytest.fixture(scope="module")
-def guided(images: Images) -> Run:
+def guided(images: Levels) -> Run:
     return run(images, guided=True)
 
 
 @pytest.fixture(scope="module")
-def unguided(images: Images) -> Run:
+def unguided(images: Levels) -> Run:
     return run(images, guided=False)
 
 
@@ -193,7 +193,7 @@ def test_the_guide_learns_at_a_rate_of_its_own(guided: Run) -> None:
     assert not any(torch.equal(value, guided.before[name]) for name, value in guide.items())
 
 
-def test_the_figure_is_the_elbo_in_bits(unguided: Run, images: Images) -> None:
+def test_the_figure_is_the_elbo_in_bits(unguided: Run, images: Levels) -> None:
     model, x = unguided.trainer.model, unguided.x
     assert torch.equal((x * 17).floor(), images.test.flatten(1).float())
     loc, log_scale = model.encoder(x).chunk(2, dim=-1)
@@ -208,7 +208,7 @@ def test_the_figure_is_the_elbo_in_bits(unguided: Run, images: Images) -> None:
 
 
 def test_one_seed_is_one_start_and_one_order_of_data(
-    guided: Run, unguided: Run, images: Images, monkeypatch: pytest.MonkeyPatch
+    guided: Run, unguided: Run, images: Levels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(guided.host, unguided.host, strict=True))
     monkeypatch.setattr(hf_trainer, "linear_decay", lambda rate: constant(0.0))

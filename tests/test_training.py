@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import COMMANDS, main, with_recipe
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Levels
 from silentgrad.lab.training import (
     DataConfig,
     ModelConfig,
@@ -238,7 +238,7 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     )
     other = torch.zeros(3, 1, 9, 9, dtype=torch.uint8)
     with pytest.raises(SilentgradError, match="does not fit"):
-        load_run(tmp_path / "run", Images(other, other, other, 17, "other"))
+        load_run(tmp_path / "run", Levels(other, other, other, "other", levels=17))
     assert read_config(tmp_path / "run")[1].latent_dim == 2
 
 

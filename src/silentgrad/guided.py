@@ -12,6 +12,7 @@ given.
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from silentgrad.decoders import LinearDecoder, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
+from silentgrad.latents.moments import central_moments
 from silentgrad.latents.priors import kl_to_prior, prior_of
 from silentgrad.schedules import Schedule, constant
 
@@ -143,45 +145,77 @@ def scale_gradient(q: td.Distribution, weight: float) -> td.Distribution:
 class Evaluation(NamedTuple):
     """Sums over a batch: the bound in nats, squared error, KL divergence; and the KL divergence of each latent.
 
-    The bound is the ELBO, or the importance-weighted one of several samples.
+    The bound is the ELBO, or the importance-weighted one of several samples; `gap` is by how much the latter exceeds
+    the ELBO of the same samples.
     """
 
     elbo: Tensor
     squared_error: Tensor
     kld: Tensor
     kld_per_latent: Tensor
+    gap: Tensor
 
 
 @torch.no_grad()
-def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1) -> Evaluation:
+def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) -> Evaluation:
     """The figures of a batch under the decoder the model is judged by.
 
     The bound is the ELBO: a linear decoder's expectation is its closed form, never Taylor's, which is no lower bound; a
     nonlinear one's is sampled. With `samples` > 1 it is the importance-weighted bound of Burda et al. (2016), of
     whichever decoder.
+
+    Args:
+        model: The model.
+        x: Examples; with noise, its mean, which is what the encoder sees.
+        samples: Samples of the importance-weighted bound.
+        noise: Standard deviation of noise around x that is independent between outputs. It is integrated out, which is
+            exact for a decoder that is Gaussian given z, whose log-probability is quadratic in x: the mean over two
+            points, one standard deviation to either side, has the same square.
     """
+    points = (x,) if noise == 0 else (x - noise, x + noise)
     q = model.encoder(x)
     base = q.base_dist if isinstance(q, td.Independent) else q
     kld = kl_to_prior(base)
     likelihood = model.decoder(q.sample())
+    gap = torch.zeros(())
     if samples > 1:
-        bound = _importance_weighted(model.decoder, x, base, samples)
+        bound, gap = _importance_weighted(model.decoder, points, base, samples)
     elif isinstance(model.decoder, LinearDecoder):
-        bound = _with_bound(model.decoder).expected_log_prob(x, q) - kld.flatten(1).sum(1)
+        judge = _with_bound(model.decoder)
+        bound = _mean([judge.expected_log_prob(point, q) for point in points]) - kld.flatten(1).sum(1)
     else:
-        bound = likelihood.log_prob(x) - kld.flatten(1).sum(1)
-    error = (likelihood.mean - x).flatten(1).square().sum()
-    return Evaluation(bound.sum(), error, kld.sum(), kld.flatten(1).sum(0))
+        bound = _mean([likelihood.log_prob(point) for point in points]) - kld.flatten(1).sum(1)
+    error = _mean([(likelihood.mean - point).flatten(1).square().sum(1) for point in points])
+    return Evaluation(bound.sum(), error.sum(), kld.sum(), kld.flatten(1).sum(0), gap.sum())
 
 
-def _importance_weighted(decoder: nn.Module, x: Tensor, q: td.Distribution, samples: int) -> Tensor:
-    """log of the mean of p(x, z) / q(z|x) over samples, one number per example."""
+def _mean(numbers: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(numbers)).mean(0)
+
+
+def _importance_weighted(
+    decoder: nn.Module, points: Sequence[Tensor], q: td.Distribution, samples: int
+) -> tuple[Tensor, Tensor]:
+    """log of the mean of p(x, z) / q(z|x) over samples, and what it has beyond the mean of the log; one per example."""
     weights = []
     for _ in range(samples):
         z = q.sample()
         ratio = (prior_of(q).log_prob(z) - q.log_prob(z)).flatten(1).sum(1)
-        weights.append(decoder(z).log_prob(x) + ratio)
-    return torch.stack(weights).logsumexp(0) - math.log(samples)
+        likelihood = decoder(z)
+        weights.append(_mean([likelihood.log_prob(point) for point in points]) + ratio)
+    log_weights = torch.stack(weights)
+    bound = log_weights.logsumexp(0) - math.log(samples)
+    return bound, bound - log_weights.mean(0)
+
+
+def exactness(model: GuidedVAE, q: td.Distribution, samples: int = 1) -> str:
+    """What the bound of :func:`evaluate` is to the ELBO: exact, an approximation, or sampled."""
+    decoder = model.decoder
+    if samples > 1 or not isinstance(decoder, LinearDecoder):
+        return "sampled"
+    if isinstance(decoder, LinearPrecisionGaussian) and decoder.link == "linear" and not central_moments(q).gaussian:
+        return "approximation"
+    return "exact"
 
 
 def _with_bound(decoder: LinearDecoder) -> LinearDecoder:

@@ -8,13 +8,13 @@ import torch
 from rich.table import Table
 
 from silentgrad.guided import GuidedVAE
-from silentgrad.guided import evaluate as evaluate_batch
 from silentgrad.lab.cli.console import console, say, verbatim
 from silentgrad.lab.cli.options import require_folder, require_output
-from silentgrad.lab.data import NAMES, dequantise, load
+from silentgrad.lab.data import NAMES, load
 from silentgrad.lab.data.catalogue import check, describe
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.figures import samples
+from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.records import write_tensors_atomically
 from silentgrad.lab.training import (
     DataConfig,
@@ -29,7 +29,7 @@ from silentgrad.lab.training import (
 from silentgrad.lab.training.config import GROUPS
 from silentgrad.lab.training.folder import first_process, is_finished
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
-from silentgrad.lab.training.run import bits_per_dimension, pictures
+from silentgrad.lab.training.run import pictures
 
 MOST_SAMPLES = 10_000  # images on one picture
 FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
@@ -48,7 +48,7 @@ def train(
     With no options: a Silent-guided VAE on the embedded 8x8 digits, about a minute on two cores.
 
     Args:
-        data: Which images.
+        data: Which data.
         model: Which model, and how its gradient is estimated.
         train: How to train.
         folder: Where the run goes; runs/NAME-NUMBER if absent.
@@ -70,10 +70,13 @@ def train(
     page = folder / "report.html"
     if not finished or not page.exists():
         write_report(folder)
-    limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
+    metric = "bpd" if "bpd" in summary else "nll"
+    limit = f" (pPCA limit {summary[f'limit_{metric}']:.4f})" if f"limit_{metric}" in summary else ""
+    title, *of = summary["unit"].split(" ", maxsplit=1)
     console.print(
-        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{_bound(train.iwae_samples)}{limit}   MSE {summary['mse']:.3f}   "
-        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {summary['seconds']:.0f} s",
+        f"test {' '.join([title, f'[bold]{summary[metric]:.4f}[/bold]', *of])}{_bound(train.iwae_samples)}{limit}   "
+        f"MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}   active latents {summary['active']}   "
+        f"{summary['seconds']:.0f} s",
         soft_wrap=True,
     )
     say(f"report: {page}")
@@ -99,23 +102,19 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         samples: Of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
     require("--samples", samples, COUNT)
-    config, _, train_config = read_config(run)
-    images = load(data or config.name, root or config.root)
-    vae = load_run(run, images)
-    torch.manual_seed(train_config.seed)
-    totals = torch.zeros(3, dtype=torch.float64)
-    for batch in images.test.split(500):
-        x = dequantise(batch, images.levels).to(_dtype(vae))
-        result = evaluate_batch(vae, x, samples)
-        totals += torch.stack([result.elbo, result.squared_error, result.kld]).double()
-    elbo, error, kld = (totals / len(images.test)).tolist()
-    bpd = bits_per_dimension(elbo, images)
-    figures = f"MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}"
-    console.print(f"test BPD [bold]{bpd:.4f}[/bold]{_bound(samples)}   {figures}", soft_wrap=True)
+    config = read_config(run).data
+    observations = load(data or config.name, root or config.root, config.kind)
+    found = evaluate_model(load_run(run, observations), observations, "test", samples)
+    unit = found.unit
+    console.print(
+        f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{_bound(samples)}   MSE {found.mse:.3f}   "
+        f"KLD {found.kld:.2f}   active latents {found.active}   examples {found.examples}",
+        soft_wrap=True,
+    )
 
 
 def _bound(samples: int) -> str:
-    """What a BPD was computed from, where that is not the ELBO."""
+    """What a figure was computed from, where that is not the ELBO."""
     return "" if samples == 1 else f" (importance-weighted bound, {samples} samples)"
 
 
@@ -135,8 +134,8 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
     config, _, _ = read_config(run)
     path = output or run / "pictures.safetensors"
     require_output(path, ".safetensors")
-    images = load(data or config.name, root or config.root)
-    write_tensors_atomically(path, pictures(load_run(run, images), images))
+    observations = load(data or config.name, root or config.root, config.kind)
+    write_tensors_atomically(path, pictures(load_run(run, observations), observations))
     if output is None:
         say(f"report: {write_report(run)}")
     else:
@@ -157,7 +156,10 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     config, model, _ = read_config(run)
     path = output or run / "samples.png"
     require_output(path, ".png")
-    vae = load_run(run, load(config.name, config.root))
+    observations = load(config.name, config.root, config.kind)
+    if not observations.pictured:
+        raise RunError(f"{observations.name} holds no images: there is nothing to make a picture of")
+    vae = load_run(run, observations)
     torch.manual_seed(seed)
     shape = (count, model.latent_dim)
     z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
@@ -186,8 +188,8 @@ def data_get(name: str, root: Path | None = None) -> None:
         name: One of the names that data list shows.
         root: Folder that holds the datasets.
     """
-    images = load(name, root)
-    say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
+    found = load(name, root)
+    say(f"{name}: {len(found.train)} + {len(found.valid)} + {len(found.test)} images are there")
 
 
 def data_check(name: str, root: Path | None = None) -> None:

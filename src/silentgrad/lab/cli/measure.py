@@ -58,7 +58,7 @@ def variance(
     settings = read_config(run)
     path = output or run / "variance.csv"
     require_output(path, ".csv")
-    images = load(data or settings.data.name, root or settings.data.root)
+    images = load(data or settings.data.name, root or settings.data.root, settings.data.kind)
     vae, epoch = load_checkpoint(run, checkpoint, images)
     like = next(vae.parameters())
     chosen = (x.to(like) for x in training_batches(images, settings.data.batch_size, batches, seed))
@@ -151,7 +151,7 @@ def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: i
 
 def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
     config = read_config(run)
-    images = load(config.data.name, config.data.root)
+    images = load(config.data.name, config.data.root, config.data.kind)
     found = load_run(run, images)
     if found.linear is None or config.model.latent != "bernoulli":
         raise RunError(f"the model in {run} has to have Bernoulli latents and a linear decoder")

@@ -29,7 +29,8 @@ from silentgrad.lab.data import load
 from silentgrad.lab.experiments.runner import start_or_resume
 from silentgrad.lab.experiments.study import DIVERGED, EachPointOnce, SweepError, holds, opened, points_left
 from silentgrad.lab.runs.records import Run, write_atomically, write_json_atomically
-from silentgrad.lab.training import DivergedError, Settings, build_model
+from silentgrad.lab.training import DivergedError, Settings
+from silentgrad.lab.training.build import model_for
 
 TRIALS_BEFORE_PRUNING = 3
 OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
@@ -128,8 +129,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     if sweep.around.train.devices > 1:
         raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
     data, model, _ = sweep.around
-    images = load(data.name, data.root)
-    build_model(model, images.event_shape, images.levels)  # so that what cannot be trained leaves no study behind
+    model_for(model, load(data.name, data.root, data.kind))  # so that what cannot be trained leaves no study behind
     done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)

@@ -6,7 +6,7 @@ from typing import Any
 from rich.progress import track
 
 from silentgrad.analysis import gradient_variance
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import KEPT_EPOCHS, Cell, Scale, reductions
 from silentgrad.lab.experiments.tables import Content, Results
@@ -61,7 +61,7 @@ def _verdict(row: list[Content], epochs: int) -> str:
     return f"{row[0]}, {row[1]}: the estimator's part is {ours} %; in the paper {theirs} %."
 
 
-def _measured(folder: Path, cell: Cell, epoch: int, images: Images, scale: Scale) -> dict[str, float]:
+def _measured(folder: Path, cell: Cell, epoch: int, images: Observations, scale: Scale) -> dict[str, float]:
     """The decomposition at one epoch, kept in the run's folder."""
     path = folder / "epochs" / f"{epoch}-variance-{scale}.json"
     if not path.exists():

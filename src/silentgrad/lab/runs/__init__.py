@@ -1,0 +1,1 @@
+"""Runs: their folders and records, and the evaluation of their models."""
