@@ -5,6 +5,8 @@ variance is learned for all pixels, in the host as in the guide. The guide stays
 `vae.save_pretrained(folder)` saves no more than what `AutoencoderKL.from_pretrained(folder)` expects.
 """
 
+from functools import partial
+
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
@@ -33,9 +35,18 @@ def build(images: Levels) -> AutoencoderKL:
 def losses(vae: AutoencoderKL, log_variance: Tensor, x: Tensor) -> tuple[Normal, Tensor, Tensor]:
     """q(z|x), the reconstruction loss and the KL divergence, in nats of images between 0 and 1."""
     posterior = vae.encode(2 * x - 1).latent_dist  # diffusers' images are between -1 and 1
-    mean = (vae.decode(posterior.sample()).sample + 1) / 2
-    nll = -Independent(Normal(mean, (log_variance / 2).exp()), 3).log_prob(x)
+    nll = -likelihood(vae, log_variance, posterior.sample()).log_prob(x)
     return Normal(posterior.mean, posterior.std), nll, posterior.kl()
+
+
+def latent(vae: AutoencoderKL, x: Tensor) -> Normal:
+    posterior = vae.encode(2 * x - 1).latent_dist
+    return Normal(posterior.mean, posterior.std)
+
+
+def likelihood(vae: AutoencoderKL, log_variance: Tensor, z: Tensor) -> Independent:
+    mean = (vae.decode(z).sample + 1) / 2
+    return Independent(Normal(mean, (log_variance / 2).exp()), 3)
 
 
 def start_from_patches(guide: sg.SilentGuide, x: Tensor) -> None:
@@ -75,9 +86,7 @@ def fit(images: Levels, seed: int, guided: bool, epochs: int) -> tuple[Autoencod
 
 def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     vae, log_variance = fit(images, seed, guided, epochs)
-    test = dequantise(images.test, images.levels)
-    elbo = comparison.mean_elbo(lambda x: -sum(losses(vae, log_variance, x)[1:]), test, draws=1)
-    return comparison.bpd(elbo, images)
+    return comparison.judge(vae, partial(latent, vae), partial(likelihood, vae, log_variance), images)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_table_says_what_the_runs_say() -> None:
 
 
 def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> None:
-    assert comparison.bpd(0.0, load_images("digits")) == pytest.approx(math.log2(17))
+    assert load_images("digits").figure(0.0) == pytest.approx(math.log2(17))
 
 
 def test_binarised_images_have_the_grey_values_as_means() -> None:
