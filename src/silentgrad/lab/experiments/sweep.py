@@ -129,7 +129,10 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     if sweep.around.train.devices > 1:
         raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
     data, model, _ = sweep.around
-    model_for(model, load(data.name, data.root, data.kind))  # so that what cannot be trained leaves no study behind
+    observations = load(data.name, data.root, data.kind)
+    model_for(model, observations)  # so that what cannot be trained leaves no study behind
+    if observations.unit.metric != "bpd":
+        raise SweepError(f"a sweep compares bits per dimension, but {data.name} is told in {observations.unit.of.strip()}")
     done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)
