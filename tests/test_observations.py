@@ -233,6 +233,13 @@ def test_a_table_trains_from_the_command_line(table: Path, tmp_path: Path, capsy
     assert "test NLL" in page
     assert "nats per entry" in page
     assert "Bits per dimension" not in page
+    main(["evaluate", str(folder)])
+    assert f"test NLL {figure:.4f} nats per entry" in capsys.readouterr().out
+    other = tmp_path / "other.csv"
+    other.write_text(table.read_text())
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(folder), "--data", str(other)])
+    assert "standardised by other rows" in capsys.readouterr().err
     for command in ("reconstruct", "sample"):
         with pytest.raises(SystemExit):
             main([command, str(folder)])

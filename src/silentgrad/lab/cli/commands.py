@@ -29,7 +29,7 @@ from silentgrad.lab.training import (
 from silentgrad.lab.training.config import GROUPS
 from silentgrad.lab.training.folder import first_process, is_finished
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
-from silentgrad.lab.training.run import pictures
+from silentgrad.lab.training.run import observations_of, pictures
 
 MOST_SAMPLES = 10_000  # images on one picture
 FOLDER_OF_FIRST = "SILENTGRAD_RUN_FOLDER"
@@ -93,7 +93,7 @@ def _resumed(folder: Path, given: Settings) -> Settings:
 
 
 def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
-    """Measures a finished run on the test images of its own dataset, or of another of the same shape.
+    """Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.
 
     Args:
         run: The run's folder.
@@ -102,8 +102,7 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         samples: Of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
     require("--samples", samples, COUNT)
-    config = read_config(run).data
-    observations = load(data or config.name, root or config.root, config.kind)
+    observations = observations_of(read_config(run), data, root)
     found = evaluate_model(load_run(run, observations), observations, "test", samples)
     unit = found.unit
     console.print(
@@ -131,10 +130,10 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         root: Folder that holds the datasets.
         output: A .safetensors file for the pictures; the run's own if absent.
     """
-    config, _, _ = read_config(run)
+    settings = read_config(run)
     path = output or run / "pictures.safetensors"
     require_output(path, ".safetensors")
-    observations = load(data or config.name, root or config.root, config.kind)
+    observations = observations_of(settings, data, root)
     write_tensors_atomically(path, pictures(load_run(run, observations), observations))
     if output is None:
         say(f"report: {write_report(run)}")
@@ -153,14 +152,15 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     """
     require("--count", count, Range(1, MOST_SAMPLES))
     require("--seed", seed, SEED)
-    config, model, _ = read_config(run)
+    settings = read_config(run)
     path = output or run / "samples.png"
     require_output(path, ".png")
-    observations = load(config.name, config.root, config.kind)
+    observations = observations_of(settings)
     if not observations.pictured:
         raise RunError(f"{observations.name} holds no images: there is nothing to make a picture of")
     vae = load_run(run, observations)
     torch.manual_seed(seed)
+    model = settings.model
     shape = (count, model.latent_dim)
     z = torch.randn(shape) if model.latent == "gaussian" else torch.bernoulli(torch.full(shape, 0.5))
     with torch.no_grad():

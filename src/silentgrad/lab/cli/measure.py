@@ -14,12 +14,12 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.commands import next_folder
 from silentgrad.lab.cli.console import console, say, verbatim
 from silentgrad.lab.cli.options import require_folder, require_output
-from silentgrad.lab.data import load
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
 from silentgrad.lab.training.config import EstimatorName
 from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches, write_rows
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
+from silentgrad.lab.training.run import observations_of
 
 LINKS: tuple[Link, ...] = ("linear", "exp")
 
@@ -58,7 +58,7 @@ def variance(
     settings = read_config(run)
     path = output or run / "variance.csv"
     require_output(path, ".csv")
-    images = load(data or settings.data.name, root or settings.data.root, settings.data.kind)
+    images = observations_of(settings, data, root)
     vae, epoch = load_checkpoint(run, checkpoint, images)
     like = next(vae.parameters())
     chosen = (x.to(like) for x in training_batches(images, settings.data.batch_size, batches, seed))
@@ -151,7 +151,7 @@ def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: i
 
 def _biases(run: Path, count: int, draws: int, seed: int) -> list[Row]:
     config = read_config(run)
-    images = load(config.data.name, config.data.root, config.data.kind)
+    images = observations_of(config)
     found = load_run(run, images)
     if found.linear is None or config.model.latent != "bernoulli":
         raise RunError(f"the model in {run} has to have Bernoulli latents and a linear decoder")

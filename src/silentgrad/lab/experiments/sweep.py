@@ -132,7 +132,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     observations = load(data.name, data.root, data.kind)
     model_for(model, observations)  # so that what cannot be trained leaves no study behind
     if observations.unit.metric != "bpd":
-        raise SweepError(f"a sweep compares bits per dimension, but {data.name} is told in {observations.unit.of.strip()}")
+        raise SweepError(f"a sweep compares bits per dimension, but {data.name} is told in{observations.unit.of}")
     done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)

@@ -20,9 +20,9 @@ from torch import distributions as td
 
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, load
+from silentgrad.lab.data import Observations
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
-from silentgrad.lab.training.run import load_run, read_config
+from silentgrad.lab.training.run import load_run, observations_of, read_config
 
 BATCH = 16
 TOLERANCE = 1e-5
@@ -59,8 +59,7 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     """
     _require_packages()
     run = Run.read(folder)
-    data = read_config(folder)[0]
-    observations = load(data.name, data.root, data.kind)
+    observations = observations_of(read_config(folder))
     vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
     files, differences = {}, {}
     for name, (network, example) in _networks(vae, observations).items():

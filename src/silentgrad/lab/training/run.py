@@ -20,7 +20,7 @@ from torch import distributions as td
 
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, mixed
+from silentgrad.lab.data import Observations, Reals, load, mixed
 from silentgrad.lab.data.module import ObservationData
 from silentgrad.lab.networks import NonlinearBernoulli
 from silentgrad.lab.runs.records import read_json, write_json_atomically, write_tensors_atomically
@@ -121,6 +121,27 @@ def _failures_in_users_terms(folder: Path) -> Iterator[None]:
         ) from error
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
+
+
+def observations_of(settings: Settings, data: str | None = None, root: Path | None = None) -> Observations:
+    """What a run was trained on, or other data of the same kind to judge it by.
+
+    Args:
+        settings: The run's.
+        data: The other data's name or path.
+        root: Folder that holds the datasets, if it is another than the run's.
+
+    Raises:
+        RunError: The other data are a table: its columns are standardised by its own rows, not by those of the run.
+    """
+    own = settings.data
+    found = load(data or own.name, root or own.root, own.kind)
+    if data not in (None, own.name) and isinstance(found, Reals):
+        raise RunError(
+            f"--data {data} is a table, whose columns would be standardised by other rows than those of {own.name}, "
+            "which the model was trained on: train on both in one table"
+        )
+    return found
 
 
 def load_run(folder: Path, observations: Observations) -> GuidedVAE:
