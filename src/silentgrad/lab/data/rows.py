@@ -1,7 +1,6 @@
 """Rows of a data set: what is stored of each example, and what stands beside it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 from silentgrad.lab.data.formats import DataError
 
 
-@dataclass(frozen=True, slots=True)
 class Rows:
     """Some examples of a data set: a split, or a batch of it.
 
@@ -27,10 +25,14 @@ class Rows:
         ([[4, 5], [0, 1]], [9, 7])
     """
 
-    stored: Tensor
-    labels: Tensor | None = None
-    covariates: Tensor | None = None
-    mask: Tensor | None = None
+    def __init__(
+        self,
+        stored: Tensor,
+        labels: Tensor | None = None,
+        covariates: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        self.stored, self.labels, self.covariates, self.mask = stored, labels, covariates, mask
 
     def __len__(self) -> int:
         return len(self.stored)
