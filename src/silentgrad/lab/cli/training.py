@@ -64,9 +64,12 @@ def _resumed(folder: Path, given: Settings) -> Settings:
 
 
 def _figures(summary: dict[str, Any], samples: int) -> str:
-    limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
-    closed_form = f"closed form {summary['exactness']}   " if "exactness" in summary else ""
+    metric = "bpd" if "bpd" in summary else "nll"
+    title, _, of = summary["unit"].partition(" ")
+    figure = f"test {title} [bold]{summary[metric]:.4f}[/bold] {of}".rstrip()
+    limit = f" (pPCA limit {summary[f'limit_{metric}']:.4f})" if f"limit_{metric}" in summary else ""
+    closed_form = f"closed form {summary['closed_form']}   " if "closed_form" in summary else ""
     return (
-        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{bound(samples)}{limit}   MSE {summary['mse']:.3f}   "
-        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
+        f"{figure}{bound(samples)}{limit}   MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}   "
+        f"active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
     )

@@ -1,6 +1,12 @@
 """Encoders and nonlinear decoders."""
 
-from silentgrad.lab.networks.decoders import NonlinearGaussian, conv_network, mlp_network, strided_network
+from silentgrad.lab.networks.decoders import (
+    NonlinearBernoulli,
+    NonlinearGaussian,
+    conv_network,
+    mlp_network,
+    strided_network,
+)
 from silentgrad.lab.networks.encoders import (
     Encoder,
     conv_body,
@@ -10,6 +16,7 @@ from silentgrad.lab.networks.encoders import (
 
 __all__ = [
     "Encoder",
+    "NonlinearBernoulli",
     "NonlinearGaussian",
     "conv_body",
     "conv_network",
