@@ -169,17 +169,17 @@ def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Dist
 
 
 class Evaluation(NamedTuple):
-    """Sums over a batch: the bound in nats, squared error, KL divergence; and the KL divergence of each latent.
+    """Sums over a batch: the bound in nats and the KL divergence; that of each latent; and p(x|z) for a draw of z.
 
     The bound is the ELBO, or the importance-weighted one of several samples; `gap` is by how much the latter exceeds
     the ELBO of the same samples.
     """
 
     elbo: Tensor
-    squared_error: Tensor
     kld: Tensor
     kld_per_latent: Tensor
     gap: Tensor
+    likelihood: td.Distribution
 
 
 @torch.no_grad()
@@ -210,8 +210,7 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) 
         bound = _mean([_closed_form(model.decoder, point, q) for point in points]) - kld
     else:
         bound = _mean([likelihood.log_prob(point) for point in points]) - kld
-    error = _mean([(likelihood.mean - point).flatten(1).square().sum(1) for point in points])
-    return Evaluation(bound.sum(), error.sum(), kld.sum(), prior.divergence_per_latent(q).sum(0), gap.sum())
+    return Evaluation(bound.sum(), kld.sum(), prior.divergence_per_latent(q).sum(0), gap.sum(), likelihood)
 
 
 def _mean(numbers: Sequence[Tensor]) -> Tensor:

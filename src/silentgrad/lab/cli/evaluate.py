@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.cli.console import bound, console, say
+from silentgrad.lab.cli.console import bound, console, metrics, say
 from silentgrad.lab.cli.options import require_output
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.figures import samples
@@ -13,8 +13,9 @@ from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_tensors_atomically
 from silentgrad.lab.training import RunError, load_run, read_config
+from silentgrad.lab.training.finishing import pictures
+from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
-from silentgrad.lab.training.run import observations_of, pictures
 
 MOST_SAMPLES = 10_000  # images on one picture
 
@@ -33,7 +34,7 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
     found = evaluate_model(load_run(run, observations), observations, "test", samples)
     unit = found.unit
     console.print(
-        f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{bound(samples)}   MSE {found.mse:.3f}   "
+        f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{bound(samples)}   {metrics(found.metrics)}   "
         f"KLD {found.kld:.2f}   active latents {found.active}   {found.exactness}   examples {found.examples}",
         soft_wrap=True,
     )

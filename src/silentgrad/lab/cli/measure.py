@@ -18,9 +18,9 @@ from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
+from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
-from silentgrad.lab.training.run import observations_of
 from silentgrad.lab.training.suitable import EstimatorName, family_named
 
 LINKS: tuple[Link, ...] = ("linear", "exp")

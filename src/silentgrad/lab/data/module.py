@@ -46,6 +46,7 @@ class ObservationData(lightning.LightningDataModule):
         seed: Seed of the order of the training rows.
         together: Serve the training batches in groups of so many, as lists.
         kind: What the rows are, as for :func:`silentgrad.lab.data.load`.
+        observations: What to serve, if it is there already and needs no loading.
     """
 
     observations: Observations
@@ -58,14 +59,17 @@ class ObservationData(lightning.LightningDataModule):
         seed: int = 0,
         together: int | None = None,
         kind: Kind = "auto",
+        observations: Observations | None = None,
     ) -> None:
         super().__init__()
+        if observations is not None:
+            self.observations = observations
         self.kind = kind
         self.dataset, self.root, self.batch_size, self.seed, self.together = name, root, batch_size, seed, together
 
     def prepare_data(self) -> None:
         """Downloads what is missing; Lightning calls this in one process only."""
-        if self.dataset in sources.SOURCES:
+        if not hasattr(self, "observations") and self.dataset in sources.SOURCES:
             sources.locate(self.dataset, self.root or sources.default_root())
 
     def setup(self, stage: str = "fit") -> None:

@@ -11,7 +11,8 @@ drawn noise: :math:`E_U \\log p(y|z) - k \\log L \\le \\log P(x|z)` for every z.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.guided import Evaluation as BatchEvaluation
 from silentgrad.guided import GuidedVAE, evaluate, exactness
 from silentgrad.lab.data import Observations, Rows, SplitName, Unit, mixed
+from silentgrad.lab.runs.metrics import METRICS
 
 BATCH = 250
 PLACES: dict[SplitName, int] = {"train": 0, "valid": 1, "test": 2}
@@ -35,7 +38,7 @@ class Evaluation:
         unit: In which the figure is told.
         figure: The bound in that unit: the lower, the better.
         elbo: The bound in nats of x as the model sees it: the ELBO, or the importance-weighted bound.
-        mse: Squared error of the decoder's mean, summed over outputs.
+        metrics: The mean of each of `silentgrad.lab.runs.metrics`, by name.
         kld: KL divergence from the prior, in nats.
         active: How many latents are used.
         exactness: What the bound is to the expectation in the ELBO: exact, approximation or sampled.
@@ -47,7 +50,7 @@ class Evaluation:
     unit: Unit
     figure: float
     elbo: float
-    mse: float
+    metrics: Mapping[str, float]
     kld: float
     active: int
     exactness: str
@@ -57,8 +60,8 @@ class Evaluation:
 
     def summary(self) -> dict[str, float | int | str]:
         """The figures as a run's files name them."""
-        figures: dict[str, float | int | str] = {self.unit.metric: self.figure, "mse": self.mse, "kld": self.kld}
-        figures |= {"active": self.active, "exactness": self.exactness}
+        figures: dict[str, float | int | str] = {self.unit.metric: self.figure, **self.metrics}
+        figures |= {"kld": self.kld, "active": self.active, "exactness": self.exactness}
         if self.gap is not None:
             figures["gap"] = self.gap
         return figures
@@ -98,22 +101,24 @@ def evaluate_model(
     like = next(model.parameters(), torch.empty(0))
     with evaluating(model), _own_draws(like.device) as seed, torch.autocast(like.device.type, enabled=False):
         probe = _probe(model, observations, rows, like, samples)
-        sums = torch.zeros(-(-len(rows) // BATCH), 4 + probe.latents, dtype=torch.float64)
+        batches = math.ceil(len(rows) / BATCH)
+        sums = torch.zeros(batches, 3 + len(METRICS) + probe.latents, dtype=torch.float64)
         for place in range(share.rank, len(sums), share.processes):
             batch = rows.between(BATCH * place, BATCH * (place + 1)).to(like.device)
             first, second = mixed(PLACES[split], place, 0), mixed(PLACES[split], place, 1)
             x = _seen(observations, batch, probe.noise, first).to(like)
             seed(second)
             found = evaluate(model, x, samples, probe.noise)
-            numbers = (found.elbo, found.squared_error, found.kld, found.gap)
-            sums[place, :4] = torch.stack([number.cpu() for number in numbers])
-            sums[place, 4:] = found.kld_per_latent.cpu()
-    elbo, mse, kld, gap, *per_latent = (share.total(sums).sum(0) / len(rows)).tolist()
+            bounds = torch.stack([found.elbo, found.kld, found.gap.to(found.elbo)])
+            sums[place] = torch.cat([bounds, _metrics(x, found, probe.noise), found.kld_per_latent])
+    elbo, kld, gap, *rest = (share.total(sums).sum(0) / len(rows)).tolist()
+    metrics = dict(zip(METRICS, rest, strict=False))
+    per_latent = rest[len(METRICS) :]
     return Evaluation(
         unit=observations.unit,
         figure=observations.figure(elbo),
         elbo=elbo,
-        mse=mse,
+        metrics=metrics,
         kld=kld,
         active=sum(nats > ACTIVE for nats in per_latent),
         exactness=probe.exactness,
@@ -121,6 +126,15 @@ def evaluate_model(
         gap=gap if samples > 1 else None,
         examples=len(rows),
     )
+
+
+def _metrics(x: Tensor, found: BatchEvaluation, noise: float) -> Tensor:
+    """The sum of each metric over a batch; with noise around x, the mean over one deviation to either side."""
+    sums = []
+    for metric in METRICS.values():
+        either_side = metric(x - noise, found.likelihood) + metric(x + noise, found.likelihood)
+        sums.append(either_side.sum() / 2)
+    return torch.stack(sums)
 
 
 class _Probe(NamedTuple):

@@ -1,26 +1,13 @@
 """From a configuration to the model it describes."""
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 
 from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
 from silentgrad.lab.kinds import LikelihoodName
-from silentgrad.lab.networks import (
-    Encoder,
-    NonlinearBernoulli,
-    NonlinearGaussian,
-    conv_body,
-    conv_network,
-    mlp_body,
-    mlp_network,
-    strided_body,
-    strided_network,
-)
+from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearBernoulli, NonlinearGaussian, Sizes
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.lab.training.suitable import ESTIMATORS, family_named
@@ -46,7 +33,7 @@ def model_for(config: ModelConfig, observations: Observations) -> GuidedVAE:
     if likelihood not in observations.likelihoods:
         suitable = " or ".join(observations.likelihoods)
         raise ConfigError(f"--model.likelihood {likelihood} is not for {kind} ({observations.name}): choose {suitable}")
-    if config.network != "mlp" and len(observations.event_shape) != 3:
+    if NETWORKS[config.network].images_only and len(observations.event_shape) != 3:
         raise ConfigError(f"--model.network {config.network} is for images, not for {kind}: choose mlp")
     return build_model(config, observations.event_shape, observations.resolution, likelihood)
 
@@ -137,13 +124,12 @@ def _prior(config: ModelConfig, family: Family) -> Prior:
 
 
 def _encoder(config: ModelConfig, family: Family, event_shape: torch.Size) -> Encoder:
-    outputs = family.numbers
-    bodies: dict[str, Callable[[], nn.Module]] = {
-        "mlp": lambda: mlp_body(event_shape, outputs, config.hidden),
-        "conv": lambda: conv_body(event_shape, outputs, config.channels),
-        "strided": lambda: strided_body(event_shape, outputs, config.channels),
-    }
-    return Encoder(bodies[config.network](), family)
+    body = NETWORKS[config.network].body(event_shape, family.numbers, _sizes(config))
+    return Encoder(body, family)
+
+
+def _sizes(config: ModelConfig) -> Sizes:
+    return Sizes(config.hidden, config.channels)
 
 
 def _linear(
@@ -164,12 +150,7 @@ def _nonlinear(
 ) -> NonlinearGaussian | NonlinearBernoulli:
     latents = family.shape.numel()
     numbers = 1 if likelihood == "bernoulli" else 2
-    networks: dict[str, Callable[[], nn.Module]] = {
-        "mlp": lambda: mlp_network(latents, event_shape, config.hidden[::-1], numbers),
-        "conv": lambda: conv_network(latents, event_shape, config.channels, numbers),
-        "strided": lambda: strided_network(latents, event_shape, config.channels, numbers),
-    }
-    network = networks[config.network]()
+    network = NETWORKS[config.network].decoder(latents, event_shape, _sizes(config), numbers)
     if likelihood == "bernoulli":
         return NonlinearBernoulli(network, event_shape)
     return NonlinearGaussian(network, event_shape, levels)

@@ -6,7 +6,7 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
 from silentgrad.lab.runs.folder import CHECKPOINT, RunFolder
 from silentgrad.lab.training.build import model_for
-from silentgrad.lab.training.run import load_run, load_weights, read_config
+from silentgrad.lab.training.loading import load_run, load_weights, read_config
 from silentgrad.lab.training.saving import RunError, model_weights, read_checkpoint
 from silentgrad.lab.training.weights import dtype_of, fill
 

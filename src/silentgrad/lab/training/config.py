@@ -22,11 +22,11 @@ from silentgrad.lab.training.suitable import (
     LinearKind,
     family_named,
     require_closed_form,
+    require_network,
     require_options,
     suitable_estimators,
 )
 
-Network = Literal["mlp", "conv", "strided"]
 PriorKind = Literal["standard", "learned", "mixture"]
 Start = Literal["random", "mean", "ppca"]
 
@@ -94,7 +94,7 @@ class ModelConfig:
     categories: int | None = None
     prior: PriorKind = "standard"
     prior_components: int | None = None
-    network: Network = "mlp"
+    network: str = "mlp"
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
     linear: LinearKind = "exp"
@@ -120,6 +120,7 @@ class ModelConfig:
         _require_ranges("model", self)
         if self.linear == "none" and not self.nonlinear:
             raise ConfigError("there is no decoder: --model.linear none needs --model.nonlinear true")
+        require_network(self.network)
         family = family_named(self.latent)
         require_options(family, self.categories)
         if self.prior_components is not None and self.prior != "mixture":

@@ -23,7 +23,7 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
 from silentgrad.lab.runs.folder import ExportFolder
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
-from silentgrad.lab.training.run import load_run, observations_of, read_config
+from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
 
 BATCH = 16

@@ -13,6 +13,7 @@ import lightning
 import torch
 
 from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.metrics import METRICS
 from silentgrad.lab.runs.records import append_durably, write_atomically, write_tensors_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.training.loop import TrainingPlan
@@ -33,7 +34,7 @@ class Recorder(lightning.Callback):
 
     def __init__(self, folder: Path, metric: str) -> None:
         self.path = RunFolder(folder).metrics
-        figures = (f"valid_{name}" for name in (metric, "mse", "kld", "active"))
+        figures = (f"valid_{name}" for name in (metric, *METRICS, "kld", "active"))
         self.columns = ("epoch", "seconds", *figures, *AFTER_FIGURES)
         self.lines = [csv_line(self.columns)]
         self.before = 0.0  # seconds of earlier processes, up to the epoch that this one goes on from
