@@ -17,7 +17,8 @@ import torch
 from torch import distributions as td
 
 from silentgrad import LinearGaussian
-from silentgrad.lab.data import Batches, Together, dequantise
+from silentgrad.lab.data import Batches, Levels, Together, dequantise
+from silentgrad.lab.data.module import Whole
 from silentgrad.lab.networks import mlp_body
 from silentgrad.lab.training import ModelConfig, TrainConfig, TrainingPlan, build_model
 from silentgrad.lab.training.recorder import Recorder
@@ -43,14 +44,17 @@ class Clock(lightning.Callback):
 
 def under_lightning() -> float:
     config = ModelConfig(latent_dim=200, linear="fixed", nonlinear=False, estimator="exact")
-    plan = TrainingPlan(build_model(config, torch.Size((1, 28, 28)), 256), TrainConfig(), 256, constant(0.01))
+    images = Levels(IMAGES, IMAGES[:1], IMAGES[:1], "noise")
+    model = build_model(config, images.event_shape, images.levels)
+    plan = TrainingPlan(model, TrainConfig(), images, constant(0.01))
     clock = Clock()
     with TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
             accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, callbacks=[clock, Recorder(Path(folder))],
+            enable_model_summary=False, callbacks=[clock, Recorder(Path(folder), "bpd")],
         )  # fmt: skip
-        trainer.fit(plan, Together(Batches(IMAGES, 64, shuffle=True, seed=0), TOGETHER))
+        batches = Together(Batches(images.rows("train"), 64, shuffle=True, seed=0), TOGETHER)
+        trainer.fit(plan, batches, Whole("valid"))
     return clock.epochs[0]
 
 

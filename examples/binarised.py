@@ -10,13 +10,15 @@ from torch.distributions import Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Binarised, Levels
+from silentgrad.lab.runs.evaluation import evaluate_model
 
 LATENTS, HIDDEN = 200, 512
 
 
-def train(images: Images, seed: int, silent: bool, epochs: int) -> float:
-    x_train, x_test = (comparison.binarise(split, images.levels, seed=0) for split in (images.train, images.test))
+def train(images: Levels, seed: int, silent: bool, epochs: int) -> float:
+    bits = Binarised(images.train, images.valid, images.test, images.name, levels=images.levels)
+    x_train = bits.as_seen(bits.rows("train"), torch.Generator().manual_seed(0))
     torch.manual_seed(seed)
     pixels = images.event_shape.numel()
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENTS))
@@ -24,9 +26,12 @@ def train(images: Images, seed: int, silent: bool, epochs: int) -> float:
     decoder.init_from_data(x_train)
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=1e-3)
 
-    def elbo(x: Tensor, estimator: sg.Estimator) -> Tensor:
+    def latent(x: Tensor) -> Normal:  # q(z|x)
         loc, log_scale = encoder(x).chunk(2, dim=-1)
-        q = Normal(loc, log_scale.exp())  # q(z|x)
+        return Normal(loc, log_scale.exp())
+
+    def elbo(x: Tensor, estimator: sg.Estimator) -> Tensor:
+        q = latent(x)
         return estimator(q, sg.integrand_of(decoder, x)) - kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
 
     estimator = sg.Exact() if silent else sg.Reparameterized()
@@ -37,7 +42,8 @@ def train(images: Images, seed: int, silent: bool, epochs: int) -> float:
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch}: ELBO of the last batch {-loss:.2f}", flush=True)
-    return comparison.mean_elbo(lambda x: elbo(x, sg.Exact()), x_test, draws=1)
+    model = sg.GuidedVAE(comparison.Part(latent, encoder), linear=decoder)
+    return -evaluate_model(model, bits).figure
 
 
 if __name__ == "__main__":

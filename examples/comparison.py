@@ -9,7 +9,6 @@ command that was interrupted goes on where it stood.
 import argparse
 import dataclasses
 import json
-import math
 import statistics
 import sys
 import time
@@ -18,13 +17,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Distribution
 
-from silentgrad.lab.data import Images, load
+import silentgrad as sg
+from silentgrad.lab.data import Levels, Observations, load_images
+from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.records import write_json_atomically
 
 Unit = Literal["BPD", "ELBO"]
-Train = Callable[[Images, int, bool, int], float]
+Train = Callable[[Levels, int, bool, int], float]
 WAYS = {"without": False, "with": True}
 
 
@@ -35,9 +37,44 @@ def mean_elbo(elbo: Callable[[Tensor], Tensor], x: Tensor, draws: int = 8) -> fl
     return total / (draws * len(x))
 
 
-def bpd(elbo: float, images: Images) -> float:
-    """Bits per dimension of images dequantised to [0, 1), from the mean ELBO in nats."""
-    return -elbo / (images.event_shape.numel() * math.log(2)) + math.log2(images.levels)
+class Part(nn.Module):
+    """Encoder or decoder of a host as the evaluation takes it: a function of the weights that a module has.
+
+    Args:
+        function: From x to q(z|x), or from z to p(x|z).
+        owner: What has the weights.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Distribution], owner: nn.Module) -> None:
+        super().__init__()
+        self.function, self.owner = function, owner
+
+    def forward(self, x: Tensor) -> Distribution:
+        return self.function(x)
+
+
+def judge(
+    host: nn.Module,
+    latent: Callable[[Tensor], Distribution],
+    likelihood: Callable[[Tensor], Distribution],
+    observations: Observations,
+) -> float:
+    """The test figure of a host, by the evaluation that `silentgrad train` and `silentgrad evaluate` have.
+
+    Args:
+        host: What has the weights.
+        latent: From x to q(z|x).
+        likelihood: From z to p(x|z).
+        observations: What the host is judged on.
+    """
+    model = sg.GuidedVAE(Part(latent, host), nonlinear=Part(likelihood, host), estimator=sg.Reparameterized())
+    return evaluate_model(model, observations).figure
+
+
+def flat(images: Levels) -> Levels:
+    """The same images as vectors, for a host of fully connected layers."""
+    splits = {split: getattr(images, split).flatten(1) for split in ("train", "valid", "test")}
+    return dataclasses.replace(images, **splits)
 
 
 def binarise(images: Tensor, levels: int, seed: int) -> Tensor:
@@ -57,7 +94,7 @@ def main(train: Train, unit: Unit, data: str = "mnist", epochs: int = 20) -> Non
     parser.add_argument("--keep", type=Path, default=Path("runs") / "examples" / f"{script.stem}.json")
     given = parser.parse_args()
     given.keep.parent.mkdir(parents=True, exist_ok=True)
-    images = load(given.data)
+    images = load_images(given.data)
     if given.images is not None:
         images = dataclasses.replace(images, train=images.train[: given.images], test=images.test[: given.images])
     settings = {"data": given.data, "images": given.images, "epochs": given.epochs, "unit": unit}

@@ -5,6 +5,8 @@ variance is learned for all pixels, in the host as in the guide. The guide stays
 `vae.save_pretrained(folder)` saves no more than what `AutoencoderKL.from_pretrained(folder)` expects.
 """
 
+from functools import partial
+
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from torch.nn.functional import conv_transpose2d, unfold
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.ppca import ppca_weights, principal_components
 from silentgrad.schedules import linear_decay
 
@@ -21,7 +23,7 @@ CHANNELS, BLOCKS = 4, (8, 16, 32)  # of the latents; of the layers
 PATCH = 2 ** (len(BLOCKS) - 1)  # pixels to a latent, each way
 
 
-def build(images: Images) -> AutoencoderKL:
+def build(images: Levels) -> AutoencoderKL:
     colours, height, _ = images.event_shape
     return AutoencoderKL(
         in_channels=colours, out_channels=colours, latent_channels=CHANNELS, sample_size=height,
@@ -33,9 +35,18 @@ def build(images: Images) -> AutoencoderKL:
 def losses(vae: AutoencoderKL, log_variance: Tensor, x: Tensor) -> tuple[Normal, Tensor, Tensor]:
     """q(z|x), the reconstruction loss and the KL divergence, in nats of images between 0 and 1."""
     posterior = vae.encode(2 * x - 1).latent_dist  # diffusers' images are between -1 and 1
-    mean = (vae.decode(posterior.sample()).sample + 1) / 2
-    nll = -Independent(Normal(mean, (log_variance / 2).exp()), 3).log_prob(x)
+    nll = -likelihood(vae, log_variance, posterior.sample()).log_prob(x)
     return Normal(posterior.mean, posterior.std), nll, posterior.kl()
+
+
+def latent(vae: AutoencoderKL, x: Tensor) -> Normal:
+    posterior = vae.encode(2 * x - 1).latent_dist
+    return Normal(posterior.mean, posterior.std)
+
+
+def likelihood(vae: AutoencoderKL, log_variance: Tensor, z: Tensor) -> Independent:
+    mean = (vae.decode(z).sample + 1) / 2
+    return Independent(Normal(mean, (log_variance / 2).exp()), 3)
 
 
 def start_from_patches(guide: sg.SilentGuide, x: Tensor) -> None:
@@ -50,7 +61,7 @@ def start_from_patches(guide: sg.SilentGuide, x: Tensor) -> None:
     guide.decoder.likelihood.start(variance)
 
 
-def fit(images: Images, seed: int, guided: bool, epochs: int) -> tuple[AutoencoderKL, Tensor]:
+def fit(images: Levels, seed: int, guided: bool, epochs: int) -> tuple[AutoencoderKL, Tensor]:
     """The trained host and the logarithm of its variance."""
     torch.manual_seed(seed)
     vae, x_train = build(images), images.train / images.levels
@@ -73,11 +84,9 @@ def fit(images: Images, seed: int, guided: bool, epochs: int) -> tuple[Autoencod
     return vae, log_variance
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     vae, log_variance = fit(images, seed, guided, epochs)
-    test = dequantise(images.test, images.levels)
-    elbo = comparison.mean_elbo(lambda x: -sum(losses(vae, log_variance, x)[1:]), test, draws=1)
-    return comparison.bpd(elbo, images)
+    return comparison.judge(vae, partial(latent, vae), partial(likelihood, vae, log_variance), images)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.schedules import linear_decay
 
 BATCH, FLOOR = 64, -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
@@ -40,16 +40,18 @@ class VAE(hf.PreTrainedModel):
         self.step = 0
         self.post_init()  # would start a guide's layers anew too: it comes after
 
-    def losses(self, x: Tensor) -> tuple[Normal, Tensor, Tensor]:
+    def latent(self, x: Tensor) -> Normal:  # q(z|x)
         loc, log_scale = self.encoder(x).chunk(2, dim=-1)
-        q = Normal(loc, log_scale.exp())  # q(z|x)
-        mean, log_deviation = self.decoder(q.rsample()).chunk(2, dim=-1)
-        nll = -Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 1).log_prob(x)
-        return q, nll, kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
+        return Normal(loc, log_scale.exp())
+
+    def likelihood(self, z: Tensor) -> Independent:  # p(x|z)
+        mean, log_deviation = self.decoder(z).chunk(2, dim=-1)
+        return Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 1)
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         x = dequantise(image, self.config.levels).flatten(1)
-        q, nll, kld = self.losses(x)
+        q = self.latent(x)
+        nll, kld = -self.likelihood(q.rsample()).log_prob(x), kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
         if self.training and self.guide is not None:
             nll = self.guide(x, q, nll, step=self.step)  # 3.
         return {"loss": (nll + kld).mean()}
@@ -64,7 +66,7 @@ class TellStep(hf.TrainerCallback):
         kwargs["model"].step = state.global_step + 1
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     torch.manual_seed(seed)
     model = VAE(VAEConfig(pixels=images.event_shape.numel(), levels=images.levels))
     groups = [{"params": list(model.parameters()), "lr": 1e-3}]
@@ -80,9 +82,7 @@ def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
         )  # fmt: skip
         data, optimizers = [{"image": image} for image in images.train], (torch.optim.Adam(groups), None)
         hf.Trainer(model, settings, train_dataset=data, optimizers=optimizers, callbacks=[TellStep()]).train()
-    model.eval()
-    test = dequantise(images.test, images.levels).flatten(1).to(model.device)
-    return comparison.bpd(comparison.mean_elbo(lambda x: -sum(model.losses(x)[1:]), test), images)
+    return comparison.judge(model, model.latent, model.likelihood, comparison.flat(images))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.schedules import linear_decay
 
 LATENTS, CHANNELS, BATCH = 32, 16, 64
@@ -21,7 +21,7 @@ FLOOR = -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper tha
 class ConvVAE(lightning.LightningModule):
     """Any module of this kind: an encoder, a decoder, and a training step that returns the loss."""
 
-    def __init__(self, images: Images, guide: sg.SilentGuide | None = None) -> None:
+    def __init__(self, images: Levels, guide: sg.SilentGuide | None = None) -> None:
         super().__init__()
         channels, height, width = images.event_shape
         inner = (2 * CHANNELS, height // 4, width // 4)
@@ -37,16 +37,18 @@ class ConvVAE(lightning.LightningModule):
         )  # fmt: skip
         self.levels, self.guide = images.levels, guide  # 1. as a submodule it is moved, saved and loaded with the host
 
-    def losses(self, x: Tensor) -> tuple[Normal, Tensor, Tensor]:
+    def latent(self, x: Tensor) -> Normal:  # q(z|x)
         loc, log_scale = self.encoder(x).chunk(2, dim=-1)
-        q = Normal(loc, log_scale.exp())  # q(z|x)
-        mean, log_deviation = self.decoder(q.rsample()).chunk(2, dim=1)
-        nll = -Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 3).log_prob(x)
-        return q, nll, kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
+        return Normal(loc, log_scale.exp())
+
+    def likelihood(self, z: Tensor) -> Independent:  # p(x|z)
+        mean, log_deviation = self.decoder(z).chunk(2, dim=1)
+        return Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 3)
 
     def training_step(self, batch: Tensor) -> Tensor:
         x = dequantise(batch, self.levels)
-        q, nll, kld = self.losses(x)
+        q = self.latent(x)
+        nll, kld = -self.likelihood(q.rsample()).log_prob(x), kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
         if self.guide is not None:
             nll = self.guide(x, q, nll, step=self.global_step + 1)  # 2. Lightning counts from 0
         loss = (nll + kld).mean()
@@ -65,7 +67,7 @@ class ConvVAE(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cosine, "interval": "step"}}
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     lightning.seed_everything(seed, verbose=False)
     host = ConvVAE(images)
     if guided:
@@ -77,8 +79,7 @@ def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
     trainer = lightning.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False, enable_model_summary=False)
     order = torch.Generator().manual_seed(seed)
     trainer.fit(host, DataLoader(images.train, batch_size=BATCH, shuffle=True, generator=order))
-    test = dequantise(images.test, images.levels)
-    return comparison.bpd(comparison.mean_elbo(lambda x: -sum(host.losses(x)[1:]), test), images)
+    return comparison.judge(host, host.latent, host.likelihood, images)
 
 
 if __name__ == "__main__":

@@ -4,48 +4,50 @@ import itertools
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images, dequantise
+from silentgrad.lab.data import Levels, dequantise
 from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN, BATCH = 64, 512, 64
 FLOOR = -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     torch.manual_seed(seed)
+    images = comparison.flat(images)
     pixels = images.event_shape.numel()
-    encoder = nn.Sequential(nn.Flatten(), nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENTS))
+    encoder = nn.Sequential(nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENTS))
     decoder = nn.Sequential(nn.Linear(LATENTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * pixels))
     count, steps = itertools.count(1), epochs * math.ceil(len(images.train) / BATCH)
     guide = sg.SilentGuide(LATENTS, pixels, linear_decay(10 / steps))  # 1. w falls from 1 to 0 in a tenth of the steps
-    guide.start_from(images.train.flatten(1) / images.levels)
+    guide.start_from(images.train / images.levels)
     host = [*encoder.parameters(), *decoder.parameters()]
     optimizer = torch.optim.Adam([{"params": host, "lr": 1e-3}, {"params": guide.parameters(), "lr": 5e-3}])  # 2.
 
-    def losses(x: torch.Tensor) -> tuple[Normal, torch.Tensor, torch.Tensor]:
+    def latent(x: Tensor) -> Normal:  # q(z|x)
         loc, log_scale = encoder(x).chunk(2, dim=-1)
-        q = Normal(loc, log_scale.exp())  # q(z|x)
-        mean, log_deviation = decoder(q.rsample()).chunk(2, dim=-1)
-        nll = -Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 1).log_prob(x)
-        return q, nll, kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
+        return Normal(loc, log_scale.exp())
+
+    def likelihood(z: Tensor) -> Independent:  # p(x|z)
+        mean, log_deviation = decoder(z).chunk(2, dim=-1)
+        return Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 1)
 
     for epoch in range(1, epochs + 1):
         for batch in images.train[torch.randperm(len(images.train))].split(BATCH):
-            x = dequantise(batch, images.levels).flatten(1)
-            q, nll, kld = losses(x)
+            x = dequantise(batch, images.levels)
+            q = latent(x)
+            nll, kld = -likelihood(q.rsample()).log_prob(x), kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
             if guided:
                 nll = guide(x, q, nll, step=next(count))  # 3.
             optimizer.zero_grad()
             (nll + kld).mean().backward()
             optimizer.step()
         print(f"epoch {epoch}: ELBO of the last batch {-(nll + kld).mean():.1f}", flush=True)
-    test = dequantise(images.test, images.levels).flatten(1)
-    return comparison.bpd(comparison.mean_elbo(lambda x: -sum(losses(x)[1:]), test), images)
+    return comparison.judge(nn.ModuleList([encoder, decoder]), latent, likelihood, images)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch.distributions import kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Levels
 from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN = 50, 400
@@ -65,7 +65,7 @@ def _total(losses: Tensor, site: dict) -> Tensor:
     return scale_and_mask(losses, site["scale"], site["mask"]).sum()
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int) -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     splits = images.train, images.test
     x_train, x_test = (comparison.binarise(split, images.levels, seed=0).flatten(1) for split in splits)
     pyro.clear_param_store()

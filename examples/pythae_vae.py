@@ -16,7 +16,7 @@ from torch.distributions import Normal
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Levels
 from silentgrad.schedules import Schedule, linear_decay
 
 TEN_EPOCHS = linear_decay(0.1)
@@ -66,7 +66,7 @@ def without_guide(model: SilentVAE, folder: str | Path) -> VAE:
     return VAE.load_from_folder(folder)
 
 
-def train(images: Images, seed: int, guided: bool, epochs: int, loss: str = "mse") -> float:
+def train(images: Levels, seed: int, guided: bool, epochs: int, loss: str = "mse") -> float:
     torch.manual_seed(seed)
     config = VAEConfig(input_dim=tuple(images.event_shape), reconstruction_loss=loss)
     data = [BaseDataset(x / (images.levels - 1), torch.zeros(len(x))) for x in (images.train, images.valid)]

@@ -18,10 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from silentgrad.lab.data import NAMES, Batches, DataError, ImageData, dequantise, load
+from silentgrad.lab.data import NAMES, Batches, DataError, Rows, dequantise, load
 from silentgrad.lab.data import catalogue as cat
 from silentgrad.lab.data import formats as fmt
 from silentgrad.lab.data import sources as src
+from silentgrad.lab.data.module import ObservationData
 
 SHARED = Path(os.environ.get("SILENTGRAD_DATA") or Path(__file__).parents[2] / "shared" / "data")
 MNIST = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
@@ -476,7 +477,7 @@ def test_batch_sizes_that_cannot_be_shared() -> None:
     for batch_size, world_size in ((9, 2), (0, 1), (-4, 2)):
         with pytest.raises(DataError, match="positive multiple"):
             Batches(NUMBERED, batch_size, True, 0, 0, world_size)
-    with pytest.raises(DataError, match="leave 2 images to 4 processes"):
+    with pytest.raises(DataError, match="leave 2 rows to 4 processes"):
         Batches(NUMBERED, 8, True, 0, 0, 4)
 
 
@@ -487,17 +488,17 @@ class Recorder(lightning.LightningModule):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
         self.seen: list[tuple[int, int, list[int]]] = []
-        self.validated: list[int] = []
+        self.validated: list[str] = []
         self.stop = stop
 
-    def training_step(self, batch: tuple[int, Tensor], _: int) -> Tensor:
+    def training_step(self, batch: tuple[int, Rows], _: int) -> Tensor:
         if len(self.seen) == self.stop:
             raise InterruptedError
-        self.seen.append((self.current_epoch, batch[0], batch[1].flatten().tolist()))
+        self.seen.append((self.current_epoch, batch[0], batch[1].stored.flatten().tolist()))
         return self.weight * 0
 
-    def validation_step(self, batch: tuple[int, Tensor], _: int) -> None:
-        self.validated.append(len(batch[1]))
+    def validation_step(self, split: str, _: int) -> None:
+        self.validated.append(split)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -520,21 +521,21 @@ def every_step(folder: Path) -> lightning.Callback:
     return lightning.pytorch.callbacks.ModelCheckpoint(folder, save_last=True, every_n_train_steps=1)
 
 
-def numbered_data(tmp_path: Path) -> ImageData:
+def numbered_data(tmp_path: Path) -> ObservationData:
     np.save(tmp_path / "numbered.npy", NUMBERED.squeeze(1).numpy())
-    return ImageData(str(tmp_path / "numbered.npy"), batch_size=8, seed=3)
+    return ObservationData(str(tmp_path / "numbered.npy"), batch_size=8, seed=3)
 
 
 @quiet_lightning
 def test_lightning_sets_the_epoch(tmp_path: Path) -> None:
     data, module = numbered_data(tmp_path), Recorder()
     trainer(tmp_path, 3, every_step(tmp_path / "run")).fit(module, data)
-    expected = Batches(data.images.train, 8, True, 3)
+    expected = Batches(data.observations.train, 8, True, 3)
     assert [[b for e, _, b in module.seen if e == epoch] for epoch in range(3)] == [
         order(expected, e) for e in range(3)
     ]
     assert [index for epoch, index, _ in module.seen if epoch == 1] == list(range(5))
-    assert sum(module.validated[-1:]) == 5
+    assert module.validated[-1:] == ["valid"]
 
 
 @quiet_lightning

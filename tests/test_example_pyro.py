@@ -17,7 +17,7 @@ import comparison
 import pyro_svi
 import silentgrad as sg
 from pyro_svi import SilentELBO
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Levels, load_images
 from silentgrad.schedules import constant, linear_decay
 
 BATCH, LATENTS, PIXELS, VARIANCE = 16, 3, 20, 0.3
@@ -61,9 +61,9 @@ def x() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def images() -> Images:
-    digits = load("digits")
-    return Images(digits.train[:256], digits.valid, digits.test[:40], digits.levels, "digits")
+def images() -> Levels:
+    digits = load_images("digits")
+    return Levels(digits.train[:256], digits.valid, digits.test[:40], "digits", levels=digits.levels)
 
 
 def silent(weight: float) -> SilentELBO:
@@ -187,7 +187,7 @@ def test_other_sites_are_named(case: str, x: Tensor) -> None:
         silent(0.5)(model, guide, x)
 
 
-def test_figure_is_the_elbo(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_is_the_elbo(images: Levels, monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[Tensor] = []
     mean_elbo = comparison.mean_elbo
 
@@ -213,7 +213,7 @@ def test_figure_is_the_elbo(images: Images, monkeypatch: pytest.MonkeyPatch) -> 
     assert figure == pytest.approx(float(torch.stack(elbos).detach().mean()), rel=1e-5)
 
 
-def test_training_follows_the_schedule_from_one_start(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_follows_the_schedule_from_one_start(images: Levels, monkeypatch: pytest.MonkeyPatch) -> None:
     epochs: list[int | None] = []
     forward = sg.SilentGuide.forward
 

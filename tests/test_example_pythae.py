@@ -16,20 +16,20 @@ from torch.distributions import Normal, kl_divergence
 import comparison
 import pythae_vae
 from pythae_vae import SilentVAE
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Levels, load_images
 from silentgrad.schedules import Schedule, constant, linear_decay
 
 LOSSES = ["mse", "bce"]
 
 
 @pytest.fixture(scope="module")
-def images() -> Images:
-    digits = load("digits")
+def images() -> Levels:
+    digits = load_images("digits")
     return dataclasses.replace(digits, train=digits.train[:128], valid=digits.valid[:40], test=digits.test[:30])
 
 
 @pytest.fixture(scope="module")
-def x(images: Images) -> Tensor:
+def x(images: Levels) -> Tensor:
     return images.train[:32] / (images.levels - 1)
 
 
@@ -108,13 +108,13 @@ def test_without_weight_or_training_it_is_pythae_bit_for_bit(
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def trainer_of(model: VAE, images: Images, folder: Path, epochs: int) -> BaseTrainer:
+def trainer_of(model: VAE, images: Levels, folder: Path, epochs: int) -> BaseTrainer:
     data = [BaseDataset(split / (images.levels - 1), torch.zeros(len(split))) for split in (images.train, images.valid)]
     settings = BaseTrainerConfig(output_dir=str(folder), num_epochs=epochs, per_device_train_batch_size=32)
     return BaseTrainer(model, *data, settings)
 
 
-def test_the_schedule_follows_the_epochs_of_the_trainer(images: Images, tmp_path: Path) -> None:
+def test_the_schedule_follows_the_epochs_of_the_trainer(images: Levels, tmp_path: Path) -> None:
     asked: list[int] = []
 
     def schedule(epoch: int) -> float:
@@ -127,7 +127,7 @@ def test_the_schedule_follows_the_epochs_of_the_trainer(images: Images, tmp_path
     assert asked == [1, *[1] * 4, *[2] * 4, *[3] * 4]  # four batches an epoch, none in evaluation
 
 
-def test_the_guide_learns_in_the_optimiser_of_the_trainer(images: Images, tmp_path: Path) -> None:
+def test_the_guide_learns_in_the_optimiser_of_the_trainer(images: Levels, tmp_path: Path) -> None:
     model = silent_vae(constant(0.5))
     before = {name: value.clone() for name, value in model.guide.named_parameters()}
     trainer = trainer_of(model, images, tmp_path, epochs=1)
@@ -139,7 +139,7 @@ def test_the_guide_learns_in_the_optimiser_of_the_trainer(images: Images, tmp_pa
         assert not torch.equal(value, before[name])
 
 
-def test_what_the_trainer_saved_loads_with_and_without_the_guide(images: Images, x: Tensor, tmp_path: Path) -> None:
+def test_what_the_trainer_saved_loads_with_and_without_the_guide(images: Levels, x: Tensor, tmp_path: Path) -> None:
     model = silent_vae(constant(0.5))
     trainer = trainer_of(model, images, tmp_path, epochs=1)
     trainer.train()
@@ -160,7 +160,7 @@ def test_what_the_trainer_saved_loads_with_and_without_the_guide(images: Images,
 
 
 def trained(
-    images: Images, guided: bool, epochs: int, loss: str, monkeypatch: pytest.MonkeyPatch
+    images: Levels, guided: bool, epochs: int, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[VAE, Tensor, float]:
     """The host that `train` judged, the images it was judged on and the figure, with seed 7 for the judging."""
     judged: dict[str, object] = {}
@@ -173,7 +173,7 @@ def trained(
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_figure_is_the_elbo_in_nats(loss: str, images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_figure_is_the_elbo_in_nats(loss: str, images: Levels, monkeypatch: pytest.MonkeyPatch) -> None:
     host, x, figure = trained(images, True, 3, loss, monkeypatch)
     assert type(host) is VAE
     assert torch.equal(x, images.test / 16)
@@ -188,7 +188,7 @@ def test_the_figure_is_the_elbo_in_nats(loss: str, images: Images, monkeypatch: 
     assert figure == pytest.approx(torch.stack(nats).mean().item(), rel=1e-5)
 
 
-def test_one_seed_is_one_start_and_one_order_of_data(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_seed_is_one_start_and_one_order_of_data(images: Levels, monkeypatch: pytest.MonkeyPatch) -> None:
     def weights(guided: bool) -> list[Tensor]:
         return list(trained(images, guided, 4, "mse", monkeypatch)[0].parameters())
 

@@ -13,7 +13,7 @@ import torch
 import comparison
 import lightning_module
 import silentgrad as sg
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Levels, load_images
 from silentgrad.schedules import linear_decay
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -72,7 +72,7 @@ def test_table_says_what_the_runs_say() -> None:
 
 
 def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> None:
-    assert comparison.bpd(0.0, load("digits")) == pytest.approx(math.log2(17))
+    assert load_images("digits").figure(0.0) == pytest.approx(math.log2(17))
 
 
 def test_binarised_images_have_the_grey_values_as_means() -> None:
@@ -94,8 +94,8 @@ def test_mean_elbo_averages_over_images_and_draws() -> None:
 
 
 def test_lightning_module_follows_the_schedule_and_lets_the_guide_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    digits = load("digits")
-    images = Images(digits.train[:128], digits.valid, digits.test[:64], digits.levels, "digits")
+    digits = load_images("digits")
+    images = Levels(digits.train[:128], digits.valid, digits.test[:64], "digits", levels=digits.levels)
     steps: list[int | None] = []
     forward = sg.SilentGuide.forward
 

@@ -1,20 +1,24 @@
 """Every family and prior trains from the command line, and so does one that a newcomer adds in a module of its own."""
 
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.data import load
-from silentgrad.lab.networks import Encoder, mlp_body
+from silentgrad.lab.data import Observations, Part, Rows, Unit, load
+from silentgrad.lab.networks import NETWORKS, Encoder, Network, NonlinearGaussian, Sizes, mlp_body, mlp_network
+from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.runs.metrics import METRICS
 from silentgrad.lab.runs.records import read_json
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
 from silentgrad.latents import families
@@ -47,15 +51,22 @@ def test_every_family_trains(latent: str, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "samples.png").exists()
 
 
-@pytest.mark.parametrize("prior", ["learned", "mixture"])
-def test_a_prior_that_learns_is_no_worse(prior: str, tmp_path: Path) -> None:
-    """The bound of the mixture is below the ELBO, and still better than the ELBO with the standard prior."""
-    figures = {}
-    for kind in ("standard", prior):
-        model = ModelConfig(**SMALL, linear="fixed", nonlinear=False, estimator="exact", start="ppca", prior=kind)
-        train = TrainConfig(epochs=6, lr=1e-2, accelerator="cpu")
-        figures[kind] = train_model(DATA, model, train, tmp_path / kind, quiet=True)["bpd"]
-    assert figures[prior] < figures["standard"]
+@pytest.mark.parametrize("prior", [sg.LearnedPrior, sg.MixturePrior])
+def test_a_prior_that_learns_fits_the_latents(prior: type[sg.Prior]) -> None:
+    """Latents in two heaps: the learned prior has their mean and width, the bound of the mixture their heaps too."""
+    torch.manual_seed(0)
+    family = sg.families.Gaussian(2)
+    q = td.Independent(td.Normal(torch.cat([torch.full((50, 2), 3.0), torch.full((50, 2), -1.0)]), 0.1), 1)
+    learned = prior(family)
+    optimizer = torch.optim.Adam(learned.parameters(), lr=0.05)
+    for _ in range(400):
+        optimizer.zero_grad()
+        learned.divergence(q).mean().backward()
+        optimizer.step()
+    one_gaussian = 2 * (0.5 * math.log(4.01) - math.log(0.1))  # KL divergence to N(1, 4 + 0.01), averaged over q
+    expected = one_gaussian if prior is sg.LearnedPrior else math.log(2)
+    assert learned.divergence(q).mean().item() == pytest.approx(expected, abs=0.02)
+    assert learned.divergence(q).mean() < family.prior().divergence(q).mean()
 
 
 EXPONENTIAL = '''
@@ -136,3 +147,89 @@ def test_a_trained_prior_is_saved_and_read(tmp_path: Path) -> None:
     weights: Tensor = prior.logits
     assert weights.shape == (2,)
     assert (weights != 0).all()
+
+
+# --- observations, networks, metrics and schedules of one's own
+
+
+@dataclass(frozen=True)
+class Angles(Observations):
+    """Directions in degrees, which a model sees as numbers in (-1, 1]."""
+
+    unit = Unit("nll", "NLL", " nats per angle")
+    likelihoods = ("gaussian",)
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        return rows.stored / 180
+
+    def figure(self, elbo: float) -> float:
+        return math.log(180) - elbo / self.event_shape.numel()
+
+
+def test_observations_of_ones_own(tmp_path: Path) -> None:
+    """Angles that are normal around 20 degrees: their entropy per angle is what no model can beat."""
+    angles = 20 + 30 * torch.randn(600, 2, generator=torch.Generator().manual_seed(0))
+    observations = Angles(angles[:400], angles[400:500], angles[500:], "angles")
+    model = ModelConfig(latent_dim=1, hidden=[8], nonlinear=False, estimator="exact", start="ppca")
+    train = TrainConfig(epochs=30, lr=1e-2, accelerator="cpu")
+    folder = tmp_path / "run"
+    summary = train_model(DATA, model, train, folder, quiet=True, observations=observations)
+    entropy = 0.5 * math.log(2 * math.pi * math.e * 30**2)
+    assert summary["unit"] == "NLL nats per angle"
+    assert summary["nll"] == pytest.approx(entropy, abs=0.15)
+    assert evaluate_model(load_run(folder, observations), observations).figure == summary["nll"]
+
+
+def test_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def body(event_shape: torch.Size, outputs: int, sizes: Sizes) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(event_shape.numel(), outputs))
+
+    def decoder(latents: int, event_shape: torch.Size, sizes: Sizes, numbers: int) -> nn.Module:
+        channels, *size = event_shape
+        outputs = nn.Linear(latents, numbers * event_shape.numel())
+        return nn.Sequential(outputs, nn.Unflatten(1, (numbers * channels, *size)))
+
+    monkeypatch.setitem(NETWORKS, "shallow", Network(body, decoder))
+    words = ["--model.network=shallow", "--model.latent_dim=2", "--train.epochs=5", "--train.lr=5e-3"]
+    main(["train", *words, "--train.accelerator=cpu", "--quiet=true", f"--folder={tmp_path / 'run'}"])
+    assert read_json(tmp_path / "run" / "summary.json")["bpd"] < 7
+
+
+def test_a_metric_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def worst(x: Tensor, likelihood: td.Distribution) -> Tensor:
+        return (likelihood.mean - x).abs().flatten(1).amax(1)
+
+    monkeypatch.setitem(METRICS, "worst", worst)
+    folder = tmp_path / "run"
+    words = ["--model.latent_dim=2", "--model.hidden=[8]", "--train.epochs=1", "--train.accelerator=cpu"]
+    main(["train", *words, "--quiet=true", f"--folder={folder}"])
+    main(["evaluate", str(folder)])
+    summary = read_json(folder / "summary.json")
+    assert 0.3 < summary["worst"] < 2
+    assert "valid_worst" in (folder / "metrics.csv").read_text()
+    assert capsys.readouterr().out.count(f"WORST {summary['worst']:.3f}") == 2
+
+
+def test_a_schedule_of_ones_own() -> None:
+    """Any function of the epoch or the step: here half the way down after ten, and a second guided phase."""
+
+    def waves(epoch: int) -> float:
+        return 0.5 + 0.5 * math.cos(math.pi * epoch / 10)
+
+    family = sg.families.Gaussian(2)
+    encoder = Encoder(mlp_body((1, 2, 2), family.numbers), family)
+    nonlinear = NonlinearGaussian(mlp_network(2, (1, 2, 2), (8,)), (1, 2, 2))
+    x = torch.rand(5, 1, 2, 2)
+    vae = GuidedVAE(encoder, sg.LinearGaussian(2, (1, 2, 2)), nonlinear, estimator=sg.Reparameterized(), weight=waves)
+    for epoch in (5, 10, 15):
+        losses = vae(x, epoch)
+        parts = [losses.kld]
+        if losses.linear is not None:
+            parts.append(waves(epoch) * losses.linear)
+        if losses.nonlinear is not None:
+            parts.append((1 - waves(epoch)) * losses.nonlinear)
+        torch.testing.assert_close(losses.total, torch.stack(parts).sum())
+    guide = sg.SilentGuide(2, (1, 2, 2), waves)
+    assert guide.weight(step=10) == waves(10) == 0.0

@@ -201,7 +201,7 @@ def test_samples_of_any_size_make_a_figure_of_sensible_size(shape: tuple[int, ..
 
 def test_early_epochs_do_not_squash_the_end_of_training(run_folder: Path) -> None:
     metrics = Run.read(run_folder).metrics
-    bpd = figures.curves(metrics, limit_bpd=2.21).axes[0]
+    bpd = figures.curves(metrics, limit=2.21).axes[0]
     low, high = bpd.get_ylim()
     assert low < 2.21 < 2.35 < high < 5
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Levels
 from silentgrad.lab.training import (
     DataConfig,
     ModelConfig,
@@ -212,7 +212,7 @@ def test_a_run_tells_what_its_closed_form_is(
     size = "--model.hidden [4] --data.batch_size 512 --train.epochs 1 --train.accelerator cpu --quiet true"
     main(["train", *options.split(), "--model.log_term", log_term, *size.split(), "--folder", str(folder)])
     assert f"closed form {word} " in capsys.readouterr().out
-    assert json.loads((folder / "summary.json").read_text())["exactness"] == word
+    assert json.loads((folder / "summary.json").read_text())["closed_form"] == word
     assert f"<dt>closed form</dt><dd>{word}</dd>" in (folder / "report.html").read_text()
 
 
@@ -254,5 +254,5 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     )
     other = torch.zeros(3, 1, 9, 9, dtype=torch.uint8)
     with pytest.raises(SilentgradError, match="does not fit"):
-        load_run(tmp_path / "run", Images(other, other, other, 17, "other"))
+        load_run(tmp_path / "run", Levels(other, other, other, "other", levels=17))
     assert read_config(tmp_path / "run")[1].latent_dim == 2

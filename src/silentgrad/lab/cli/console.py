@@ -1,5 +1,7 @@
 """What commands say, with the names of folders and files as they are: no markup, no emoji codes, no wrapping."""
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.text import Text
 
@@ -14,6 +16,11 @@ def say(line: str) -> None:
 def verbatim(text: object) -> Text:
     """A cell of a table, or another part of what rich lays out."""
     return Text(str(text))
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    """The figures beside the bound."""
+    return "   ".join(f"{name.upper()} {value:.3f}" for name, value in values.items())
 
 
 def bound(samples: int) -> str:

@@ -5,23 +5,23 @@ from pathlib import Path
 import torch
 
 from silentgrad.guided import GuidedVAE
-from silentgrad.guided import evaluate as evaluate_batch
-from silentgrad.lab.cli.console import bound, console, say
+from silentgrad.lab.cli.console import bound, console, metrics, say
 from silentgrad.lab.cli.options import require_output
-from silentgrad.lab.data import dequantise, load
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.figures import samples
+from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_tensors_atomically
-from silentgrad.lab.training import load_run, read_config
+from silentgrad.lab.training import RunError, load_run, read_config
+from silentgrad.lab.training.finishing import pictures
+from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
-from silentgrad.lab.training.run import bits_per_dimension, pictures
 
 MOST_SAMPLES = 10_000  # images on one picture
 
 
 def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
-    """Measures a finished run on the test images of its own dataset, or of another of the same shape.
+    """Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.
 
     Args:
         run: The run's folder.
@@ -30,19 +30,14 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         samples: Number of samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
     require("--samples", samples, COUNT)
-    config, _, train_config = read_config(run)
-    images = load(data or config.name, root or config.root)
-    vae = load_run(run, images)
-    torch.manual_seed(train_config.seed)
-    totals = torch.zeros(3, dtype=torch.float64)
-    for batch in images.test.split(500):
-        x = dequantise(batch, images.levels).to(_dtype(vae))
-        result = evaluate_batch(vae, x, samples)
-        totals += torch.stack([result.elbo, result.squared_error, result.kld]).double()
-    elbo, error, kld = (totals / len(images.test)).tolist()
-    bpd = bits_per_dimension(elbo, images)
-    figures = f"MSE {error:.3f}   KLD {kld:.2f}   images {len(images.test)}"
-    console.print(f"test BPD [bold]{bpd:.4f}[/bold]{bound(samples)}   {figures}", soft_wrap=True)
+    observations = observations_of(read_config(run), data, root)
+    found = evaluate_model(load_run(run, observations), observations, "test", samples)
+    unit = found.unit
+    console.print(
+        f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{bound(samples)}   {metrics(found.metrics)}   "
+        f"KLD {found.kld:.2f}   active latents {found.active}   {found.exactness}   examples {found.examples}",
+        soft_wrap=True,
+    )
 
 
 def _dtype(vae: GuidedVAE) -> torch.dtype:
@@ -58,11 +53,11 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         root: Folder that holds the datasets.
         output: A .safetensors file for the pictures; the run's own if absent.
     """
-    config, _, _ = read_config(run)
+    settings = read_config(run)
     path = output or RunFolder(run).pictures
     require_output(path, ".safetensors")
-    images = load(data or config.name, root or config.root)
-    write_tensors_atomically(path, pictures(load_run(run, images), images))
+    observations = observations_of(settings, data, root)
+    write_tensors_atomically(path, pictures(load_run(run, observations), observations))
     if output is None:
         say(f"report: {write_report(run)}")
     else:
@@ -80,10 +75,13 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     """
     require("--count", count, Range(1, MOST_SAMPLES))
     require("--seed", seed, SEED)
-    config, _, _ = read_config(run)
+    settings = read_config(run)
     path = output or RunFolder(run).figure("samples")
     require_output(path, ".png")
-    vae = load_run(run, load(config.name, config.root))
+    observations = observations_of(settings)
+    if not observations.pictured:
+        raise RunError(f"{observations.name} holds no images: there is nothing to make a picture of")
+    vae = load_run(run, observations)
     torch.manual_seed(seed)
     with torch.no_grad():
         images = vae.generate(count).mean

@@ -14,11 +14,11 @@ from silentgrad.estimators import Enumerate, GumbelSoftmax, Reinforce
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.console import console, say, verbatim
 from silentgrad.lab.cli.options import next_folder, require_folder, require_output
-from silentgrad.lab.data import load
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.checkpoints import load_checkpoint
+from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
 from silentgrad.lab.training.suitable import EstimatorName, family_named
@@ -60,7 +60,7 @@ def variance(
     settings = read_config(run)
     path = output or RunFolder(run).variance
     require_output(path, ".csv")
-    images = load(data or settings.data.name, root or settings.data.root)
+    images = observations_of(settings, data, root)
     vae, epoch = load_checkpoint(run, checkpoint, images)
     like = next(vae.parameters())
     chosen = (x.to(like) for x in training_batches(images, settings.data.batch_size, batches, seed))
@@ -171,7 +171,7 @@ def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: i
 
 def _biases(run: Path, count: int, draws: int, seed: int) -> list[MeasuredBias]:
     config = read_config(run)
-    images = load(config.data.name, config.data.root)
+    images = observations_of(config)
     found = load_run(run, images)
     if found.linear is None or not Enumerate.suits(family_named(config.model.latent)):
         raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")

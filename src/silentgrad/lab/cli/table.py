@@ -41,7 +41,7 @@ COMMANDS: dict[str, Command | Group] = {
         takes_recipe=True,
     ),
     "evaluate": Command(
-        "Measures a finished run on the test images of its own dataset, or of another of the same shape.",
+        "Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.",
         "evaluate",
         "evaluate",
     ),

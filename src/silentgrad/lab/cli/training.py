@@ -5,10 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from silentgrad.lab.cli.console import bound, console, say
+from silentgrad.lab.cli.console import bound, console, metrics, say
 from silentgrad.lab.cli.options import next_folder, require_folder
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.metrics import METRICS
 from silentgrad.lab.training import RunError, read_config, train_model
 from silentgrad.lab.training.config import GROUPS, Settings
 from silentgrad.lab.training.folder import first_process, is_finished
@@ -64,9 +65,13 @@ def _resumed(folder: Path, given: Settings) -> Settings:
 
 
 def _figures(summary: dict[str, Any], samples: int) -> str:
-    limit = f" (pPCA limit {summary['limit_bpd']:.4f})" if "limit_bpd" in summary else ""
-    closed_form = f"closed form {summary['exactness']}   " if "exactness" in summary else ""
+    metric = "bpd" if "bpd" in summary else "nll"
+    title, _, of = summary["unit"].partition(" ")
+    figure = f"test {title} [bold]{summary[metric]:.4f}[/bold] {of}".rstrip()
+    limit = f" (pPCA limit {summary[f'limit_{metric}']:.4f})" if f"limit_{metric}" in summary else ""
+    closed_form = f"closed form {summary['closed_form']}   " if "closed_form" in summary else ""
+    beside = {name: summary[name] for name in METRICS if name in summary}
     return (
-        f"test BPD [bold]{summary['bpd']:.4f}[/bold]{bound(samples)}{limit}   MSE {summary['mse']:.3f}   "
-        f"KLD {summary['kld']:.2f}   active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
+        f"{figure}{bound(samples)}{limit}   {metrics(beside)}   KLD {summary['kld']:.2f}   "
+        f"active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
     )

@@ -1,9 +1,38 @@
-"""Images: where they come from, how they are split, and how they reach a model."""
+"""Observations: where they come from, how they are split, and how they reach a model."""
 
-from silentgrad.lab.data.catalogue import NAMES, load
+from silentgrad.lab.data.catalogue import NAMES, load, load_images
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.images import Images, dequantise
 from silentgrad.lab.data.loader import Batches, Together
-from silentgrad.lab.data.module import ImageData
+from silentgrad.lab.data.observations import (
+    Binarised,
+    Counts,
+    Levels,
+    Observations,
+    Reals,
+    SplitName,
+    Unit,
+    dequantise,
+)
+from silentgrad.lab.data.rows import Part, Rows, Splits
+from silentgrad.lab.data.seeds import mixed
 
-__all__ = ["NAMES", "Batches", "DataError", "ImageData", "Images", "Together", "dequantise", "load"]
+__all__ = [
+    "NAMES",
+    "Batches",
+    "Binarised",
+    "Counts",
+    "DataError",
+    "Levels",
+    "Observations",
+    "Part",
+    "Reals",
+    "Rows",
+    "SplitName",
+    "Splits",
+    "Together",
+    "Unit",
+    "dequantise",
+    "load",
+    "load_images",
+    "mixed",
+]

@@ -8,15 +8,15 @@ The splits never depend on the machine or on a random state:
 | `mnist`, `fashion-mnist` | first 55,000 | last 5,000 training images | canonical, 10,000 |
 | `cifar10` | first 45,000 | last 5,000 training images | canonical, 10,000 |
 | `imagenet32`, `imagenet64` | the rest | last tenth of training, at most 5,000 | the official validation file |
-| a folder or an array | 80 % | 10 % | 10 %, by a fixed permutation |
+| a folder, an array or a table | 80 % | 10 % | 10 %, by a fixed permutation |
 
-CIFAR-10 that is there only in part keeps its last tenth for validation. A `.npy` file above 2 GiB stays on disk, which
-a permutation would not allow, so it is cut in the order of the file, with a warning.
+CIFAR-10 that is there only in part keeps its last tenth for validation. A `.npy` file of images above 2 GiB stays on
+disk, which a permutation would not allow, so it is cut in the order of the file, with a warning.
 """
 
 import difflib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,10 @@ from torch import Tensor
 
 from silentgrad.lab.data import formats, sources
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.images import Images
+from silentgrad.lab.data.observations import Binarised, Counts, Levels, Observations, Reals
+from silentgrad.lab.data.rows import Splits
+from silentgrad.lab.data.tables import holds_images, read_table
+from silentgrad.lab.kinds import Kind
 
 Files = Mapping[str, Path]
 Reader = Callable[[Files], tuple[Tensor, Tensor]]  # -> all training images, test images
@@ -44,25 +47,55 @@ class Row(NamedTuple):
     where: str
 
 
-def load(name: str, root: Path | None = None) -> Images:
-    """A dataset by name, or from a path to a folder of images or to a `.npy` or `.npz` file.
+def load(name: str, root: Path | None = None, kind: Kind = "auto") -> Observations:
+    """A dataset by name, or from a path to a folder of images or to a `.npy`, `.npz` or `.csv` file.
 
     Args:
         name: One of `NAMES`, or a path.
         root: Folder that holds the datasets; `$SILENTGRAD_DATA` or the cache if absent. What is missing is downloaded.
+        kind: What the rows are; auto takes images in their levels, and tables as real numbers.
 
     Raises:
-        DataError: No such dataset, or its files are missing or damaged.
+        DataError: No such dataset, or its files are missing or damaged, or its rows are not of that kind.
 
     Example:
         >>> load("digits").train.shape
         torch.Size([1297, 1, 8, 8])
     """
+    if name == "digits" or name in sources.SOURCES or holds_images(Path(name)):
+        return _as_kind(load_images(name, root), kind)
+    return _table(name, kind)
+
+
+def load_images(name: str, root: Path | None = None) -> Levels:
+    """Images in levels, by name or from a path; arguments and errors are those of :func:`load`."""
     if name == "digits":
         return _digits()
     if name in sources.SOURCES:
         return _read(name, sources.locate(name, root or sources.default_root()))
     return _from_path(name)
+
+
+def _as_kind(images: Levels, kind: Kind) -> Observations:
+    if kind in ("auto", "levels"):
+        return images
+    if kind == "binarised":
+        return Binarised(images.train, images.valid, images.test, images.name, levels=images.levels)
+    raise DataError(f"--data.kind {kind} is for tables, but {images.name} holds images: choose levels or binarised")
+
+
+def _table(name: str, kind: Kind) -> Observations:
+    if kind in ("levels", "binarised"):
+        raise DataError(f"--data.kind {kind} is for images, but {name} is a table: choose reals or counts")
+    path = Path(name)
+    table = read_table(path)
+    splits = _split(name, _permuted(table.values), "rows")
+    if kind != "counts":
+        return Reals(*splits, name, columns=table.columns)
+    for row, column in ((table.values < 0) | (table.values != table.values.floor())).nonzero()[:1].tolist():
+        found = table.values[row, column].item()
+        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a count, found {found:g}")
+    return Counts(*splits, name, columns=table.columns)
 
 
 def describe(root: Path | None = None) -> list[Row]:
@@ -77,11 +110,14 @@ def check(name: str, root: Path | None = None) -> str:
     files = sources.find(name, root) if name in sources.SOURCES else {}
     if files is None:
         raise sources.missing(name, root)
-    images = _read(name, files) if files else load(name)
-    splits = f"{len(images.train)} + {len(images.valid)} + {len(images.test)} images"
-    shape = "x".join(map(str, images.event_shape))
+    found = _read(name, files) if files else load(name)
+    splits = f"{len(found.train)} + {len(found.valid)} + {len(found.test)}"
+    shape = "x".join(map(str, found.event_shape))
+    what = f"rows (train + validation + test) of {shape} numbers"
+    if isinstance(found, Levels):
+        what = f"images (train + validation + test) of {shape}, {found.levels} levels"
     origin = f"{len(files)} files in {next(iter(files.values())).parent}" if files else "no files to verify"
-    return f"{name}: {splits} (train + validation + test) of {shape}, {images.levels} levels; {origin}"
+    return f"{name}: {splits} {what}; {origin}"
 
 
 def _row(name: str, root: Path) -> Row:
@@ -95,10 +131,10 @@ def _row(name: str, root: Path) -> Row:
     return Row(name, _SHAPES[name], 256, ", ".join(files), str(next(iter(files.values())).parent))
 
 
-def _read(name: str, files: Files) -> Images:
+def _read(name: str, files: Files) -> Levels:
     train, test = _READERS[name](files)
     cut = len(train) - min(_HELD_OUT, len(train) // 10)
-    return _images(name, (train[:cut], train[cut:], test))
+    return Levels(*_required(name, Splits(train[:cut], train[cut:], test), "images"), name)
 
 
 def _mnist(files: Files) -> tuple[Tensor, Tensor]:
@@ -142,14 +178,14 @@ _SHAPES: Mapping[str, tuple[int, int, int]] = {
 NAMES = ("digits", *_READERS)
 
 
-def _digits() -> Images:
+def _digits() -> Levels:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # takes a second, which others need not pay
 
     images = _permuted(torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1))
-    return _images("digits", images.tensor_split((1297, 1547)), levels=17)
+    return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
 
 
-def _from_path(name: str) -> Images:
+def _from_path(name: str) -> Levels:
     path = Path(name)
     if path.is_dir():
         images = _permuted(formats.read_folder(path))
@@ -161,21 +197,25 @@ def _from_path(name: str) -> Images:
             warnings.warn(f"{path} is too large to permute and is split in its own order", stacklevel=3)
     else:
         raise DataError(_unknown(name))
-    tenth = max(1, len(images) // 10)
-    return _images(name, images.tensor_split((len(images) - 2 * tenth, len(images) - tenth)))
+    return Levels(*_split(name, images, "images"), name)
 
 
-def _permuted(images: Tensor) -> Tensor:
+def _permuted(rows: Tensor) -> Tensor:
     """In an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
-    return images[torch.from_numpy(np.random.RandomState(0).permutation(len(images)))]
+    return rows[torch.from_numpy(np.random.RandomState(0).permutation(len(rows)))]
 
 
-def _images(name: str, splits: Sequence[Tensor], levels: int = 256) -> Images:
-    train, valid, test = splits
+def _split(name: str, rows: Tensor, what: str) -> Splits:
+    """The last tenth for the test, the one before it for validation, the rest for training."""
+    tenth = max(1, len(rows) // 10)
+    return _required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
+
+
+def _required(name: str, splits: Splits, what: str) -> Splits:
     if not all(map(len, splits)):
-        counts = f"{len(train)}, {len(valid)} and {len(test)}"
-        raise DataError(f"{name}: expected images for train, validation and test, found {counts}")
-    return Images(train, valid, test, levels, name)
+        counts = f"{len(splits.train)}, {len(splits.valid)} and {len(splits.test)}"
+        raise DataError(f"{name}: expected {what} for train, validation and test, found {counts}")
+    return splits
 
 
 def _unknown(name: str) -> str:
@@ -183,5 +223,5 @@ def _unknown(name: str) -> str:
     meant = f" Did you mean {near[0]}?" if near else ""
     return (
         f"{name!r} is no dataset.{meant} There are {', '.join(NAMES)}; "
-        "or give the path of a folder of images, a .npy or a .npz file."
+        "or give the path of a folder of images, or of a .npy, .npz or .csv file."
     )

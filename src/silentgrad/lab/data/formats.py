@@ -37,10 +37,10 @@ class DataError(SilentgradError, ValueError):
 
 
 @contextmanager
-def _reading(path: Path, expected: str) -> Iterator[None]:
+def reading(path: Path, expected: str) -> Iterator[None]:
     """Turns what goes wrong while reading into a DataError that names the file: a damaged one can raise anything."""
     try:
-        _require(stat.S_ISREG(path.stat().st_mode), path, expected, "no regular file")  # a pipe would never end
+        require(stat.S_ISREG(path.stat().st_mode), path, expected, "no regular file")  # a pipe would never end
         yield
     except DataError:
         raise
@@ -53,47 +53,48 @@ def _reading(path: Path, expected: str) -> Iterator[None]:
         raise DataError(f"{path}: expected {expected}, found a file that cannot be read ({reason})") from error
 
 
-def _require(condition: bool, path: Path, expected: str, found: object) -> None:
+def require(condition: bool, path: Path, expected: str, found: object) -> None:
+    """Raises DataError, which names the file, what was expected and what was found, unless a condition holds."""
     if not condition:
         raise DataError(f"{path}: expected {expected}, found {found}")
 
 
-def _require_memory(size: int, path: Path) -> None:
-    """A few bytes can claim to be, or unpack to, more than any machine holds."""
+def require_memory(size: int, path: Path) -> None:
+    """Refuses what does not fit: a few bytes can claim to be, or unpack to, more than any machine holds."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    _require(size <= memory, path, f"images that fit into the {memory:,} bytes of memory", f"{size:,} bytes of them")
+    require(size <= memory, path, f"data that fit into the {memory:,} bytes of memory", f"{size:,} bytes of them")
 
 
 def read_idx(path: Path) -> Tensor:
     """Images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, then the pixels."""
-    with _reading(path, "an idx file of images"), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+    with reading(path, "an idx file of images"), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         header = file.read(16)
-        _require(len(header) == 16, path, "an idx header of 16 bytes", f"{len(header)} bytes")
+        require(len(header) == 16, path, "an idx header of 16 bytes", f"{len(header)} bytes")
         magic, count, height, width = struct.unpack(">4I", header)
-        _require(magic == 0x803, path, "the idx number of three-dimensional bytes, 0x00000803", f"0x{magic:08x}")
+        require(magic == 0x803, path, "the idx number of three-dimensional bytes, 0x00000803", f"0x{magic:08x}")
         size = count * height * width
-        _require_memory(size, path)
+        require_memory(size, path)
         content = file.read(size + 1)
     expected = f"{count} images of {height}x{width}, {size} bytes"
     found = "more" if len(content) > size else f"{len(content)} bytes"
-    _require(len(content) == size, path, expected, found)
+    require(len(content) == size, path, expected, found)
     pixels = np.frombuffer(content, np.uint8)
     return torch.from_numpy(pixels.reshape(count, 1, height, width).copy())  # a buffer of bytes is read-only
 
 
 def read_cifar_binary(path: Path) -> Tensor:
     """CIFAR-10's binary version: per image one byte of label and 3072 bytes, channel by channel."""
-    with _reading(path, "a batch of CIFAR-10's binary version"):
+    with reading(path, "a batch of CIFAR-10's binary version"):
         content = np.fromfile(path, np.uint8)
     whole = content.size > 0 and content.size % 3073 == 0
-    _require(whole, path, "a multiple of 3073 bytes (CIFAR-10, binary version)", f"{content.size} bytes")
+    require(whole, path, "a multiple of 3073 bytes (CIFAR-10, binary version)", f"{content.size} bytes")
     return torch.from_numpy(content.reshape(-1, 3073)[:, 1:].reshape(-1, *_CIFAR_SHAPE))
 
 
 def read_cifar_pickle(path: Path) -> Tensor:
     """CIFAR-10's python version: a pickled dictionary whose `data` is `(images, 3072)`."""
     expected = "a batch of CIFAR-10's python version"
-    with _reading(path, expected):
+    with reading(path, expected):
         content = path.read_bytes()
         try:
             batch = read_pickle(content)
@@ -109,7 +110,7 @@ def _rows(path: Path, array: object, shape: tuple[int, int, int]) -> Tensor:
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}: expected {expected}, found {type(array).__name__}")
     right = array.dtype == np.uint8 and array.ndim == 2 and array.shape[1] == np.prod(shape) and len(array) > 0
-    _require(right, path, expected, _kind(array))
+    require(right, path, expected, _kind(array))
     return torch.from_numpy(array.reshape(-1, *shape))
 
 
@@ -117,36 +118,46 @@ def _kind(array: NDArray[Any]) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
     """What an array in numpy's format says of itself, and where its content begins."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     start: int
 
+    @property
+    def kind(self) -> str:
+        """The array's type and shape, in print."""
+        return f"{self.dtype} of shape {self.shape}"
+
     def check(self, path: Path, size: int) -> None:
         """Refuses what is no array of bytes, or says to be another size than that of its file."""
-        kind = f"{self.dtype} of shape {self.shape}"
         whole = min(self.shape, default=0) > 0
-        _require(self.dtype == np.uint8 and whole, path, "images of uint8", kind)
+        require(self.dtype == np.uint8 and whole, path, "images of uint8", self.kind)
+        self.require_size(path, size)
+
+    def require_size(self, path: Path, size: int) -> None:
+        """Refuses an array that says to be another size than that of its file."""
         found = f"{size - self.start} bytes"
-        _require(size - self.start == math.prod(self.shape), path, f"an array of {kind}", found)
+        whole = math.prod(self.shape) * self.dtype.itemsize
+        require(size - self.start == whole, path, f"an array of {self.kind}", found)
 
 
-def _npy_header(file: IO[bytes]) -> _Header:
+def npy_header(file: IO[bytes]) -> Header:
+    """What the array in a file of numpy's format says of itself."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
-    return _Header(shape, dtype, file.tell())
+    return Header(shape, dtype, file.tell())
 
 
 @contextmanager
-def _npz_member(path: Path, name: str | None) -> Iterator[tuple[_Header, IO[bytes]]]:
+def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes]]]:
     """An array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
-    with _reading(path, f"an npz file with {f'`{name}`' if name else 'images'}"), zipfile.ZipFile(path) as archive:
+    with reading(path, f"an npz file with {f'`{name}`' if name else 'images'}"), zipfile.ZipFile(path) as archive:
         member = f"{name or _only_array(path, archive)}.npy"
         with archive.open(member) as file:
-            header = _npy_header(file)
+            header = npy_header(file)
             header.check(path, archive.getinfo(member).file_size)
             file.seek(0)
             yield header, file
@@ -154,7 +165,7 @@ def _npz_member(path: Path, name: str | None) -> Iterator[tuple[_Header, IO[byte
 
 def _only_array(path: Path, archive: zipfile.ZipFile) -> str:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
-    _require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
+    require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
     return "data" if "data" in names else names[0]
 
 
@@ -164,7 +175,7 @@ def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
     The headers come first, so that memory holds all images once and one file's twice, not everything twice.
     """
     counts = [_npz_length(path, 3 * size * size) for path in paths]
-    _require_memory(sum(counts) * 3 * size * size, paths[0].parent)
+    require_memory(sum(counts) * 3 * size * size, paths[0].parent)
     images = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8)
     for path, part in zip(paths, images.split(counts), strict=True):
         part.copy_(_rows(path, _from_npz(path, "data"), (3, size, size)))
@@ -173,22 +184,22 @@ def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
 
 def _npz_length(path: Path, width: int) -> int:
     with _npz_member(path, "data") as (header, _):
-        _require(len(header.shape) == 2, path, "`data` of two dimensions", f"shape {header.shape}")
-        _require(header.shape[1] == width, path, f"`data` of shape (images, {width})", f"shape {header.shape}")
+        require(len(header.shape) == 2, path, "`data` of two dimensions", f"shape {header.shape}")
+        require(header.shape[1] == width, path, f"`data` of shape (images, {width})", f"shape {header.shape}")
     return header.shape[0]
 
 
 def _from_npz(path: Path, name: str | None) -> Bytes:
     with _npz_member(path, name) as (header, file):
-        _require_memory(math.prod(header.shape), path)
+        require_memory(math.prod(header.shape), path)
         array: Bytes = np.lib.format.read_array(file, allow_pickle=False)
     return array
 
 
 def _from_npy(path: Path) -> Bytes:
-    with _reading(path, "a numpy array"):
+    with reading(path, "a numpy array"):
         with path.open("rb") as file:
-            _npy_header(file).check(path, path.stat().st_size)
+            npy_header(file).check(path, path.stat().st_size)
         array: Bytes = np.lib.format.open_memmap(path, mode="r")
     return array
 
@@ -209,19 +220,19 @@ def read_array(path: Path) -> Tensor:
     if images.dim() == 4 and images.shape[1] in (1, 3):
         return images
     expected = "shape (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3"
-    _require(images.dim() == 4 and images.shape[3] in (1, 3), path, expected, _kind(array))
+    require(images.dim() == 4 and images.shape[3] in (1, 3), path, expected, _kind(array))
     return images.permute(0, 3, 1, 2)
 
 
 def read_folder(folder: Path) -> Tensor:
     """Every image file in a folder and its subfolders, in the order of their paths; grey only if all are grey."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    _require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
+    require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
     modes, sizes = zip(*(_header(path) for path in paths), strict=True)
     mode, (width, height) = "L" if _GREY.issuperset(modes) else "RGB", sizes[0]
     for path, size in zip(paths, sizes, strict=True):
-        _require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
-    _require_memory(len(paths) * height * width * len(mode), folder)
+        require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
+    require_memory(len(paths) * height * width * len(mode), folder)
     images = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for path, image in zip(paths, images, strict=True):
         image[:] = _pixels(path, mode).reshape(image.shape)
@@ -229,12 +240,12 @@ def read_folder(folder: Path) -> Tensor:
 
 
 def _header(path: Path) -> tuple[str, tuple[int, int]]:
-    with _reading(path, "an image"), Image.open(path) as image:
+    with reading(path, "an image"), Image.open(path) as image:
         mode, size = image.mode, image.size
-    _require(mode in _GREY | _COLOUR, path, "an image of 8 bits per channel", f"one of mode {mode}")
+    require(mode in _GREY | _COLOUR, path, "an image of 8 bits per channel", f"one of mode {mode}")
     return mode, size
 
 
 def _pixels(path: Path, mode: str) -> Bytes:
-    with _reading(path, "an image"), Image.open(path) as image:
+    with reading(path, "an image"), Image.open(path) as image:
         return np.asarray(image.convert(mode))

@@ -1,33 +1,55 @@
 """A dataset as Lightning's Trainer takes it."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 import lightning
-from torch import Tensor
 
 from silentgrad.lab.data import sources
 from silentgrad.lab.data.catalogue import load
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.images import Images
 from silentgrad.lab.data.loader import Batches, Together
+from silentgrad.lab.data.observations import Observations, SplitName
+from silentgrad.lab.data.rows import Rows
+from silentgrad.lab.kinds import Kind
 
-HASHED_BYTES = 2**28  # of a split; of a larger one a part is hashed, evenly spread over its images
+HASHED_BYTES = 2**28  # of a split; of a larger one a part is hashed, evenly spread over its rows
 
 
-class ImageData(lightning.LightningDataModule):
-    """Loads a dataset once and serves its splits in batches, each process its share.
+class Whole:
+    """A split as one step of Lightning's loop: the evaluation cuts it into batches of its own.
+
+    Args:
+        split: The split's name, which is what the step gets.
+    """
+
+    def __init__(self, split: SplitName) -> None:
+        self.split = split
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[SplitName]:
+        yield self.split
+
+
+class ObservationData(lightning.LightningDataModule):
+    """Loads a dataset once and serves its training rows in batches, each process its share; other splits by name.
 
     Args:
         name: A dataset's name or a path, as for :func:`silentgrad.lab.data.load`.
         root: Folder that holds the datasets.
-        batch_size: Images per step, over all processes.
-        seed: Of the order of the training images.
+        batch_size: Rows per step, over all processes.
+        seed: Seed of the order of the training rows.
         together: Serve the training batches in groups of so many, as lists.
+        kind: What the rows are, as for :func:`silentgrad.lab.data.load`.
+        observations: What to serve, if it is there already and needs no loading.
     """
 
-    images: Images
+    observations: Observations
 
     def __init__(
         self,
@@ -36,27 +58,34 @@ class ImageData(lightning.LightningDataModule):
         batch_size: int = 64,
         seed: int = 0,
         together: int | None = None,
+        kind: Kind = "auto",
+        observations: Observations | None = None,
     ) -> None:
         super().__init__()
+        if observations is not None:
+            self.observations = observations
+        self.kind = kind
         self.dataset, self.root, self.batch_size, self.seed, self.together = name, root, batch_size, seed, together
 
     def prepare_data(self) -> None:
         """Downloads what is missing; Lightning calls this in one process only."""
-        if self.dataset in sources.SOURCES:
+        if not hasattr(self, "observations") and self.dataset in sources.SOURCES:
             sources.locate(self.dataset, self.root or sources.default_root())
 
     def setup(self, stage: str = "fit") -> None:
-        if not hasattr(self, "images"):
-            self.images = load(self.dataset, self.root)
+        if not hasattr(self, "observations"):
+            self.observations = load(self.dataset, self.root, self.kind)
 
     @cached_property
     def checksum(self) -> str:
-        """What tells these images from others, wherever they lie."""
-        digest = hashlib.sha256(str(self.images.levels).encode())
-        for split in (self.images.train, self.images.valid, self.images.test):
-            digest.update(str(tuple(split.shape)).encode())
-            step = 1 + split.nbytes // HASHED_BYTES
-            digest.update(split[::step].cpu().contiguous().numpy().data)
+        """What tells these observations from others, wherever they lie."""
+        found = self.observations
+        digest = hashlib.sha256(f"{type(found).__name__} {found.resolution}".encode())
+        for split in get_args(SplitName):
+            for column in found.rows(split).columns():
+                digest.update(str(tuple(column.shape)).encode())
+                step = 1 + column.nbytes // HASHED_BYTES
+                digest.update(column[::step].cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
     def state_dict(self) -> dict[str, str]:
@@ -64,27 +93,28 @@ class ImageData(lightning.LightningDataModule):
         return {"checksum": self.checksum}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
-        """Refuses to go on with other images than those a checkpoint was made with."""
+        """Refuses to go on with other data than those a checkpoint was made with."""
         if state["checksum"] != self.checksum:
             raise DataError(
-                f"the images of {self.dataset} are not those that the run was started with: "
+                f"the data of {self.dataset} are not those that the run was started with: "
                 "put them back, or start another run with another --folder"
             )
 
-    def train_dataloader(self) -> Batches | Together:
-        batches = self._batches(self.images.train, shuffle=True)
+    def train_dataloader(self) -> Batches[Rows] | Together[Rows]:
+        batches = self._batches()
         return batches if self.together is None else Together(batches, self.together)
 
-    def val_dataloader(self) -> Batches:
-        return self._batches(self.images.valid, shuffle=False)
+    def val_dataloader(self) -> Whole:
+        return Whole("valid")
 
-    def test_dataloader(self) -> Batches:
-        return self._batches(self.images.test, shuffle=False)
+    def test_dataloader(self) -> Whole:
+        return Whole("test")
 
-    def _batches(self, images: Tensor, shuffle: bool) -> Batches:
+    def _batches(self) -> Batches[Rows]:
+        rows = self.observations.rows("train")
         if self.trainer is None:
-            return Batches(images, self.batch_size, shuffle, self.seed)
+            return Batches(rows, self.batch_size, True, self.seed)
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        batches = Batches(images, self.batch_size, shuffle, self.seed, rank, world_size)
+        batches = Batches(rows, self.batch_size, True, self.seed, rank, world_size)
         batches.set_epoch(self.trainer.current_epoch)
         return batches

@@ -40,7 +40,8 @@ from silentgrad.lab.experiments.study import (
 from silentgrad.lab.runs.folder import SweepFolder
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep
-from silentgrad.lab.training import DivergedError, Settings, build_model
+from silentgrad.lab.training import DivergedError, Settings
+from silentgrad.lab.training.build import model_for
 
 TRIALS_BEFORE_PRUNING = 3
 OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
@@ -123,8 +124,10 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     if sweep.around.train.devices > 1:
         raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
     data, model, _ = sweep.around
-    images = load(data.name, data.root)
-    build_model(model, images.event_shape, images.levels)  # so that what cannot be trained leaves no study behind
+    observations = load(data.name, data.root, data.kind)
+    model_for(model, observations)  # so that what cannot be trained leaves no study behind
+    if observations.unit.metric != "bpd":
+        raise SweepError(f"a sweep compares bits per dimension, but {data.name} is told in{observations.unit.of}")
     done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.progress import track
 
 from silentgrad.analysis import gradient_variance
-from silentgrad.lab.data import Images, load
+from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import KEPT_EPOCHS, Cell, Scale
 from silentgrad.lab.experiments.tables import Results, reduced
@@ -83,7 +83,7 @@ def _columns(scale: Scale) -> list[Column]:
     return columns
 
 
-def _measured(run: RunFolder, cell: Cell, epoch: int, images: Images, scale: Scale) -> Variance:
+def _measured(run: RunFolder, cell: Cell, epoch: int, images: Observations, scale: Scale) -> Variance:
     """The decomposition at one epoch, kept in the run's folder."""
     path = run.kept_variance(epoch, scale)
     if not path.exists():

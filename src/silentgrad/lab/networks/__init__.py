@@ -1,16 +1,22 @@
 """Encoders and nonlinear decoders."""
 
-from silentgrad.lab.networks.decoders import NonlinearGaussian, conv_network, mlp_network, strided_network
-from silentgrad.lab.networks.encoders import (
-    Encoder,
-    conv_body,
-    mlp_body,
-    strided_body,
+from silentgrad.lab.networks.decoders import (
+    NonlinearBernoulli,
+    NonlinearGaussian,
+    conv_network,
+    mlp_network,
+    strided_network,
 )
+from silentgrad.lab.networks.encoders import Encoder, conv_body, mlp_body, strided_body
+from silentgrad.lab.networks.pairs import NETWORKS, Network, Sizes
 
 __all__ = [
+    "NETWORKS",
     "Encoder",
+    "Network",
+    "NonlinearBernoulli",
     "NonlinearGaussian",
+    "Sizes",
     "conv_body",
     "conv_network",
     "mlp_body",

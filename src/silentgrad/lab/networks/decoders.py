@@ -1,4 +1,4 @@
-"""Nonlinear decoders p(x|z) = N(mean(z), exp(-g(z))): the paper's networks, and a fully connected one."""
+"""Nonlinear decoders, of real numbers and of bits: the paper's networks, and a fully connected one."""
 
 import itertools
 import math
@@ -32,29 +32,56 @@ class NonlinearGaussian(nn.Module):
 
     def forward(self, z: Tensor) -> td.Independent:
         numbers = self.network(z.flatten(1))
-        expected = (2 * self.event_shape[0], *self.event_shape[1:])
-        if numbers.shape[-len(expected) :] != expected:
-            raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")
+        _require_shape(numbers, (2 * self.event_shape[0], *self.event_shape[1:]))
         mean, g = numbers.chunk(2, dim=1)
         log_precision = self.most - softplus(self.most - START_LOG_PRECISION - g)
         return td.Independent(td.Normal(mean, torch.exp(-log_precision / 2)), len(self.event_shape))
 
 
+class NonlinearBernoulli(nn.Module):
+    """p(x = 1|z) = sigmoid(u(z)), one u per output.
+
+    Args:
+        network: From latents `(batch, latent_dim)` to `(batch, *event_shape)`.
+        event_shape: Shape of one example.
+    """
+
+    def __init__(self, network: nn.Module, event_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.network = network
+        self.event_shape = torch.Size(event_shape)
+
+    def forward(self, z: Tensor) -> td.Independent:
+        u = self.network(z.flatten(1))
+        _require_shape(u, self.event_shape)
+        return td.Independent(td.Bernoulli(logits=u), len(self.event_shape))
+
+
+def _require_shape(numbers: Tensor, expected: tuple[int, ...]) -> None:
+    if numbers.shape[-len(expected) :] != expected:
+        raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")
+
+
 START_LOG_PRECISION = math.log(9.0)  # where a network that says zero begins: standard deviation 1/3
 
 
-def mlp_network(latent_dim: int, event_shape: Sequence[int], hidden: Sequence[int] = (512,)) -> nn.Module:
+# Each network gives as many numbers per output as the likelihood has parameters: two for mean and precision.
+
+
+def mlp_network(
+    latent_dim: int, event_shape: Sequence[int], hidden: Sequence[int] = (512,), numbers: int = 2
+) -> nn.Module:
     """Fully connected, for small machines."""
     colours, *size = event_shape
     widths = [latent_dim, *hidden]
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
-    outputs = 2 * torch.Size(event_shape).numel()
-    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs), nn.Unflatten(1, (2 * colours, *size)))
+    outputs = numbers * torch.Size(event_shape).numel()
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs), nn.Unflatten(1, (numbers * colours, *size)))
 
 
-def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32) -> nn.Module:
+def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32, numbers: int = 2) -> nn.Module:
     """The paper's decoder for MNIST: a linear layer, four 3x3 convolutions and one of 1x1."""
     colours, height, width = event_shape
     layers: list[nn.Module] = [
@@ -63,10 +90,10 @@ def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32
     ]
     for _ in range(4):
         layers += [nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(channels, 2 * colours, 1))
+    return nn.Sequential(*layers, nn.Conv2d(channels, numbers * colours, 1))
 
 
-def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int = 64) -> nn.Module:
+def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int = 64, numbers: int = 2) -> nn.Module:
     """The paper's decoder for CIFAR-10 and ImageNet: transposed 4x4 convolutions with batch normalisation."""
     colours, height, width = event_shape
     if height % 8 or width % 8 or height < 32 or width < 32:
@@ -84,4 +111,4 @@ def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int =
     ]
     for before, after in itertools.pairwise(widths[1:]):
         layers += [nn.ConvTranspose2d(before, after, 4, stride=2, padding=1), nn.ReLU(), nn.BatchNorm2d(after)]
-    return nn.Sequential(*layers, nn.ConvTranspose2d(widths[-1], 2 * colours, 4, stride=2, padding=1))
+    return nn.Sequential(*layers, nn.ConvTranspose2d(widths[-1], numbers * colours, 4, stride=2, padding=1))

@@ -42,20 +42,26 @@ def samples(pictures: dict[str, Tensor]) -> Figure:
     return image_figure(images, min(fullest, len(images)), [])
 
 
-def curves(metrics: Metrics, limit_bpd: float | None = None) -> Figure:
-    """BPD over epochs and over seconds; below them KLD and MSE over epochs.
+def metric_of(metrics: Metrics) -> str:
+    """The figure that a run is told in: bpd, or nll for what is not in levels."""
+    return "nll" if "valid_nll" in metrics else "bpd"
+
+
+def curves(metrics: Metrics, limit: float | None = None) -> Figure:
+    """The run's figure over epochs and over seconds; below them KLD and MSE over epochs.
 
     Args:
         metrics: Columns of `metrics.csv`; missing columns and cells are left out.
-        limit_bpd: BPD of the pPCA limit, drawn as a dashed line.
+        limit: The figure of the pPCA limit, drawn as a dashed line.
     """
+    metric = metric_of(metrics)
     figure = Figure(figsize=(8, 6), dpi=DPI, layout="constrained")
-    (bpd, bpd_seconds), (kld, mse) = figure.subplots(2, 2)
-    _panel(bpd, metrics, "bpd", "epoch", limit_bpd)
-    _panel(bpd_seconds, metrics, "bpd", "seconds", limit_bpd)
+    (by_epoch, by_second), (kld, mse) = figure.subplots(2, 2)
+    _panel(by_epoch, metrics, metric, "epoch", limit)
+    _panel(by_second, metrics, metric, "seconds", limit)
     _panel(kld, metrics, "kld", "epoch", None)
     _panel(mse, metrics, "mse", "epoch", None)
-    _guide_weight(bpd, metrics)
+    _guide_weight(by_epoch, metrics)
     handles = {line.get_label(): line for axes in figure.axes for line in _named_lines(axes)}
     if handles:
         figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=5, frameon=False, fontsize=11)

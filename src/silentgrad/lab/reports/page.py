@@ -54,8 +54,10 @@ def _plates(run: Run) -> list[Plate]:
         plates.append(
             Plate("samples", figures.samples(run.pictures), "Images decoded from latents drawn from the prior.")
         )
-    limit = html.finite(run.summary.get("limit_bpd"))
-    caption = "Bits per dimension over epochs and over seconds, then KL divergence and squared error over epochs."
+    metric = figures.metric_of(run.metrics)
+    limit = html.finite(run.summary.get(f"limit_{metric}"))
+    told = "Bits per dimension" if metric == "bpd" else run.summary.get("unit", "NLL")
+    caption = f"{told} over epochs and over seconds, then KL divergence and squared error over epochs."
     if limit is not None:
         caption += " The dashed line is the probabilistic PCA limit of linear decoders."
     plates.append(Plate("curves", figures.curves(run.metrics, limit), caption))
@@ -84,21 +86,26 @@ def _page(run: Run, shown: list[str]) -> str:
 def _headline(run: Run) -> str:
     if not run.summary:
         return html.paragraph("The run has left no summary: it has not finished.")
+    metric = figures.metric_of(run.metrics)
+    title = f"test {metric.upper()}"
     names = {
-        "bpd": "test BPD",
+        metric: title,
         "mse": "MSE",
         "kld": "KLD",
         "active": "active latents",
-        "exactness": "closed form",
+        "exactness": "bound",
+        "closed_form": "closed form",
     }
     tiles = {title: (run.summary[key], "") for key, title in names.items() if key in run.summary}
     if (seconds := html.finite(run.summary.get("seconds"))) is not None:
         tiles["time"] = (html.duration(seconds), "")
     if "epochs" in run.summary:
         tiles["epochs"] = (run.summary["epochs"], "")
-    limit = html.finite(run.summary.get("limit_bpd"))
-    if limit is not None and "test BPD" in tiles:
-        tiles["test BPD"] = (run.summary["bpd"], f"pPCA limit {html.number(limit)}")
+    limit = html.finite(run.summary.get(f"limit_{metric}"))
+    if metric == "nll" and title in tiles:
+        tiles[title] = (run.summary[metric], str(run.summary.get("unit", "")).removeprefix("NLL "))
+    if limit is not None and title in tiles:
+        tiles[title] = (run.summary[metric], f"pPCA limit {html.number(limit)}")
     return html.tiles(tiles)
 
 

@@ -1,1 +1,1 @@
-"""Runs: their folders, and the records in them."""
+"""Runs: their folders and records, and the evaluation of their models."""

@@ -10,8 +10,9 @@ from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, Tr
 
 if TYPE_CHECKING:
     from silentgrad.lab.training.build import build_model
+    from silentgrad.lab.training.loading import load_run, load_weights, read_config
     from silentgrad.lab.training.loop import DivergedError, TrainingPlan
-    from silentgrad.lab.training.run import load_run, load_weights, read_config, train_model
+    from silentgrad.lab.training.run import train_model
     from silentgrad.lab.training.saving import RunError
 
 _LATER = {
@@ -19,9 +20,9 @@ _LATER = {
     "RunError": "saving",
     "TrainingPlan": "loop",
     "build_model": "build",
-    "load_run": "run",
-    "load_weights": "run",
-    "read_config": "run",
+    "load_run": "loading",
+    "load_weights": "loading",
+    "read_config": "loading",
     "train_model": "run",
 }
 

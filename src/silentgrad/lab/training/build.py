@@ -1,54 +1,82 @@
 """From a configuration to the model it describes."""
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.networks import (
-    Encoder,
-    NonlinearGaussian,
-    conv_body,
-    conv_network,
-    mlp_body,
-    mlp_network,
-    strided_body,
-    strided_network,
-)
+from silentgrad.lab.data import Observations
+from silentgrad.lab.kinds import LikelihoodName
+from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearBernoulli, NonlinearGaussian, Sizes
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.lab.training.suitable import ESTIMATORS, family_named
 from silentgrad.latents.families import Family
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
+from silentgrad.likelihoods import Bernoulli
 from silentgrad.schedules import Schedule, constant, geometric, linear_decay
 
 COMPONENTS = 10  # of a mixture prior, unless told otherwise
 
 
-def build_model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
-    """The VAE that a configuration describes, for images of a shape and a number of levels.
+def model_for(config: ModelConfig, observations: Observations) -> GuidedVAE:
+    """The VAE that a configuration describes, for some observations.
+
+    Raises:
+        ConfigError: No model can be made of it, or its likelihood is not one for these observations.
+        ShapeError: Its network does not take examples of this shape.
+    """
+    kind = type(observations).__name__.lower()
+    if not observations.likelihoods:
+        raise ConfigError(f"{kind} cannot be trained on from the command line yet: choose another --data.kind")
+    likelihood = config.likelihood or observations.likelihoods[0]
+    if likelihood not in observations.likelihoods:
+        suitable = " or ".join(observations.likelihoods)
+        raise ConfigError(f"--model.likelihood {likelihood} is not for {kind} ({observations.name}): choose {suitable}")
+    if NETWORKS[config.network].images_only and len(observations.event_shape) != 3:
+        raise ConfigError(f"--model.network {config.network} is for images, not for {kind}: choose mlp")
+    return build_model(config, observations.event_shape, observations.resolution, likelihood)
+
+
+def build_model(
+    config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName = "gaussian"
+) -> GuidedVAE:
+    """The VAE that a configuration describes, for examples of a shape and a number of levels.
 
     Raises:
         ConfigError: No model can be made of it.
-        ShapeError: Its network does not take images of this shape.
+        ShapeError: Its network does not take examples of this shape.
     """
     config.validate()
+    if likelihood == "bernoulli":
+        _require_bernoulli(config)
     try:
-        return _model(config, event_shape, levels)
+        return _model(config, event_shape, levels, likelihood)
     except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
         raise ConfigError(
             f"no memory for a model of --model.latent_dim {config.latent_dim}, --model.hidden {config.hidden} and "
-            f"--model.channels {config.channels} on images of shape {tuple(event_shape)}"
+            f"--model.channels {config.channels} on examples of shape {tuple(event_shape)}"
         ) from error
 
 
-def _model(config: ModelConfig, event_shape: torch.Size, levels: int) -> GuidedVAE:
+def _require_bernoulli(config: ModelConfig) -> None:
+    """Refuses what a Bernoulli likelihood does not have."""
+    if config.linear in ("fixed", "exp"):
+        raise ConfigError(
+            f"--model.linear {config.linear} is a Gaussian decoder's variance, and bits have none: "
+            "choose --model.linear linear, or none"
+        )
+    if config.linear != "none" and not family_named(config.latent).gaussian:
+        raise ConfigError(
+            f"a linear decoder of bits has a closed form for Gaussian latents only, not for --model.latent "
+            f"{config.latent}: choose --model.linear none"
+        )
+
+
+def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName) -> GuidedVAE:
     family = build_family(config)
-    nonlinear = _nonlinear(config, family, event_shape, levels) if config.nonlinear else None
-    linear = _linear(config, family, event_shape)
+    nonlinear = _nonlinear(config, family, event_shape, levels, likelihood) if config.nonlinear else None
+    linear = _linear(config, family, event_shape, likelihood)
     alone = config.estimator == "none"
     estimator = _sampler(family) if alone else build_estimator(config)
     return GuidedVAE(
@@ -96,32 +124,36 @@ def _prior(config: ModelConfig, family: Family) -> Prior:
 
 
 def _encoder(config: ModelConfig, family: Family, event_shape: torch.Size) -> Encoder:
-    outputs = family.numbers
-    bodies: dict[str, Callable[[], nn.Module]] = {
-        "mlp": lambda: mlp_body(event_shape, outputs, config.hidden),
-        "conv": lambda: conv_body(event_shape, outputs, config.channels),
-        "strided": lambda: strided_body(event_shape, outputs, config.channels),
-    }
-    return Encoder(bodies[config.network](), family)
+    body = NETWORKS[config.network].body(event_shape, family.numbers, _sizes(config))
+    return Encoder(body, family)
 
 
-def _linear(config: ModelConfig, family: Family, event_shape: torch.Size) -> LinearDecoder | None:
+def _sizes(config: ModelConfig) -> Sizes:
+    return Sizes(config.hidden, config.channels)
+
+
+def _linear(
+    config: ModelConfig, family: Family, event_shape: torch.Size, likelihood: LikelihoodName
+) -> LinearDecoder | None:
     latents = family.shape.numel()
     if config.linear == "none":
         return None
+    if likelihood == "bernoulli":
+        return LinearLikelihood(latents, event_shape, Bernoulli())
     if config.linear == "fixed":
         return LinearGaussian(latents, event_shape, variance_schedule(config)(1))
     return LinearPrecisionGaussian(latents, event_shape, link=config.linear, log_term=config.log_term)
 
 
-def _nonlinear(config: ModelConfig, family: Family, event_shape: torch.Size, levels: int) -> NonlinearGaussian:
+def _nonlinear(
+    config: ModelConfig, family: Family, event_shape: torch.Size, levels: int, likelihood: LikelihoodName
+) -> NonlinearGaussian | NonlinearBernoulli:
     latents = family.shape.numel()
-    networks: dict[str, Callable[[], nn.Module]] = {
-        "mlp": lambda: mlp_network(latents, event_shape, config.hidden[::-1]),
-        "conv": lambda: conv_network(latents, event_shape, config.channels),
-        "strided": lambda: strided_network(latents, event_shape, config.channels),
-    }
-    return NonlinearGaussian(networks[config.network](), event_shape, levels)
+    numbers = 1 if likelihood == "bernoulli" else 2
+    network = NETWORKS[config.network].decoder(latents, event_shape, _sizes(config), numbers)
+    if likelihood == "bernoulli":
+        return NonlinearBernoulli(network, event_shape)
+    return NonlinearGaussian(network, event_shape, levels)
 
 
 def _sampler(family: Family) -> Estimator:

@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentError, ArgumentParser
 
 from silentgrad.decoders.precision import LogTerm
+from silentgrad.lab.kinds import Kind, LikelihoodName
 from silentgrad.lab.runs.documents import read_yaml, write_yaml
 from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
@@ -20,29 +21,32 @@ from silentgrad.lab.training.suitable import (
     LinearKind,
     family_named,
     require_closed_form,
+    require_network,
     require_options,
     suitable_estimators,
 )
 from silentgrad.objective import Weighting
 
-Network = Literal["mlp", "conv", "strided"]
 PriorKind = Literal["standard", "learned", "mixture"]
 Start = Literal["random", "mean", "ppca"]
 
 
 @dataclass
 class DataConfig:
-    """Which images.
+    """Which data.
 
     Args:
-        name: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, or a path to a folder, .npy or .npz.
+        name: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, or a path to a folder of images, a .npy,
+            .npz or .csv file.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
-        batch_size: Images per step, over all processes.
+        batch_size: Rows per step, over all processes.
+        kind: What the rows are. auto: images are levels, tables are reals; images can be binarised, tables counts.
     """
 
     name: str = "digits"
     root: Path | None = None
     batch_size: int = 64
+    kind: Kind = "auto"
 
     def validate(self) -> None:
         """Raises ConfigError for what no data can be read by."""
@@ -82,6 +86,7 @@ class ModelConfig:
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence.
         start: The linear decoder's mean: random, the mean image, or probabilistic PCA.
+        likelihood: Of x given z: gaussian for levels and reals, bernoulli for binarised images; that if absent.
     """
 
     latent: str = "gaussian"
@@ -89,7 +94,7 @@ class ModelConfig:
     categories: int | None = None
     prior: PriorKind = "standard"
     prior_components: int | None = None
-    network: Network = "mlp"
+    network: str = "mlp"
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
     linear: LinearKind = "exp"
@@ -108,12 +113,14 @@ class ModelConfig:
     cutoff: int | None = None
     kl_weight: float = 1.0
     start: Start = "random"
+    likelihood: LikelihoodName | None = None
 
     def validate(self) -> None:
         """Raises ConfigError for what makes no model."""
         _require_ranges("model", self)
         if self.linear == "none" and not self.nonlinear:
             raise ConfigError("there is no decoder: --model.linear none needs --model.nonlinear true")
+        require_network(self.network)
         family = family_named(self.latent)
         require_options(family, self.categories)
         if self.prior_components is not None and self.prior != "mixture":

@@ -20,10 +20,10 @@ from torch import distributions as td
 
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Images, dequantise, load
+from silentgrad.lab.data import Observations
 from silentgrad.lab.runs.folder import ExportFolder
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
-from silentgrad.lab.training.run import load_run, read_config
+from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
 
 BATCH = 16
@@ -62,11 +62,10 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     """
     _require_packages()
     run = Run.read(folder)
-    data = read_config(folder)[0]
-    images = load(data.name, data.root)
-    vae = load_run(folder, images).float()  # ONNX Runtime lacks some operators in double precision
+    observations = observations_of(read_config(folder))
+    vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
     files, differences = {}, {}
-    for name, (network, example) in _networks(vae, images).items():
+    for name, (network, example) in _networks(vae, observations).items():
         files[name] = to_onnx(network, example, "x" if name == "encoder" else "z")
         differences[name] = largest_difference(files[name], network, example)
         if not differences[name] <= TOLERANCE:
@@ -75,7 +74,7 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
                 f"more than {TOLERANCE:.0e}; nothing was written"
             )
     output.mkdir(parents=True, exist_ok=True)
-    write_tensors_atomically(ExportFolder(output).weights, vae.state_dict(), _metadata(run, images))
+    write_tensors_atomically(ExportFolder(output).weights, vae.state_dict(), _metadata(run, observations))
     for name, content in files.items():
         write_atomically(ExportFolder(output).network(name), content)
     return differences
@@ -119,9 +118,10 @@ def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> f
     return max(differences)
 
 
-def _networks(vae: GuidedVAE, images: Images) -> dict[str, tuple[nn.Module, Tensor]]:
+def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.Module, Tensor]]:
     """Encoder and decoder, each with an example of what it takes."""
-    x = dequantise(images.test[:BATCH], images.levels, torch.Generator().manual_seed(0))
+    rows = observations.rows("test").between(0, BATCH)
+    x = observations.as_seen(rows, torch.Generator().manual_seed(0)).float()
     with torch.no_grad():
         z = vae.encoder(x).mean
     decoder = vae.decoder
@@ -129,13 +129,13 @@ def _networks(vae: GuidedVAE, images: Images) -> dict[str, tuple[nn.Module, Tens
     return {"encoder": (vae.encoder, x), "decoder": (decoder, z)}
 
 
-def _metadata(run: Run, images: Images) -> dict[str, str]:
+def _metadata(run: Run, observations: Observations) -> dict[str, str]:
     return {
         "silentgrad": version("silentgrad"),
         "config": json.dumps(run.config),
         "figures": json.dumps(run.summary),
-        "event_shape": json.dumps(list(images.event_shape)),
-        "levels": str(images.levels),
+        "event_shape": json.dumps(list(observations.event_shape)),
+        "levels": str(observations.resolution),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import ImageData
+from silentgrad.lab.data.module import ObservationData
 from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, RunFolder
 from silentgrad.lab.runs.records import (
     UNFINISHED,
@@ -60,17 +60,17 @@ def _remove_leftovers(folder: Path) -> None:
         path.unlink()
 
 
-def prepare_resuming(folder: Path, model: GuidedVAE, data: ImageData) -> Path | None:
+def prepare_resuming(folder: Path, model: GuidedVAE, data: ObservationData) -> Path | None:
     """The checkpoint that a run goes on from; None if it was killed before its first one.
 
     Args:
         folder: The run's.
         model: The model that its settings describe.
-        data: The images that its settings describe.
+        data: The data that its settings describe.
 
     Raises:
         RunError: There is no run in the folder, or a file of it is damaged or belongs to another run.
-        DataError: The images are not those that the run was started with.
+        DataError: The data are not those that the run was started with.
     """
     if not first_process():
         last = RunFolder(folder).checkpoint("last")
@@ -82,7 +82,7 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ImageData) -> Path | 
     return checkpoint
 
 
-def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ImageData) -> Path | None:
+def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ObservationData) -> Path | None:
     run = RunFolder(folder)
     if run.environment.exists():
         read_json(run.environment)
@@ -95,7 +95,7 @@ def _checkpoint_to_resume(folder: Path, model: GuidedVAE, data: ImageData) -> Pa
         return None
     state = _read_last(run)
     _require_fit(last, state, model)
-    data.load_state_dict(state.get(ImageData.__qualname__, {}))
+    data.load_state_dict(state.get(ObservationData.__qualname__, {}))
     epoch = state["epoch"] + 1
     recorded = _recorded_epochs(run)
     if recorded > epoch + 1:

@@ -6,7 +6,7 @@ import warnings
 import lightning
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from silentgrad.lab.data import Images
+from silentgrad.lab.data import Observations
 from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.loader import Batches
 from silentgrad.lab.training.config import Settings, TrainConfig
@@ -48,15 +48,14 @@ def require_machine(train: TrainConfig, prefix: str = "--train.") -> None:
         log.setLevel(level)
 
 
-def require_shares(settings: Settings, images: Images) -> None:
-    """Refuses a batch size that would leave a process without images.
+def require_shares(settings: Settings, observations: Observations) -> None:
+    """Refuses a batch size that would leave a process without rows.
 
     Raises:
         ConfigError: It names the options.
     """
     size, processes = settings.data.batch_size, settings.train.devices
-    for split in (images.train, images.valid, images.test):
-        try:
-            Batches(split, size, shuffle=False, seed=0, world_size=processes)
-        except DataError as error:
-            raise ConfigError(f"--data.batch_size {size} with --train.devices {processes}: {error}") from None
+    try:
+        Batches(observations.train, size, shuffle=False, seed=0, world_size=processes)
+    except DataError as error:
+        raise ConfigError(f"--data.batch_size {size} with --train.devices {processes}: {error}") from None

@@ -2,24 +2,25 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.decoders import is_tractable
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import ImageData, Images, dequantise
+from silentgrad.lab.data import Observations, mixed
+from silentgrad.lab.data.module import ObservationData
+from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training.build import build_estimator
 from silentgrad.lab.training.config import ModelConfig
-from silentgrad.lab.training.loop import TrainingPlan, mixed
+from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.lab.training.suitable import EstimatorName, family_named
 from silentgrad.latents.families import Family
@@ -28,13 +29,14 @@ Row = dict[str, Any]
 FIGURES = ("batch", "est", "est_percent", "snr")
 
 
-def training_batches(images: Images, size: int, count: int, seed: int) -> Iterator[Tensor]:
-    """Dequantised batches, each drawn from all training images, so that they are independent of each other."""
+def training_batches(observations: Observations, size: int, count: int, seed: int) -> Iterator[Tensor]:
+    """Batches as a model sees them, each drawn from all training rows, so that they are independent of each other."""
     generator = torch.Generator().manual_seed(seed)
-    size = min(size, len(images.train))
+    rows = observations.rows("train")
+    size = min(size, len(rows))
     for _ in range(count):
-        chosen = torch.randperm(len(images.train), generator=generator)[:size]
-        yield dequantise(images.train[chosen], images.levels, generator)
+        chosen = torch.randperm(len(rows), generator=generator)[:size]
+        yield observations.as_seen(rows.index_select(0, chosen), generator)
 
 
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
@@ -86,7 +88,7 @@ class GradientVarianceLog(lightning.Callback):
     """Appends the decomposition of the model's gradient variance to `gradient_variance.csv`, every few epochs.
 
     Measured is the training loss of the epoch with the model's own estimator, and the exact gradient where the decoder
-    has one, on training images in evaluation mode. Training goes on to the same bits as without. Epochs in which the
+    has one, on training rows in evaluation mode. Training goes on to the same bits as without. Epochs in which the
     encoder is frozen have no gradient and no row.
 
     Args:
@@ -116,14 +118,14 @@ class GradientVarianceLog(lightning.Callback):
         if not trainer.is_global_zero or not isinstance(plan, TrainingPlan) or plan.epoch % self.every:
             return
         if any(parameter.requires_grad for parameter in plan.model.encoder.parameters()):
-            data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+            data: ObservationData = trainer.datamodule  # type: ignore[attr-defined]
             self.rows += [{"epoch": plan.epoch, **row} for row in rows_of(self._measure(plan, data))]
             write_rows_atomically(self.path, self.rows)
 
-    def _measure(self, plan: TrainingPlan, data: ImageData) -> dict[str, Decomposition]:
+    def _measure(self, plan: TrainingPlan, data: ObservationData) -> dict[str, Decomposition]:
         model, seed = plan.model, mixed(plan.config.seed, plan.epoch)
         like = next(model.parameters())
-        batches = (x.to(like) for x in training_batches(data.images, data.batch_size, self.batches, seed))
+        batches = (x.to(like) for x in training_batches(data.observations, data.batch_size, self.batches, seed))
         with evaluating(model):
             return gradient_variance(model, batches, self.draws, own_estimators(model), epoch=plan.epoch, seed=seed)
 
@@ -134,15 +136,3 @@ def own_estimators(model: GuidedVAE) -> list[Estimator]:
     if own.exact or not is_tractable(model.decoder):
         return [own]
     return [Exact(allow_approximation=True), own]  # the run's log term was its user's choice
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every part is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -13,14 +13,12 @@ import lightning
 import torch
 
 from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.metrics import METRICS
 from silentgrad.lab.runs.records import append_durably, write_atomically, write_tensors_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.training.loop import TrainingPlan
 
-COLUMNS = (
-    "epoch", "seconds", "valid_bpd", "valid_mse", "valid_kld", "valid_active", "train_loss",
-    "w_lin", "variance", "lr", "lr_mean", "lr_precision",
-)  # fmt: skip
+AFTER_FIGURES = ("train_loss", "w_lin", "variance", "lr", "lr_mean", "lr_precision")
 
 
 class Recorder(lightning.Callback):
@@ -31,11 +29,14 @@ class Recorder(lightning.Callback):
 
     Args:
         folder: The run's.
+        metric: The name of the figure that the observations are told in.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, metric: str) -> None:
         self.path = RunFolder(folder).metrics
-        self.lines = [csv_line(COLUMNS)]
+        figures = (f"valid_{name}" for name in (metric, *METRICS, "kld", "active"))
+        self.columns = ("epoch", "seconds", *figures, *AFTER_FIGURES)
+        self.lines = [csv_line(self.columns)]
         self.before = 0.0  # seconds of earlier processes, up to the epoch that this one goes on from
         self.start = time.perf_counter()
 
@@ -71,13 +72,13 @@ class Recorder(lightning.Callback):
         row = {
             "epoch": plan.epoch,
             "seconds": round(self.seconds, 3),
-            **plan.figures,
+            **{f"valid_{name}": figure for name, figure in plan.evaluation.summary().items()},
             "train_loss": torch.stack(plan.losses).double().mean().item(),
             "w_lin": plan.model.weight(plan.epoch),
             "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
         }
-        self.lines.append(csv_line([row.get(column, "") for column in COLUMNS]))
+        self.lines.append(csv_line([row.get(column, "") for column in self.columns]))
         if trainer.is_global_zero:
             append_durably(self.path, self.lines[-1].encode())
 

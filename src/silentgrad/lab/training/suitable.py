@@ -1,4 +1,4 @@
-"""Which estimators and which linear decoders go with a family of latents."""
+"""What --model options name, and which estimators and linear decoders go with a family of latents."""
 
 from typing import Literal
 
@@ -17,6 +17,7 @@ from silentgrad.estimators import (
     Rloo,
     StraightThrough,
 )
+from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family
 
@@ -40,6 +41,12 @@ def family_named(name: str) -> type[Family]:
     if name not in FAMILIES:
         raise ConfigError(f"--model.latent {name} is no family of latents: choose among {', '.join(FAMILIES)}")
     return FAMILIES[name]
+
+
+def require_network(name: str) -> None:
+    """Refuses a name that no network has."""
+    if name not in NETWORKS:
+        raise ConfigError(f"--model.network {name} is no network: choose among {', '.join(NETWORKS)}")
 
 
 def suitable_estimators(family: type[Family]) -> list[EstimatorName]:

@@ -1,0 +1,275 @@
+"""What the rows of a data set are: how a stored batch becomes x, and in which unit a result is told.
+
+======================  ===========================  ============================  ===========  ===================
+kind                    stored                       as the model sees it          likelihood   unit
+======================  ===========================  ============================  ===========  ===================
+:class:`Levels`         integers in 0..L-1           dequantised, (x + U) / L      Gaussian     bits per dimension
+:class:`Binarised`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
+:class:`Reals`          real numbers                 standardised, (x - m) / s     Gaussian     nats per entry
+:class:`Counts`         integers from 0 on           as they are                   none yet     nats per entry
+======================  ===========================  ============================  ===========  ===================
+
+A kind of one's own inherits from :class:`Observations` and adds `unit`, `likelihoods`, `as_seen` and `figure`.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from silentgrad.lab.data.formats import DataError
+from silentgrad.lab.data.rows import Part, Rows, Splits, require_lengths, uniform
+from silentgrad.lab.kinds import LikelihoodName
+
+SplitName = Literal["train", "valid", "test"]
+TABLE_LEVELS = 256
+
+
+class Unit(NamedTuple):
+    """How a result is told; of every unit, the lower the better.
+
+    Args:
+        metric: Its name in a run's files.
+        title: Its name in print.
+        of: What stands behind the number in print.
+
+    Example:
+        >>> Unit("nll", "NLL", " nats per entry").tell(1.25)
+        'NLL 1.2500 nats per entry'
+    """
+
+    metric: str
+    title: str
+    of: str = ""
+
+    def tell(self, figure: float) -> str:
+        """A figure in print."""
+        return f"{self.title} {figure:.4f}{self.of}"
+
+
+BITS_PER_DIMENSION = Unit("bpd", "BPD")
+NATS_PER_EXAMPLE = Unit("nll", "NLL", " nats per example")
+NATS_PER_ENTRY = Unit("nll", "NLL", " nats per entry")
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Three disjoint splits of one data set.
+
+    Args:
+        train: Training examples as they are stored, `(rows, *event_shape)`.
+        valid: Those for validation.
+        test: Those for the test.
+        name: The data set's name, or its path.
+        labels: One label per row of each split.
+        covariates: What is known of each row beside x.
+        mask: Which entries of each row were observed.
+    """
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+    name: str
+    labels: Splits | None = field(default=None, kw_only=True)
+    covariates: Splits | None = field(default=None, kw_only=True)
+    mask: Splits | None = field(default=None, kw_only=True)
+
+    unit: ClassVar[Unit]
+    likelihoods: ClassVar[tuple[LikelihoodName, ...]] = ()  # that suit x, the default first
+
+    def __post_init__(self) -> None:
+        splits = Splits(self.train, self.valid, self.test)
+        for what in ("labels", "covariates", "mask"):
+            require_lengths(self.name, what, splits, getattr(self, what))
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Shape of one example."""
+        return self.train.shape[1:]
+
+    @property
+    def resolution(self) -> int:
+        """In how many steps x is resolved within one unit: what a learned precision need not exceed."""
+        return TABLE_LEVELS
+
+    @property
+    def pictured(self) -> bool:
+        """Whether an example can be shown: it is an image `(channels, height, width)` of one or three channels."""
+        return len(self.event_shape) == 3 and self.event_shape[0] in (1, 3)
+
+    def rows(self, split: SplitName) -> Rows:
+        """A split with all that stands beside it."""
+        beside = (None if part is None else getattr(part, split) for part in (self.labels, self.covariates, self.mask))
+        return Rows(getattr(self, split), *beside)
+
+    @property
+    def noise_deviation(self) -> float:
+        """Standard deviation of noise around `centre` that a Gaussian likelihood can integrate out; 0 for none."""
+        return 0.0
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        """The batch x that a model sees, in floating point.
+
+        Args:
+            rows: A batch as it is stored.
+            generator: Source of the noise, if there is any, on the rows' own device; the global one if absent.
+            part: The rows' place in a batch that several processes share.
+        """
+        raise NotImplementedError
+
+    def centre(self, rows: Rows) -> Tensor:
+        """The mean of x over the noise that has `noise_deviation`."""
+        raise NotImplementedError
+
+    def figure(self, elbo: float) -> float:
+        """A bound in nats per example of x, in the unit of these observations: the lower, the better."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Levels(Observations):
+    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantised.
+
+    Args:
+        levels: Number of levels L.
+    """
+
+    levels: int = 256
+
+    unit = BITS_PER_DIMENSION
+    likelihoods = ("gaussian",)
+
+    @property
+    def resolution(self) -> int:
+        return self.levels
+
+    @property
+    def noise_deviation(self) -> float:
+        return 1 / (self.levels * math.sqrt(12))
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        return uniform(rows.stored, generator, part).add_(rows.stored).div_(self.levels)
+
+    def centre(self, rows: Rows) -> Tensor:
+        return (rows.stored + 0.5) / self.levels
+
+    def figure(self, elbo: float) -> float:
+        return -elbo / (self.event_shape.numel() * math.log(2)) + math.log2(self.levels)
+
+
+@dataclass(frozen=True)
+class Binarised(Observations):
+    """Images in L levels as bits.
+
+    Args:
+        levels: Number of levels L.
+        threshold: The share of the highest level from which on a pixel is white; if absent, a pixel is white with that
+            share as its probability, drawn anew each time it is seen.
+    """
+
+    levels: int = 256
+    threshold: float | None = None
+
+    unit = NATS_PER_EXAMPLE
+    likelihoods = ("bernoulli",)
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        share = rows.stored / (self.levels - 1)
+        if self.threshold is not None:
+            return (share >= self.threshold).float()
+        return (uniform(rows.stored, generator, part) < share).float()
+
+    def figure(self, elbo: float) -> float:
+        return -elbo
+
+
+@dataclass(frozen=True)
+class Reals(Observations):
+    """Real vectors or a table, standardised by the mean and the standard deviation of each column in training.
+
+    The standardisation is taken back in the unit: figures are those of the numbers as they are stored.
+
+    Args:
+        columns: The columns' names; numbers from 1 on if absent.
+
+    Example:
+        >>> table = torch.tensor([[0.0, 10.0], [2.0, 30.0]])
+        >>> Reals(table, table, table, "table").as_seen(Rows(table))
+        tensor([[-1., -1.],
+                [ 1.,  1.]], dtype=torch.float64)
+    """
+
+    columns: tuple[str, ...] = ()
+    mean: Tensor = field(init=False)
+    deviation: Tensor = field(init=False)
+
+    unit = NATS_PER_ENTRY
+    likelihoods = ("gaussian",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        deviation, mean = torch.std_mean(self.train.double(), dim=0, correction=0)
+        constant = (deviation == 0).flatten().nonzero().flatten().tolist()
+        if constant:
+            raise DataError(
+                f"{self.name}: {self.column(constant[0])} has one and the same value in all {len(self.train)} training "
+                "rows, so that it has no density: leave it out"
+            )
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "deviation", deviation)
+
+    def column(self, place: int) -> str:
+        """How a column is called in print."""
+        name = f" ({self.columns[place]})" if self.columns else ""
+        return f"column {place + 1}{name}"
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        mean, deviation = self.mean.to(rows.stored.device), self.deviation.to(rows.stored.device)
+        return (rows.stored.double() - mean) / deviation
+
+    def figure(self, elbo: float) -> float:
+        of_stored = elbo - float(self.deviation.log().sum())
+        return -of_stored / self.event_shape.numel()
+
+
+@dataclass(frozen=True)
+class Counts(Observations):
+    """Integers from 0 on, with a size for each row.
+
+    Args:
+        columns: The columns' names; numbers from 1 on if absent.
+    """
+
+    columns: tuple[str, ...] = ()
+
+    unit = NATS_PER_ENTRY
+
+    def size(self, rows: Rows) -> Tensor:
+        """The sum of each row, by which rows of different depth compare."""
+        return rows.stored.flatten(1).sum(1)
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        return rows.stored.float()
+
+    def figure(self, elbo: float) -> float:
+        return -elbo / self.event_shape.numel()
+
+
+def dequantise(images: Tensor, levels: int, generator: torch.Generator | None = None) -> Tensor:
+    r"""Uniform dequantisation, :math:`y = (x + u) / L` with :math:`u \sim U[0, 1)`, in float32.
+
+    It turns a density of y into a bound on the probability of x,
+    :math:`\log P(x) \ge E_u \log p(y) - k \log L`, which is what makes bits per dimension comparable between models.
+
+    Args:
+        images: Integers in 0..levels-1, any shape.
+        levels: Number of levels L.
+        generator: Source of the noise, on the images' own device; the device's global one if absent.
+
+    Example:
+        >>> dequantise(torch.tensor([0, 16], dtype=torch.uint8), levels=17).mul(17).floor()
+        tensor([ 0., 16.])
+    """
+    return uniform(images, generator, None).add_(images).div_(levels)

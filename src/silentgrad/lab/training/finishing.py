@@ -1,0 +1,104 @@
+"""What a run leaves when its last epoch is done: its figures, its weights and its pictures."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from silentgrad.decoders import LinearLikelihood
+from silentgrad.exactness import Exactness
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.data import Observations
+from silentgrad.lab.networks import NonlinearBernoulli
+from silentgrad.lab.runs.evaluation import evaluating
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import write_json_atomically, write_tensors_atomically
+from silentgrad.lab.training.config import ModelConfig
+from silentgrad.lab.training.loop import TrainingPlan
+from silentgrad.lab.training.saving import RunError
+from silentgrad.lab.training.suitable import family_named
+from silentgrad.ppca import ppca_bound
+
+PICTURES, SAMPLES = 16, 64
+
+
+def limit(model: ModelConfig, observations: Observations) -> float | None:
+    """The figure that no encoder can beat, where probabilistic PCA says so, with noise integrated out."""
+    if model.nonlinear or model.linear != "fixed" or not observations.likelihoods:
+        return None
+    # A learned Gaussian prior is a standard one with other weights; a mixture is not.
+    if not family_named(model.latent).gaussian or model.prior == "mixture":
+        return None
+    noise = observations.noise_deviation
+    see = observations.centre if noise > 0 else observations.as_seen
+    train, test = see(observations.rows("train")), see(observations.rows("test"))
+    nats = ppca_bound(train, model.latent_dim, model.variance, test)
+    lost_to_noise = observations.event_shape.numel() * noise**2 / (2 * model.variance)
+    return observations.figure(nats - lost_to_noise)
+
+
+def _closed_form(vae: GuidedVAE, observations: Observations) -> Exactness | None:
+    """What the closed form that the model was trained with is for its latents; None if it has none."""
+    if vae.linear is None:
+        return None
+    row = observations.rows("test").between(0, 1)
+    with evaluating(vae), torch.no_grad():
+        x = observations.as_seen(row, torch.Generator().manual_seed(0))
+        q = vae.encoder(x.to(next(vae.parameters())))
+    return vae.linear.exactness(q)
+
+
+def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds: float) -> dict[str, Any]:
+    """The figures of a run, as `summary.json` has them; the plan's last evaluation is that of the test."""
+    observations = plan.observations
+    summary: dict[str, Any] = dict(plan.evaluation.summary())
+    least = limit(model, observations)
+    if least is not None:
+        summary[f"limit_{observations.unit.metric}"] = least
+    closed_form = _closed_form(plan.model, observations)
+    if closed_form is not None:
+        summary["closed_form"] = closed_form.value
+    return summary | {
+        "unit": observations.unit.title + observations.unit.of,
+        "seconds": round(seconds, 1),
+        "epochs": plan.config.epochs,
+        "best_epoch": best_epoch,
+        "train_images": len(observations.train),
+        "parameters": sum(p.numel() for p in plan.model.parameters()),
+    }
+
+
+def finish(folder: Path, model: GuidedVAE, observations: Observations, summary: dict[str, Any]) -> None:
+    """Writes what only a finished run has; the summary last, which says that it is finished."""
+    vae = model.cpu().eval()
+    write_tensors_atomically(RunFolder(folder).weights, vae.state_dict())
+    if observations.pictured:
+        write_tensors_atomically(RunFolder(folder).pictures, pictures(vae, observations))
+    write_json_atomically(RunFolder(folder).summary, summary)
+
+
+@torch.no_grad()
+def pictures(vae: GuidedVAE, observations: Observations) -> dict[str, Tensor]:
+    """Originals from the test split, their reconstructions, and samples from the prior.
+
+    Raises:
+        RunError: The observations are no images.
+    """
+    if not observations.pictured:
+        raise RunError(f"{observations.name} holds no images: there is nothing to make pictures of")
+    rows = observations.rows("test").between(0, PICTURES)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        x = observations.as_seen(rows).to(next(vae.parameters()).dtype)
+        q = vae.encoder(x)
+        sample, reconstruction = vae.generate(SAMPLES), vae.decoder(q.sample())
+    found = {"originals": x, "means": reconstruction.mean, "samples": sample.mean}
+    if not plain(vae):
+        found["stds"] = reconstruction.stddev
+    return {name: value.float().contiguous() for name, value in found.items()}
+
+
+def plain(vae: GuidedVAE) -> bool:
+    """Whether the decoder has one fixed variance, or none, so that a picture of it would show nothing."""
+    return hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearBernoulli)

@@ -1,0 +1,73 @@
+"""What a run's folder holds, as objects again: its settings, its observations and its model."""
+
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.data import Observations, Reals, load
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.config import Settings, read_settings
+from silentgrad.lab.training.saving import RunError
+from silentgrad.lab.training.weights import dtype_of, fill
+
+
+def observations_of(settings: Settings, data: str | None = None, root: Path | None = None) -> Observations:
+    """What a run was trained on, or other data of the same kind to judge it by.
+
+    Args:
+        settings: The run's.
+        data: The other data's name or path.
+        root: Folder that holds the datasets, if it is another than the run's.
+
+    Raises:
+        RunError: The other data are a table: its columns are standardised by its own rows, not by those of the run.
+    """
+    own = settings.data
+    found = load(data or own.name, root or own.root, own.kind)
+    if data not in (None, own.name) and isinstance(found, Reals):
+        raise RunError(
+            f"--data {data} is a table, whose columns would be standardised by other rows than those of {own.name}, "
+            "which the model was trained on: train on both in one table"
+        )
+    return found
+
+
+def load_run(folder: Path, observations: Observations) -> GuidedVAE:
+    """The trained model of a finished run."""
+    path = RunFolder(folder).weights
+    if not path.exists():
+        raise RunError(f"{folder} holds no finished run: it has no {path.name}")
+    return load_weights(folder, path, observations)
+
+
+def load_weights(folder: Path, path: Path, observations: Observations) -> GuidedVAE:
+    """The model of the run in a folder with the weights of a file, read without executing anything from it."""
+    settings = read_config(folder)
+    vae = model_for(settings.model, observations).to(dtype_of(settings.train))
+    try:
+        fill(vae, load_file(path), path)
+    except FileNotFoundError:
+        raise RunError(f"there are no weights in {path}") from None
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    except RuntimeError as error:
+        raise RunError(
+            f"the model in {folder} does not fit examples of shape {tuple(observations.event_shape)}: {error}"
+        ) from None
+    return vae.eval()
+
+
+def read_config(folder: Path) -> Settings:
+    """The settings of the run in a folder."""
+    path = RunFolder(folder).config
+    if not path.exists():
+        raise RunError(f"{folder} holds no run: it has no {path.name}")
+    try:
+        return read_settings(path)
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error

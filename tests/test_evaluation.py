@@ -1,0 +1,198 @@
+"""One evaluation: whoever asks, one model has one figure."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+import comparison
+import silentgrad as sg
+from silentgrad.guided import GuidedVAE, evaluate
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import Levels, load, load_images
+from silentgrad.lab.experiments import runner
+from silentgrad.lab.experiments.cells import learned_cells
+from silentgrad.lab.runs import evaluation
+from silentgrad.lab.runs.evaluation import Share, evaluate_model
+from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, load_run
+from silentgrad.lab.training.build import model_for
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+MODELS = {
+    "fixed": ModelConfig(latent_dim=3, hidden=[8], linear="fixed", nonlinear=False, estimator="exact"),
+    "linear": ModelConfig(latent_dim=3, hidden=[8], linear="linear", nonlinear=False, estimator="exact"),
+    "exp": ModelConfig(latent_dim=3, hidden=[8], linear="exp", nonlinear=False, estimator="exact"),
+    "bernoulli": ModelConfig(
+        latent="bernoulli", latent_dim=3, hidden=[8], linear="exp", nonlinear=False, estimator="exact"
+    ),
+    "mlp": ModelConfig(latent_dim=3, hidden=[8], linear="none"),
+}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Levels:
+    return load_images("digits")
+
+
+def model_of(name: str, observations: Levels) -> GuidedVAE:
+    torch.manual_seed(1)
+    return model_for(MODELS[name], observations)
+
+
+def test_train_evaluate_reproduce_and_an_example_print_the_same_digits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run as `silentgrad reproduce` makes it, and its weights judged by the others."""
+    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
+    settings = Settings(DataConfig(batch_size=100), cell.settings.model, TrainConfig(epochs=1, seed=5))
+    runner._train(settings, tmp_path / "run")
+    summary = read_json(tmp_path / "run" / "summary.json")
+    main(["train", "--folder", str(tmp_path / "run"), "--resume", "true"])
+    printed = [capsys.readouterr().out]
+    main(["evaluate", str(tmp_path / "run")])
+    printed.append(capsys.readouterr().out)
+    wanted = f"test BPD {summary['bpd']:.4f}   MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}"
+    assert all(wanted in said for said in printed)
+    digits = load_images("digits")
+    vae = load_run(tmp_path / "run", digits)
+    assert comparison.judge(vae, vae.encoder, vae.decoder, digits) == summary["bpd"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_noise_is_integrated_out(name: str, digits: Levels) -> None:
+    """The figure is the mean over draws of the noise, with an encoder that sees the centre of each bin."""
+    few = dataclasses.replace(digits, test=digits.test[:20])
+    model = model_of(name, few).double()
+    found = evaluate_model(model, few)
+    centre = few.centre(few.rows("test")).double()
+    generator = torch.Generator().manual_seed(0)
+    pairs = []
+    for _ in range(20):  # of noise and its opposite, whose mean is free of all but the squares
+        noise = (torch.rand(centre.shape, generator=generator, dtype=torch.float64) - 0.5) / few.levels
+        pairs.append((_elbo(model, centre, centre + noise) + _elbo(model, centre, centre - noise)) / 2)
+    draws = torch.stack(pairs) / 20
+    error = float(draws.std() / math.sqrt(len(draws)))
+    assert found.elbo == pytest.approx(float(draws.mean()), abs=4.5 * error)
+    without = float(_elbo(model, centre, centre)) / 20
+    assert abs(found.elbo - without) > 10 * error  # the noise is not left out
+
+
+def _elbo(model: GuidedVAE, seen: Tensor, x: Tensor) -> Tensor:
+    """The bound on x of a latent that was inferred from another batch, with the draws of the evaluation."""
+    torch.manual_seed(evaluation.mixed(2, 0, 1))
+    with torch.no_grad():
+        q = model.encoder(seen)
+        kld = td.kl_divergence(q.base_dist, _prior(q.base_dist)).sum()
+        drawn = model.decoder(q.sample()).log_prob(x)
+        if isinstance(model.decoder, sg.LinearDecoder):
+            drawn = model.decoder.expected_log_prob(x, q)
+    return drawn.sum() - kld
+
+
+def _prior(q: td.Distribution) -> td.Distribution:
+    if isinstance(q, td.Bernoulli):
+        return td.Bernoulli(torch.full_like(q.probs, 0.5))
+    return td.Normal(torch.zeros_like(q.mean), torch.ones_like(q.mean))
+
+
+def test_noise_is_integrated_out_of_the_importance_weighted_bound(digits: Levels) -> None:
+    few = dataclasses.replace(digits, test=digits.test[:50])
+    model = model_of("mlp", few)
+    elbo, weighted = evaluate_model(model, few), evaluate_model(model, few, samples=50)
+    centre, variance = few.centre(few.rows("test")), 1 / (12 * 17**2)
+    torch.manual_seed(evaluation.mixed(2, 0, 1))
+    with torch.no_grad():
+        q = model.encoder(centre)
+        q.sample()  # which the squared error is of
+        weights = []
+        for _ in range(50):
+            z = q.sample()
+            p = model.decoder(z)
+            penalty = (variance / (2 * p.variance)).flatten(1).sum(1)
+            prior = td.Independent(_prior(q.base_dist), 1)
+            weights.append(p.log_prob(centre) - penalty + prior.log_prob(z) - q.log_prob(z))
+    log_weights = torch.stack(weights)
+    bound = float((log_weights.logsumexp(0) - math.log(50)).mean())
+    assert weighted.elbo == pytest.approx(bound, rel=1e-5)
+    assert weighted.gap == pytest.approx(bound - float(log_weights.mean()), rel=1e-3)
+    assert weighted.figure < elbo.figure
+    assert (elbo.gap, elbo.samples, weighted.samples) == (None, 1, 50)
+
+
+class Laplacian(torch.nn.Module):
+    """A decoder whose log-probability is no square, so that its noise has to be drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.nn.Linear(3, 64)
+
+    def forward(self, z: Tensor) -> td.Independent:
+        return td.Independent(td.Laplace(self.mean(z).unflatten(-1, (1, 8, 8)), 0.3), 3)
+
+
+def test_noise_that_cannot_be_integrated_out_is_seeded_by_the_data(digits: Levels) -> None:
+    encoder = model_of("mlp", digits).encoder
+    model = GuidedVAE(encoder, nonlinear=Laplacian(), estimator=sg.Reparameterized())
+    first = evaluate_model(model, digits)
+    torch.manual_seed(99)
+    assert evaluate_model(model, digits) == first
+    x = digits.as_seen(digits.rows("test"), torch.Generator().manual_seed(evaluation.mixed(2, 0, 0)))
+    torch.manual_seed(evaluation.mixed(2, 0, 1))
+    assert first.elbo == pytest.approx(evaluate(model, x).elbo.item() / 250, rel=1e-6)
+
+
+def test_figures_do_not_depend_on_the_random_state_and_leave_it_alone(digits: Levels) -> None:
+    model = model_of("mlp", digits)
+    model.encoder.train()
+    model.decoder.eval()
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first = evaluate_model(model, digits, "valid")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (model.encoder.training, model.decoder.training) == (True, False)
+    torch.manual_seed(4)
+    assert evaluate_model(model, digits, "valid") == first
+
+
+@pytest.mark.parametrize("processes", [2, 3, 8])
+def test_several_processes_have_the_figures_of_one(processes: int, digits: Levels) -> None:
+    """To the bit; more processes than batches will do."""
+    model = model_of("mlp", digits)
+    parts: list[Tensor] = []
+
+    def keep(sums: Tensor) -> Tensor:
+        parts.append(sums)
+        return sums
+
+    for rank in range(processes):
+        evaluate_model(model, digits, "train", share=Share(rank, processes, keep))
+    assert evaluate_model(model, digits, "train", share=Share(0, processes, lambda _: sum(parts))) == evaluate_model(
+        model, digits, "train"
+    )
+
+
+def test_autocast_does_not_change_the_figure(digits: Levels) -> None:
+    """Training in mixed precision measures what `silentgrad evaluate` does."""
+    model = model_of("mlp", digits)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = evaluate_model(model, digits)
+    assert found == evaluate_model(model, digits)
+
+
+def test_figures_are_told_with_what_they_are(digits: Levels) -> None:
+    words = {name: evaluate_model(model_of(name, digits), digits).exactness for name in MODELS}
+    assert words == {"fixed": "exact", "linear": "exact", "exp": "exact", "bernoulli": "exact", "mlp": "sampled"}
+    config = dataclasses.replace(MODELS["bernoulli"], linear="linear")
+    assert evaluate_model(model_for(config, digits), digits).exactness == "approximation"
+
+
+def test_bits_are_seeded_by_the_data() -> None:
+    bits = load("digits", kind="binarised")
+    model = model_for(dataclasses.replace(MODELS["linear"], linear="linear"), bits)
+    assert evaluate_model(model, bits) == evaluate_model(model, bits)
+    assert evaluate_model(model, bits, "valid").figure != evaluate_model(model, bits).figure

@@ -1,0 +1,306 @@
+"""What rows are: tables and bits beside images in levels, from their files to a trained model."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import (
+    Batches,
+    Binarised,
+    Counts,
+    DataError,
+    Levels,
+    Observations,
+    Part,
+    Reals,
+    Rows,
+    Splits,
+    Unit,
+    load,
+)
+from silentgrad.lab.data.module import ObservationData
+from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
+from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.ranges import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+COLUMNS = ("a", "b", "c", "d", "e")
+SMALL = ModelConfig(latent_dim=2, hidden=[8])
+QUICK = TrainConfig(epochs=2, accelerator="cpu")
+
+
+def numbers() -> np.ndarray:
+    """Rows of five columns of different size that two hidden causes explain, up to noise."""
+    rng = np.random.default_rng(0)
+    causes, loads = rng.normal(size=(200, 2)), rng.normal(size=(2, 5))
+    return (causes @ loads + 0.1 * rng.normal(size=(200, 5))) * [1, 10, 100, 1e-3, 1] + [0, 5, -700, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "table.csv"
+    np.savetxt(path, numbers(), "%.17g", ",", header=",".join(COLUMNS), comments="")
+    return path
+
+
+# --- files
+
+
+def test_tables_of_either_format_are_the_same_and_keep_their_header(table: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "table.npy", numbers())
+    (tmp_path / "bare.csv").write_text(table.read_text().partition("\n")[2])
+    with_header, array, bare = (load(str(path)) for path in (table, tmp_path / "table.npy", tmp_path / "bare.csv"))
+    assert isinstance(with_header, Reals)
+    assert with_header.columns == COLUMNS
+    assert [len(split) for split in (with_header.train, with_header.valid, with_header.test)] == [160, 20, 20]
+    for other in (array, bare):
+        assert other.columns == ()
+        for split in ("train", "valid", "test"):
+            assert torch.equal(getattr(other, split), getattr(with_header, split))
+    everything = torch.cat([with_header.train, with_header.valid, with_header.test])
+    assert sorted(everything.tolist()) == sorted(numbers().tolist())
+
+
+CELLS = {
+    "a,b\n1,2\n3,x\n": r"line 3, column 2 \(b\): expected a finite number, found 'x'",
+    "1,2\n3,\n": "line 2, column 2: expected a finite number, found ''",
+    "a,b\n\n1,2\n3,nan\n": r"line 4, column 2 \(b\): expected a finite number, found 'nan'",
+    "1,-inf\n": "line 1, column 2: expected a finite number, found '-inf'",
+    "1,1_000\n": "line 1, column 2: expected a finite number, found '1_000'",
+    "a,1\n1,2\n": "line 1, column 1: expected a finite number, found 'a'",
+    "a,b\n1,2\n3\n": "line 3 has 1 cells, expected 2 as in line 1",
+    "": "expected a table of numbers, found an empty file",
+    "a,b\n": "expected rows of numbers, found a header only",
+    '"1,2\n': "expected a table of numbers",
+    "1\n2\n": "expected rows for train, validation and test, found 0, 1 and 1",
+    "a,b\n" + "1,2\n3,2\n" * 5: r"column 2 \(b\) has one and the same value in all 8 training rows",
+}
+
+
+@pytest.mark.parametrize("content", CELLS, ids=range(len(CELLS)))
+def test_a_wrong_cell_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=CELLS[content]) as error:
+        load(str(path))
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_array_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.npy"
+    values = numbers()
+    values[6, 2] = math.inf
+    for message, array in {
+        "row 7, column 3: expected a finite number, found inf": values,
+        "expected a table of numbers": np.array([["a", "b"]]),
+        "found float64 of shape": np.zeros((0, 3)),
+    }.items():
+        np.save(path, array)
+        with pytest.raises(DataError, match=message):
+            load(str(path))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match=str(path)):
+        load(str(path))
+
+
+def test_kinds_that_the_rows_are_not(table: Path) -> None:
+    with pytest.raises(DataError, match=r"--data.kind binarised is for images, but .* is a table"):
+        load(str(table), kind="binarised")
+    with pytest.raises(DataError, match=r"--data.kind reals is for tables, but digits holds images"):
+        load("digits", kind="reals")
+    with pytest.raises(DataError, match=r"expected a count, found -?\d"):
+        load(str(table), kind="counts")
+
+
+# --- as seen, and the unit
+
+
+def test_reals_are_standardised_and_the_unit_takes_it_back(table: Path) -> None:
+    """The figure of a density does not depend on what the columns are measured in, up to that unit itself."""
+    reals = load(str(table))
+    x = reals.as_seen(reals.rows("train"))
+    torch.testing.assert_close(x.mean(0), torch.zeros(5, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.ones(5, dtype=torch.float64))
+    normal = torch.distributions.Normal(reals.train.mean(0), reals.train.std(0, correction=0))
+    nats = -normal.log_prob(reals.test).sum(1).mean() / 5
+    standard = torch.distributions.Normal(0.0, 1.0).log_prob(reals.as_seen(reals.rows("test"))).sum(1).mean()
+    assert reals.figure(float(standard)) == pytest.approx(float(nats))
+
+
+def test_bits_are_drawn_with_the_grey_values_as_means_or_cut() -> None:
+    grey = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
+    drawn = Binarised(grey, grey, grey, "grey", levels=17)
+    x = drawn.as_seen(drawn.rows("train"), torch.Generator().manual_seed(0))
+    assert x.unique().tolist() == [0, 1]
+    torch.testing.assert_close(x.mean(0), torch.tensor([0.0, 0.25, 1.0]), atol=0.02, rtol=0)
+    assert not torch.equal(x, drawn.as_seen(drawn.rows("train"), torch.Generator().manual_seed(1)))
+    cut = Binarised(grey, grey, grey, "grey", levels=17, threshold=0.5)
+    assert cut.as_seen(cut.rows("test"))[0].tolist() == [0, 0, 1]
+    assert drawn.figure(-80.0) == 80
+
+
+def test_counts_have_a_size_and_a_unit_and_say_that_they_cannot_be_trained(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "counts.npy", rng.poisson(3.0, (40, 4)))
+    counts = load(str(tmp_path / "counts.npy"), kind="counts")
+    assert isinstance(counts, Counts)
+    rows = counts.rows("test")
+    assert torch.equal(counts.size(rows), rows.stored.sum(1))
+    assert counts.figure(-8.0) == 2
+    with pytest.raises(ConfigError, match="counts cannot be trained"):
+        model_for(SMALL, counts)
+
+
+def test_a_process_sees_its_part_of_the_noise() -> None:
+    digits = load("digits")
+    for observations in (digits, Binarised(digits.train, digits.valid, digits.test, "digits", levels=17)):
+        rows = observations.rows("test").between(0, 10)
+        whole = observations.as_seen(rows, torch.Generator().manual_seed(3))
+        part = observations.as_seen(rows.between(4, 7), torch.Generator().manual_seed(3), Part(4, 10))
+        assert torch.equal(part, whole[4:7])
+
+
+# --- beside x
+
+
+def test_labels_covariates_and_masks_go_with_their_rows() -> None:
+    stored = torch.arange(12.0).reshape(6, 2)
+    splits = Splits(stored, stored[:2], stored[:3])
+    labels = Splits(*(split[:, 0].int() for split in splits))
+    mask = Splits(*(split > 3 for split in splits))
+    reals = Reals(*splits, "table", labels=labels, covariates=Splits(*(10 * split for split in splits)), mask=mask)
+    seen = []
+    for _, batch in Batches(reals.rows("train"), 4, shuffle=True, seed=0):
+        assert torch.equal(batch.labels, batch.stored[:, 0].int())
+        assert torch.equal(batch.covariates, 10 * batch.stored)
+        assert torch.equal(batch.mask, batch.stored > 3)
+        seen += batch.labels.tolist()
+    assert sorted(seen) == [0, 2, 4, 6, 8, 10]
+    with pytest.raises(DataError, match="the valid split has 2 rows, but 3 labels"):
+        Reals(*splits, "table", labels=labels._replace(valid=labels.test))
+
+
+def test_a_run_is_not_resumed_with_other_labels(table: Path) -> None:
+    data, other = ObservationData(str(table)), ObservationData(str(table))
+    data.setup()
+    found = load(str(table))
+    labels = Splits(*(torch.zeros(len(split)) for split in (found.train, found.valid, found.test)))
+    other.observations = Reals(found.train, found.valid, found.test, found.name, labels=labels)
+    with pytest.raises(DataError, match="are not those that the run was started with"):
+        other.load_state_dict(data.state_dict())
+
+
+# --- training
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("linear", ["fixed", "linear", "exp"])
+def test_a_table_trains_with_a_linear_decoder(linear: str, table: Path, tmp_path: Path) -> None:
+    model = ModelConfig(latent_dim=2, hidden=[8], linear=linear, nonlinear=False, estimator="exact", start="ppca")
+    train = TrainConfig(epochs=20, lr=1e-2, accelerator="cpu")
+    summary = train_model(DataConfig(name=str(table), batch_size=32), model, train, tmp_path / "run", quiet=True)
+    normal = torch.distributions.Normal(load(str(table)).mean, load(str(table)).deviation)
+    independent = -normal.log_prob(load(str(table)).test).mean()
+    assert summary["unit"] == "NLL nats per entry"
+    assert summary["nll"] < float(independent)  # two causes explain the table, up to a little noise
+    assert ("limit_nll" in summary) == (linear == "fixed")
+    assert summary.get("limit_nll", -math.inf) < summary["nll"]
+
+
+def test_a_table_trains_from_the_command_line(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    small = ["--model.latent_dim", "2", "--model.hidden", "[8]", "--train.epochs", "2", "--quiet", "true"]
+    main(["train", "--data.name", str(table), *small, "--train.accelerator", "cpu", "--folder", str(folder)])
+    said = capsys.readouterr().out
+    figure = json.loads((folder / "summary.json").read_text())["nll"]
+    assert f"test NLL {figure:.4f} nats per entry" in said
+    assert rows_of(folder)[-1]["valid_nll"]
+    assert not (folder / "pictures.safetensors").exists()
+    page = (folder / "report.html").read_text()
+    assert "test NLL" in page
+    assert "nats per entry" in page
+    assert "Bits per dimension" not in page
+    main(["evaluate", str(folder)])
+    assert f"test NLL {figure:.4f} nats per entry" in capsys.readouterr().out
+    other = tmp_path / "other.csv"
+    other.write_text(table.read_text())
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(folder), "--data", str(other)])
+    assert "standardised by other rows" in capsys.readouterr().err
+    for command in ("reconstruct", "sample"):
+        with pytest.raises(SystemExit):
+            main([command, str(folder)])
+        assert "holds no images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("nonlinear", [True, False])
+def test_bits_train(nonlinear: bool, tmp_path: Path) -> None:
+    estimator = "reparameterized" if nonlinear else "exact"
+    model = ModelConfig(latent_dim=2, hidden=[8], linear="linear", nonlinear=nonlinear, estimator=estimator)
+    summary = train_model(DataConfig(kind="binarised", batch_size=256), model, QUICK, tmp_path / "run", quiet=True)
+    assert summary["unit"] == "NLL nats per example"
+    assert 0 < summary["nll"] < 64  # a fair coin for each pixel has 64 log 2 = 44.4
+    assert summary["exactness"] == ("sampled" if nonlinear else "exact")
+
+
+def test_what_does_not_go_together_is_named(table: Path) -> None:
+    digits, bits = load("digits"), load("digits", kind="binarised")
+    wrong = {
+        "--model.likelihood bernoulli is not for levels": (ModelConfig(likelihood="bernoulli"), digits),
+        "--model.likelihood gaussian is not for binarised": (ModelConfig(likelihood="gaussian"), bits),
+        "--model.linear exp .* bits have none": (ModelConfig(), bits),
+        "Gaussian latents only": (ModelConfig(latent="bernoulli", linear="linear", estimator="rloo"), bits),
+        "--model.network conv is for images": (ModelConfig(network="conv"), load(str(table))),
+    }
+    for message, (model, observations) in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            model_for(model, observations)
+
+
+# --- a kind of one's own
+
+
+class Angles(Observations):
+    """Directions in degrees, which a model sees as points on the circle."""
+
+    unit = Unit("nll", "NLL", " nats per angle")
+    likelihoods = ("gaussian",)
+
+    @property
+    def event_shape(self) -> torch.Size:
+        return torch.Size([2])
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        angle = rows.stored.deg2rad()
+        return torch.stack([angle.cos(), angle.sin()], -1)
+
+    def figure(self, elbo: float) -> float:
+        return -elbo
+
+
+def test_a_newcomers_kind_is_trained_on_and_evaluated() -> None:
+    angles = Angles(*(torch.rand(40) * 360).split([20, 10, 10]), "wind")
+    model = model_for(SMALL, angles)
+    x = angles.as_seen(angles.rows("train"))
+    model(x, epoch=1).total.backward()
+    found = evaluate_model(model, angles, "valid")
+    assert found.unit.tell(found.figure).endswith(" nats per angle")
+    assert math.isfinite(found.figure)
+
+
+def test_levels_of_every_number_have_their_own_noise() -> None:
+    levels = torch.zeros(3, 2, dtype=torch.uint8)
+    assert Levels(levels, levels, levels, "zeros", levels=4).noise_deviation == pytest.approx(1 / (4 * math.sqrt(12)))
