@@ -20,7 +20,7 @@ from silentgrad.analysis.drawing import quick_integrand_of
 from silentgrad.analysis.latents import Parts
 from silentgrad.analysis.products import Pullback, Sketch
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, LogProb, Reinforce, Reparameterized
+from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Integrand, Reinforce, Reparameterized
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli import measure
 from silentgrad.lab.data import load
@@ -51,10 +51,10 @@ class Scripted(Estimator):
         super().__init__()
         self.calls = 0
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         self.calls += 1
         generator = torch.Generator().manual_seed(self.calls)
-        return log_prob(q.mean + q.stddev * torch.randn(q.mean.shape, generator=generator, dtype=q.mean.dtype))
+        return integrand(q.mean + q.stddev * torch.randn(q.mean.shape, generator=generator, dtype=q.mean.dtype))
 
 
 def batches_of(count: int, size: int = 5, seed: int = 3) -> Tensor:
@@ -133,13 +133,13 @@ def test_the_guided_objective_is_that_of_the_epoch(epoch: int) -> None:
     nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, (6,)), SHAPE)
     linear = sg.LinearGaussian(LATENTS, SHAPE)
     model = GuidedVAE(
-        encoder_of("gaussian"), linear, nonlinear, estimator=Scripted(), weight=linear_decay(0.1)
+        encoder_of("gaussian"), linear, nonlinear, estimator=Scripted(), schedule=linear_decay(0.1)
     ).double()
     batches, draws = batches_of(4), 3
     (found,) = gradient_variance(model, batches, draws, [Scripted()], "every", epoch=epoch).values()
     if epoch == 10:
         (alone,) = gradient_variance(model, batches, draws, [Scripted()], "every").values()
-        assert alone == found  # w_lin = 0
+        assert alone == found  # the guide's weight is 0
     expected = textbook(brute_force(model, batches, draws, epoch)[0])
     assert found.cosine is None
     assert expected["est"] > 1e-6
@@ -233,11 +233,11 @@ def test_one_encoder_run_and_memory_that_does_not_grow_with_draws(monkeypatch: p
     class Watching(Reparameterized):
         calls = 0
 
-        def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+        def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
             self.calls += 1
             if self.calls == draws // 3:  # the last of a batch; three at once, after one to learn from
                 held[draws] = sum(o.numel() for o in gc.get_objects() if issubclass(type(o), Tensor))
-            return super().forward(q, log_prob)
+            return super().forward(q, integrand)
 
     for draws in (60, 600):
         gradient_variance(model, batches, draws, [Watching()], "sketch")
@@ -314,6 +314,14 @@ def test_the_deviation_of_a_closed_form_is_the_distance_by_hand(term: str) -> No
     assert found.relative == pytest.approx((distance / truth.norm()).item(), rel=1e-8)
     assert found.noise == 0
     assert found.deviation > 1e-6
+
+
+def test_the_deviation_of_a_closed_form_is_relative_to_the_gradient_with_the_models_prior() -> None:
+    model, x = linear_vae("bernoulli", sg.LinearPrecisionGaussian(LATENTS, SHAPE, log_term="taylor")), batches_of(1)[0]
+    model.prior = sg.LearnedPrior(FAMILIES["bernoulli"](LATENTS)).double()
+    nn.init.constant_(model.prior.numbers, 2.0)
+    expected = gradient_bias(model, x, [Exact(allow_approximation=True)])["Exact"]
+    assert log_term_bias(model, x)["taylor"] == expected
 
 
 def test_the_exponential_link_deviates_by_rounding_only() -> None:

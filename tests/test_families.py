@@ -22,13 +22,14 @@ from silentgrad.estimators import (
     Rloo,
     StraightThrough,
 )
-from silentgrad.guided import GuidedVAE, evaluate, scale_gradient
+from silentgrad.guided import GuidedVAE, evaluate
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.export import outputs_of
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family, family_of
 from silentgrad.latents.independent import base_of
+from silentgrad.objective import scale_gradient
 
 NAMES = ["bernoulli", "categorical", "full-gaussian", "gaussian", "laplace", "poisson"]
 EACH = pytest.mark.parametrize("name", NAMES)
@@ -204,7 +205,7 @@ def test_the_divergence_is_its_definition(name: str, kind: type[sg.Prior]) -> No
     prior, q = kind(family).double(), family.latent(numbers_of(family))
     if isinstance(prior, sg.LearnedPrior):
         nn.init.uniform_(prior.numbers, -0.5, 0.5)
-    assert prior.exactness == "exact"
+    assert prior.exactness is sg.Exactness.EXACT
     assert deviation(sampled_divergence(q, prior), prior.divergence(q)) < 5
     per_latent = prior.divergence_per_latent(q)
     assert per_latent.shape == (4, 2)
@@ -237,7 +238,7 @@ def test_the_mixtures_divergence_is_a_bound(name: str) -> None:
     nn.init.normal_(prior.logits)
     sampled, bound = sampled_divergence(q, prior), prior.divergence(q)
     error = sampled.std(0) / len(sampled) ** 0.5
-    assert prior.exactness == "lower bound"
+    assert prior.exactness is sg.Exactness.LOWER_BOUND
     assert (bound > sampled.mean(0) - 5 * error).all()
     assert (bound > sampled.mean(0) + 5 * error).any()
     assert prior.divergence_per_latent(q).shape == (4, 2)
@@ -333,7 +334,7 @@ def test_every_family_trains_beside_a_network(name: str, weighting: str) -> None
     family = small(name)
     network = mlp_network(family.shape.numel(), SHAPE, (4,))
     nonlinear = NonlinearGaussian(network, SHAPE)
-    model = vae(family, nonlinear=nonlinear, estimator=Rloo(), weight=lambda epoch: 0.5, weighting=weighting)
+    model = vae(family, nonlinear=nonlinear, estimator=Rloo(), schedule=lambda epoch: 0.5, weighting=weighting)
     model(images(), epoch=1).total.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 

@@ -68,7 +68,7 @@ def test_is_the_algorithm_of_the_guided_model(host: Host, x: Tensor) -> None:
             return td.Independent(td.Normal(self.body(z), 0.5), 2)
 
     guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.1), "mean")
-    model = GuidedVAE(Encoder(), guide.decoder, Decoder(), estimator=sg.Reparameterized(), weight=linear_decay(0.1))
+    model = GuidedVAE(Encoder(), guide.decoder, Decoder(), estimator=sg.Reparameterized(), schedule=linear_decay(0.1))
     torch.manual_seed(1)
     losses = model(x, epoch=3)
     torch.manual_seed(1)

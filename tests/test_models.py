@@ -14,9 +14,10 @@ from torch import distributions as td
 
 import silentgrad as sg
 from silentgrad.estimators import Enumerate, Estimator, GumbelSoftmax, Reinforce, Reparameterized, Rloo, StraightThrough
-from silentgrad.guided import GuidedVAE, evaluate, scale_gradient
+from silentgrad.guided import GuidedVAE, evaluate
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.latents.families import FAMILIES
+from silentgrad.objective import scale_gradient
 from silentgrad.schedules import constant, geometric, linear_decay
 
 SHAPE, LATENTS = (1, 2, 3), 2
@@ -84,7 +85,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 @EACH
 def test_the_loss_is_that_of_algorithm_1(family: str, estimator: Callable[[], Estimator]) -> None:
-    model, x, w = guided(family, estimator(), weight=linear_decay(0.1)).eval(), images(), 0.7
+    model, x, w = guided(family, estimator(), schedule=linear_decay(0.1)).eval(), images(), 0.7
     torch.manual_seed(1)
     losses = model(x, epoch=3)
     torch.manual_seed(1)
@@ -98,7 +99,7 @@ def test_the_loss_is_that_of_algorithm_1(family: str, estimator: Callable[[], Es
 
 @EACH
 def test_weighting_the_encoder_leaves_the_decoders_alone(family: str, estimator: Callable[[], Estimator]) -> None:
-    model = guided(family, estimator(), weight=linear_decay(0.1), weighting="encoder").eval()
+    model = guided(family, estimator(), schedule=linear_decay(0.1), weighting="encoder").eval()
     x, w = images(), 0.7
     torch.manual_seed(1)
     losses = model(x, epoch=3)
@@ -117,7 +118,7 @@ def test_with_no_estimator_of_its_own_the_encoder_follows_the_linear_decoder_alo
     family: str, estimator: Callable[[], Estimator]
 ) -> None:
     """The paper's "None + SG"."""
-    model, x = guided(family, estimator(), weight=constant(1.0), weighting="encoder"), images()
+    model, x = guided(family, estimator(), schedule=constant(1.0), weighting="encoder"), images()
     losses = model(x, epoch=40)
     assert losses.nonlinear is not None
     assert not gradient(losses.nonlinear, model.encoder).any()
@@ -132,8 +133,8 @@ def refuse(*args: object) -> None:
 
 @EACH_FAMILY
 def test_a_decoder_without_weight_is_not_evaluated(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = guided(family, weight=linear_decay(0.5)), images()
-    assert (model.w_lin(1), model.w_lin(2), model.w_lin(3)) == (0.5, 0.0, 0.0)
+    model, x = guided(family, schedule=linear_decay(0.5)), images()
+    assert (model.weight(1), model.weight(2), model.weight(3)) == (0.5, 0.0, 0.0)
     assert model(x, epoch=1).linear is not None
     monkeypatch.setattr(model.linear, "expected_log_prob", refuse)
     with pytest.raises(AssertionError, match="evaluated"):
@@ -141,7 +142,7 @@ def test_a_decoder_without_weight_is_not_evaluated(family: str, monkeypatch: pyt
     losses = model(x, epoch=2)
     assert losses.linear is None
     close(losses.total, losses.nonlinear + losses.kld)
-    unannealed = guided(family, weight=constant(1.0))
+    unannealed = guided(family, schedule=constant(1.0))
     monkeypatch.setattr(unannealed.nonlinear, "forward", refuse)
     losses = unannealed(x, epoch=1)
     assert losses.nonlinear is None
@@ -151,10 +152,10 @@ def test_a_decoder_without_weight_is_not_evaluated(family: str, monkeypatch: pyt
 @EACH_FAMILY
 def test_one_decoder_makes_a_plain_vae(family: str) -> None:
     x = images()
-    linear = guided(family, nonlinear=None, estimator=None, weight=linear_decay(0.5))
-    nonlinear = guided(family, linear=None, weight=linear_decay(0.01))
+    linear = guided(family, nonlinear=None, estimator=None, schedule=linear_decay(0.5))
+    nonlinear = guided(family, linear=None, schedule=linear_decay(0.01))
     for epoch in (1, 9):
-        assert (linear.w_lin(epoch), nonlinear.w_lin(epoch)) == (1.0, 0.0)
+        assert (linear.weight(epoch), nonlinear.weight(epoch)) == (1.0, 0.0)
     losses = linear(x, epoch=9)
     assert losses.nonlinear is None
     close(losses.total, -linear.linear.expected_log_prob(x, linear.encoder(x)).mean() + losses.kld)
@@ -168,7 +169,7 @@ def test_one_decoder_makes_a_plain_vae(family: str) -> None:
 def test_the_linear_decoder_takes_any_estimator() -> None:
     """Enumeration of its expectation is its closed form."""
     x = images()
-    exact, enumerated = (guided("bernoulli", weight=constant(1.0), linear_estimator=e) for e in (None, Enumerate()))
+    exact, enumerated = (guided("bernoulli", schedule=constant(1.0), linear_estimator=e) for e in (None, Enumerate()))
     first, second = exact(x, 1).total, enumerated(x, 1).total
     close(first, second)
     close(gradient(first, exact.encoder), gradient(second, enumerated.encoder))
@@ -177,7 +178,7 @@ def test_the_linear_decoder_takes_any_estimator() -> None:
 @EACH_FAMILY
 @pytest.mark.parametrize("kl_weight", [0.0, 0.25, 1.0])
 def test_the_kl_weight_scales_the_divergence_only(family: str, kl_weight: float) -> None:
-    model, x = guided(family, weight=constant(1.0), kl_weight=kl_weight), images()
+    model, x = guided(family, schedule=constant(1.0), kl_weight=kl_weight), images()
     losses = model(x, epoch=1)
     close(losses.total, losses.linear + kl_weight * losses.kld)
     close(losses.kld, kld_by_hand(model.encoder(x)).mean())
@@ -194,7 +195,7 @@ def train(model: GuidedVAE, optimiser: torch.optim.Optimizer, epoch: int) -> Non
 @pytest.mark.parametrize("weighting", ["loss", "encoder"])
 def test_the_cutoff_freezes_the_encoder_and_nothing_else(family: str, weighting: str) -> None:
     """Momentum and weight decay included."""
-    model = guided(family, weight=constant(0.5), weighting=weighting, cutoff=3)
+    model = guided(family, schedule=constant(0.5), weighting=weighting, cutoff=3)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     for epoch in range(1, 6):
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -407,7 +408,7 @@ def test_a_foreign_latent_of_no_family_is_named() -> None:
 
 def test_an_estimator_that_does_not_fit_the_latent_says_so() -> None:
     with pytest.raises(sg.IntractableError, match="Bernoulli cannot be reparameterised"):
-        guided("bernoulli", Reparameterized(), weight=constant(0.5))(images(), epoch=1)
+        guided("bernoulli", Reparameterized(), schedule=constant(0.5))(images(), epoch=1)
 
 
 def test_a_latent_without_a_divergence_is_named() -> None:

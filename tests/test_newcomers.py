@@ -222,7 +222,7 @@ def test_a_schedule_of_ones_own() -> None:
     encoder = Encoder(mlp_body((1, 2, 2), family.numbers), family)
     nonlinear = NonlinearGaussian(mlp_network(2, (1, 2, 2), (8,)), (1, 2, 2))
     x = torch.rand(5, 1, 2, 2)
-    vae = GuidedVAE(encoder, sg.LinearGaussian(2, (1, 2, 2)), nonlinear, estimator=sg.Reparameterized(), weight=waves)
+    vae = GuidedVAE(encoder, sg.LinearGaussian(2, (1, 2, 2)), nonlinear, estimator=sg.Reparameterized(), schedule=waves)
     for epoch in (5, 10, 15):
         losses = vae(x, epoch)
         parts = [losses.kld]

@@ -87,7 +87,7 @@ def test_a_decoder_that_inherits_from_nothing_guides(family: str) -> None:
     own, x = KnownLoadings(), batches()[0]
     torch.manual_seed(0)
     nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, (5,)), SHAPE).double()
-    options = {"nonlinear": nonlinear, "estimator": sg.Reinforce(), "weight": constant(0.7)}
+    options = {"nonlinear": nonlinear, "estimator": sg.Reinforce(), "schedule": constant(0.7)}
     models = [vae(decoder, family, **options) for decoder in (own, twin(own))]
     losses = []
     for model in models:
@@ -286,9 +286,9 @@ class LearnedBaseline(sg.Estimator):
         self.baseline = nn.Parameter(torch.zeros(()))
         self.loss: Tensor | None = None
 
-    def forward(self, q: td.Distribution, log_prob: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Callable[[Tensor], Tensor]) -> Tensor:
         z = q.sample()
-        f = per_example(log_prob(z), q)
+        f = per_example(integrand(z), q)
         gain = f.detach() - self.baseline
         self.loss = gain.square().mean()
         return value_with_gradient_of(f, f + gain.detach() * joint_log_prob(q, z, f.shape))

@@ -32,7 +32,8 @@ from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGa
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.estimators import Exact, integrand_of
+from silentgrad.estimators import Exact
+from silentgrad.objective import Term
 from silentgrad.schedules import Schedule
 from silentgrad.tracing import transformed, underlying
 
@@ -85,7 +86,7 @@ class Guide(nn.Module):
         w = self.weight(epoch, step)
         if w == 0:
             return nll
-        silent = -self.estimator(q, integrand_of(self.decoder, x))
+        silent = Term(self.decoder, self.estimator).loss(x, q)
         self._require_reduction(nll, silent, x)
         return w * self._reduced(silent) + (1 - w) * nll
 

@@ -12,7 +12,7 @@ given.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,13 @@ from torch import distributions as td
 
 from silentgrad.decoders import LinearPrecisionGaussian, Tractable, is_tractable
 from silentgrad.errors import DomainError, ShapeError
-from silentgrad.estimators import Estimator, Exact, integrand_of
+from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.priors import Prior
+from silentgrad.objective import Objective, Term, Weighting, family_of_encoder, standard_prior
 from silentgrad.schedules import Schedule, constant
-
-Weighting = Literal["loss", "encoder"]
 
 
 class Losses(NamedTuple):
@@ -48,8 +47,8 @@ class GuidedVAE(nn.Module):
         nonlinear: The nonlinear decoder, or None for a linear VAE.
         linear_estimator: Of the linear decoder's expectation: exact unless another is to be compared with it.
         estimator: Of the nonlinear decoder's expectation.
-        weight: w_lin as a function of the epoch, counted from 1.
-        weighting: What w_lin weights: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
+        schedule: The weight of the linear decoder as a function of the epoch, counted from 1.
+        weighting: What the weights scale: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
         cutoff: The epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence; 1 makes the objective a lower bound.
         prior: The prior p(z); that of the latents' family if absent.
@@ -62,7 +61,7 @@ class GuidedVAE(nn.Module):
         nonlinear: nn.Module | None = None,
         linear_estimator: Estimator | None = None,
         estimator: Estimator | None = None,
-        weight: Schedule | None = None,
+        schedule: Schedule | None = None,
         weighting: Weighting = "loss",
         cutoff: int | None = None,
         kl_weight: float = 1.0,
@@ -73,15 +72,14 @@ class GuidedVAE(nn.Module):
             raise DomainError("a VAE needs a decoder: linear, nonlinear or both")
         if nonlinear is not None and estimator is None:
             raise DomainError("a nonlinear decoder needs an estimator, such as Reparameterized()")
-        if weighting not in ("loss", "encoder"):
+        if weighting not in get_args(Weighting):
             raise DomainError(f'weighting has to be "loss" or "encoder", got {weighting!r}')
         self.encoder, self.linear, self.nonlinear = encoder, linear, nonlinear
         self.linear_estimator = linear_estimator or Exact()
         self.estimator = estimator
-        self.weight = weight or constant(1.0)
+        self.schedule = schedule or constant(1.0)
         self.weighting, self.cutoff, self.kl_weight = weighting, cutoff, kl_weight
-        family = getattr(encoder, "family", None)
-        self.family = family if isinstance(family, Family) else None
+        self.family = family_of_encoder(encoder)
         if prior is None and self.family is not None:
             prior = self.family.prior()
         self.prior = prior
@@ -94,14 +92,18 @@ class GuidedVAE(nn.Module):
         """The prior that stands against a latent."""
         if self.prior is not None:
             return self.prior
-        family = self.family_of(q)
-        return family.prior().to(family.parameters(q)[0])
+        return standard_prior(q, self.family_of(q))
 
-    def w_lin(self, epoch: int) -> float:
-        """The weight of the linear decoder in an epoch, counted from 1."""
+    def weight(self, epoch: int | None) -> float:
+        """The weight of the linear decoder in an epoch, counted from 1; the nonlinear one has the rest.
+
+        Without an epoch, the decoder that the model is judged by has the whole weight.
+        """
         if self.nonlinear is None:
             return 1.0
-        return 0.0 if self.linear is None else self.weight(epoch)
+        if self.linear is None or epoch is None:
+            return 0.0
+        return self.schedule(epoch)
 
     def on_epoch(self, epoch: int) -> None:
         """What changes between epochs: temperatures, and the encoder's freezing at the cut-off."""
@@ -112,29 +114,24 @@ class GuidedVAE(nn.Module):
             freeze(self.encoder)
 
     def forward(self, x: Tensor, epoch: int) -> Losses:
-        """One line of Algorithm 1 after the other."""
+        """What Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1."""
         if x.numel() == 0:
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
         q = self.encoder(x)  # stats <- E(x)
-        divergence = self.prior_of(q).divergence(q).sum()
-        w_lin = self.w_lin(epoch)
+        total, kld, losses = self.objective(q, epoch)(x, q)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
+        return Losses(total, kld, losses.get("linear"), losses.get("nonlinear"))
+
+    def objective(self, q: td.Distribution, epoch: int | None) -> Objective:
+        """The objective of an epoch, counted from 1, for latents q; without an epoch, as for :meth:`weight`."""
+        terms: dict[str, Term] = {}
+        w_lin = self.weight(epoch)  # w_lin <- max(0, 1 - n lambda)
         w_nl = 1 - w_lin
-        linear = nonlinear = None
-        terms = []
         if self.linear is not None and w_lin > 0:
-            guided, weight = (q, w_lin) if self.weighting == "loss" else (self._scaled(q, w_lin), 1.0)
-            expected = self.linear_estimator(guided, integrand_of(self.linear, x))
-            linear = -expected.mean()
-            terms += [weight * linear, *_auxiliary(self.linear_estimator)]
+            terms["linear"] = Term(self.linear, self.linear_estimator, w_lin)  # L_lin <- -D_lin(stats, x)
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
-            sampled, weight = (q, w_nl) if self.weighting == "loss" else (self._scaled(q, w_nl), 1.0)
             assert self.estimator is not None
-            expected = self.estimator(sampled, integrand_of(self.nonlinear, x))
-            nonlinear = -expected.mean()
-            terms += [weight * nonlinear, *_auxiliary(self.estimator)]
-        kld = divergence / expected.numel()
-        total = sum(terms, start=self.kl_weight * kld)
-        return Losses(total, kld, linear, nonlinear)
+            terms["nonlinear"] = Term(self.nonlinear, self.estimator, w_nl)  # L_nl <- -log p_nl(x|z)
+        return Objective(terms, self.prior_of(q), self.family, self.kl_weight, self.weighting)
 
     def generate(self, count: int) -> td.Distribution:
         """p(x|z) for draws of z from the prior."""
@@ -142,30 +139,12 @@ class GuidedVAE(nn.Module):
             raise DomainError("a prior that its encoder does not name has to be given: GuidedVAE(..., prior=...)")
         return self.decoder(self.prior.sample(count))
 
-    def _scaled(self, q: td.Distribution, weight: float) -> td.Distribution:
-        return scale_gradient(q, weight, self.family_of(q))
-
     @property
     def decoder(self) -> Callable[[Tensor], td.Distribution]:
         """The decoder that a trained model is judged by: the nonlinear one if there is one."""
         decoder = self.linear if self.nonlinear is None else self.nonlinear
         assert decoder is not None
         return decoder
-
-
-def _auxiliary(estimator: Estimator) -> list[Tensor]:
-    """The estimator's own loss, if it has one. No weight of the decoders' applies to it."""
-    loss = estimator.auxiliary_loss()
-    return [] if loss is None else [loss]
-
-
-def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Distribution:
-    """The same latent, through which only `weight` times the gradient passes."""
-
-    def scaled(x: Tensor) -> Tensor:
-        return weight * x + (1 - weight) * x.detach() if weight else x.detach()
-
-    return family.rebuild(q, [scaled(parameter) for parameter in family.parameters(q)])
 
 
 class Evaluation(NamedTuple):

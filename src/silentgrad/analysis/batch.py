@@ -1,14 +1,18 @@
 """One batch under measurement: its latent from a single run of the encoder, and its gradient over draws."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
 from silentgrad.analysis.latents import Parts
+from silentgrad.analysis.model import Model, encoder_parameters, measured
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
-from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators import Estimator, Exact, LogProb, per_example
-from silentgrad.guided import GuidedVAE
+from silentgrad.errors import IntractableError
+from silentgrad.estimators import Estimator, Exact, Integrand, per_example
+from silentgrad.latents.families import require_one_latent
 
 
 class MeasuredBatch:
@@ -16,20 +20,20 @@ class MeasuredBatch:
 
     Args:
         model: Measured as it stands: in evaluation mode batch normalisation uses its running statistics.
-        x: Images as the model sees them.
-        log_prob: How the decoder is evaluated.
+        x: Examples as the model sees them.
+        integrand: log p(x|z) of the model's decoder, however it is evaluated.
         epoch: Of the guided objective, in which part of the gradient is the linear decoder's and does not vary; None
             leaves the guide out.
     """
 
-    def __init__(self, model: GuidedVAE, x: Tensor, log_prob: LogProb, epoch: int | None = None) -> None:
-        self.model, self.x, self.log_prob = model, x, log_prob
+    def __init__(self, model: Model, x: Tensor, integrand: Integrand, epoch: int | None = None) -> None:
+        self.x, self.integrand = x, integrand
+        parameters = encoder_parameters(model)
         q = model.encoder(x)
-        self.parts = Parts.of(q, model.family_of(q))
-        self.pullback = Pullback(self.parts.tensors, list(encoder_parameters(model).values()))
-        alone = model.linear is None or model.nonlinear is None
-        self.w_lin = 0.0 if alone or epoch is None else model.w_lin(epoch)
-        self.examples = self._count_examples()
+        require_one_latent(q)
+        self.term, self.objective = measured(model, q, self._values(q), epoch)
+        self.parts = Parts.of(q, self.objective.family_of(q))
+        self.pullback = Pullback(self.parts.tensors, list(parameters.values()))
         self.fixed = self._fixed_cotangent()
 
     def over_draws(self, estimator: Estimator, method: Method, draws: int) -> OverDraws:
@@ -40,46 +44,43 @@ class MeasuredBatch:
         """
         if not estimator.exact:
             self._learn(estimator)
-        w_nl = 1 - self.w_lin
-        chunks = cotangents(estimator, self.log_prob, self.parts, draws)
-        found = over_draws(([w_nl * c for c in chunk] for chunk in chunks), method, draws)
+        found = over_draws(self._cotangents(estimator, self.integrand, draws), method, draws)
         return found._replace(mean=added(found.mean, self.fixed))
+
+    def whole(self, estimator: Estimator, integrand: Integrand) -> Cotangent:
+        """The cotangent of the whole loss under an exact estimator."""
+        (chunk,) = self._cotangents(estimator, integrand, draws=1)
+        return added([c[0] for c in chunk], self.fixed)
 
     def exact_gradient(self) -> Gradient:
         """The closed form's gradient, or an empty one where the decoder has no closed form."""
         try:
-            (chunk,) = cotangents(Exact(allow_approximation=True), self.log_prob, self.parts, draws=1)
+            return self.pullback(self.whole(Exact(allow_approximation=True), self.integrand))
         except IntractableError:
             return []
-        return self.pullback(added([c[0] for c in chunk], self.fixed))
+
+    def latent(self) -> td.Distribution:
+        """The batch's latent."""
+        return self.parts.rebuild(self.parts.tensors)
+
+    def _cotangents(self, estimator: Estimator, integrand: Integrand, draws: int) -> Iterator[Cotangent]:
+        return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws)
+
+    @torch.no_grad()
+    def _values(self, q: td.Distribution) -> Tensor:
+        """log p(x|z) at the latent's mean, one number per example."""
+        values = per_example(self.integrand(q.mean), q)
+        require_batch(values.shape, self.x)
+        return values
 
     @torch.no_grad()
     def _learn(self, estimator: Estimator) -> None:
         estimator.train()
-        estimator(self.parts.rebuild(self.parts.tensors), self.log_prob)
+        estimator(self.latent(), self.integrand)
         estimator.eval()
 
-    @torch.no_grad()
-    def _count_examples(self) -> int:
-        q = self.parts.rebuild(self.parts.tensors)
-        values = per_example(self.log_prob(q.mean), q)
-        require_batch(values.shape, self.x)
-        return values.numel()
-
     def _fixed_cotangent(self) -> Cotangent:
-        """Of the KL divergence and the guide, which are the same for every draw."""
+        """The cotangent of what is the same for every draw: the KL divergence and the other decoders' terms."""
         leaves = [t.detach().requires_grad_() for t in self.parts.tensors]
-        q = self.parts.rebuild(leaves)
-        loss = self.model.kl_weight * self.model.prior_of(q).divergence(q).sum() / self.examples
-        if self.w_lin > 0:
-            assert self.model.linear is not None
-            loss = loss - self.w_lin * self.model.linear.expected_log_prob(self.x, q).mean()
-        return list(torch.autograd.grad(loss, leaves))
-
-
-def encoder_parameters(model: GuidedVAE) -> dict[str, Tensor]:
-    """The encoder's parameters that take a gradient, by name."""
-    found: dict[str, Tensor] = {name: p for name, p in model.encoder.named_parameters() if p.requires_grad}
-    if not found:
-        raise DomainError("the encoder is frozen: none of its parameters takes a gradient")
-    return found
+        loss = self.objective(self.x, self.parts.rebuild(leaves)).total
+        return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))

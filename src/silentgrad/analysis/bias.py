@@ -1,10 +1,11 @@
-r"""How far an estimator's mean gradient is from the true one, for latents few enough to enumerate.
+r"""How far an estimator's mean gradient is from the true one.
 
-The truth is the gradient of :math:`\sum_z q(z|x) \log p(x|z)` over all configurations of bits or one-hot categories. An
-estimator's deviation is :math:`|J^T (\bar c - c)|`, the Euclidean norm over the encoder's parameters of the difference
-between its mean gradient over many draws and the truth. A closed form has no draws, and its deviation is that of its
-approximations: for the linear precision link the log term, for the exponential link none. An unbiased estimator's
-deviation is what its draws leave, :math:`\sqrt{\mathrm{Var} / S}` in the mean square.
+The truth is the gradient of :math:`\sum_z q(z|x) \log p(x|z)` over all configurations of bits or one-hot categories,
+which have to be few enough to enumerate. For other latents it is the closed form of a decoder that is exact for them.
+An estimator's deviation is :math:`|J^T (\bar c - c)|`, the Euclidean norm over the encoder's parameters of the
+difference between its mean gradient over many draws and the truth. A closed form has no draws, and its deviation is
+that of its approximations: for the linear precision link the log term, for the exponential link none. An unbiased
+estimator's deviation is what its draws leave, :math:`\sqrt{\mathrm{Var} / S}` in the mean square.
 """
 
 import copy
@@ -16,22 +17,24 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
-from silentgrad.analysis.drawing import Cotangent, cotangents, quick_integrand_of
-from silentgrad.analysis.products import Gradient, Sketch, added, difference, squared_norms
+from silentgrad.analysis.drawing import Cotangent, quick_integrand_of
+from silentgrad.analysis.model import Model
+from silentgrad.analysis.products import Gradient, Sketch, difference, squared_norms
 from silentgrad.analysis.variance import named, seeded
 from silentgrad.decoders import LinearPrecisionGaussian
 from silentgrad.decoders.precision import LogTerm
-from silentgrad.errors import DomainError
-from silentgrad.estimators import Enumerate, Estimator, Exact
+from silentgrad.errors import DomainError, IntractableError
+from silentgrad.estimators import Enumerate, Estimator, Exact, TractableIntegrand
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
+from silentgrad.latents.independent import base_of
 
 PRODUCTS = 8
 
 
 @dataclass(frozen=True)
 class Bias:
-    """An estimator's distance from the enumerated gradient.
+    """An estimator's distance from the true gradient.
 
     Args:
         deviation: Norm of the mean gradient's difference from the truth.
@@ -45,21 +48,26 @@ class Bias:
 
 
 def gradient_bias(
-    model: GuidedVAE,
+    model: Model,
     x: Tensor,
     estimators: Mapping[str, Estimator] | Iterable[Estimator],
     draws: int = 100_000,
     seed: int = 0,
 ) -> dict[str, Bias]:
-    """The deviation of estimators from the gradient by enumeration, on one batch.
+    """The deviation of estimators from the true gradient, on one batch.
 
     Args:
-        model: A VAE with at most 16 Bernoulli latents, or categories with as few configurations, measured as it stands;
-            double precision resolves closed forms.
-        x: Dequantised images.
+        model: Any model with an `encoder`, a `decoder` and perhaps a `prior`, as `gradient_variance` takes it, measured
+            as it stands. It has at most 16 Bernoulli latents, or categories with as few configurations; latents of
+            other families need a tractable decoder whose closed form is exact. Double precision resolves closed forms.
+        x: Examples as the model sees them.
         estimators: Of the expectation under `model.decoder`, by name or as a list, treated as by `gradient_variance`.
         draws: Behind the mean gradient of an estimator that samples, taken in chunks.
         seed: Of the draws. The global random state is left as it was.
+
+    Raises:
+        IntractableError: The true gradient is not known: neither by enumeration nor in closed form.
+        UnregisteredLatentError: The encoder returned a hierarchy of latents, or a latent of no family.
 
     Example:
         >>> import silentgrad as sg
@@ -71,7 +79,7 @@ def gradient_bias(
         True
     """
     batch = MeasuredBatch(model, x, quick_integrand_of(model.decoder, x))
-    truth = enumerated(batch)
+    truth = true_cotangent(batch)
     norm = length(batch.pullback(truth))
     return {
         name: _bias(batch, truth, norm, copy.deepcopy(estimator), draws, seed)
@@ -84,7 +92,7 @@ def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
 
     Args:
         model: A VAE with that decoder alone; see `gradient_bias`.
-        x: Dequantised images.
+        x: Examples as the model sees them.
     """
     if not isinstance(model.decoder, LinearPrecisionGaussian):
         raise DomainError("the log term is that of a linear decoder with learned precision: link linear or exp")
@@ -92,7 +100,8 @@ def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
     silent = {"silent": Exact(allow_approximation=True)}
     found: dict[LogTerm, Bias] = {}
     for term in terms:
-        variant = GuidedVAE(model.encoder, _WithLogTerm(model.decoder, term), kl_weight=model.kl_weight)
+        decoder = _WithLogTerm(model.decoder, term)
+        variant = GuidedVAE(model.encoder, decoder, kl_weight=model.kl_weight, prior=model.prior)
         found[term] = gradient_bias(variant, x, silent)["silent"]
     return found
 
@@ -114,14 +123,17 @@ class _WithLogTerm:
         return self.decoder.exactness(q, self.log_term)
 
 
-def enumerated(batch: MeasuredBatch) -> Cotangent:
-    """The true cotangent of the whole loss."""
-
-    def log_prob(z: Tensor) -> Tensor:
-        return batch.log_prob(z).detach()  # 2^d of them: their graphs would fill the memory
-
-    (chunk,) = cotangents(Enumerate(), log_prob, batch.parts, draws=1)
-    return added([c[0] for c in chunk], batch.fixed)
+def true_cotangent(batch: MeasuredBatch) -> Cotangent:
+    """The true cotangent of the whole loss: by enumeration, or in closed form where the latents are not discrete."""
+    q = batch.latent()
+    if isinstance(base_of(q), Enumerate.latents):
+        return batch.whole(Enumerate(), lambda z: batch.integrand(z).detach())  # 2^d graphs would fill the memory
+    if isinstance(batch.integrand, TractableIntegrand) and batch.integrand.exactness(q) is Exactness.EXACT:
+        return batch.whole(Exact(), batch.integrand)
+    raise IntractableError(
+        f"the true gradient is not known: {type(base_of(q)).__name__} latents cannot be enumerated, and the decoder "
+        "has no closed form that is exact for them"
+    )
 
 
 def _bias(batch: MeasuredBatch, truth: Cotangent, norm: float, estimator: Estimator, draws: int, seed: int) -> Bias:

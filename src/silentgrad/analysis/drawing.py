@@ -12,17 +12,16 @@ A linear decoder takes several draws at a time. With a fixed variance it is eval
 whose products are latents x latents instead of latents x outputs, and which has its gradient h - G z on the way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch import distributions as td
 
 from silentgrad.analysis.latents import Parts
 from silentgrad.decoders import LinearDecoder, LinearGaussian
 from silentgrad.errors import ShapeError
-from silentgrad.estimators import DecoderIntegrand, Estimator, LogProb, integrand_of
-from silentgrad.estimators.base import value_with_gradient_of
+from silentgrad.estimators import DecoderIntegrand, Integrand, integrand_of, value_with_gradient_of
+from silentgrad.objective import Decoder, Term
 
 Cotangent = list[Tensor]
 AT_ONCE = 2**18  # numbers per evaluation: few calls, and what they work on stays in a processor's cache
@@ -35,7 +34,7 @@ class SeveralDraws(DecoderIntegrand):
     """The number of draws that one evaluation should take."""
 
 
-class RepeatedLogProb(SeveralDraws):
+class RepeatedIntegrand(SeveralDraws):
     """That of any linear decoder, for which x is repeated."""
 
     def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
@@ -48,7 +47,7 @@ class RepeatedLogProb(SeveralDraws):
         return self.linear.log_prob(self.x.repeat(count, *[1] * (self.x.dim() - 1)), z)
 
 
-class QuadraticLogProb(SeveralDraws):
+class QuadraticIntegrand(SeveralDraws):
     """That of a fixed variance, through the sufficient statistics; may be differentiated once."""
 
     @torch.no_grad()
@@ -69,14 +68,14 @@ class QuadraticLogProb(SeveralDraws):
         return value_with_gradient_of(value, along_gradient).flatten(0, 1)
 
 
-def quick_integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> LogProb:
+def quick_integrand_of(decoder: Decoder, x: Tensor) -> Integrand:
     """log p(x|z) as `integrand_of` makes it; a linear decoder's takes several draws at a time."""
     if not isinstance(decoder, LinearDecoder):
         return integrand_of(decoder, x)
     require_batch(decoder.examples_of(x), x)
     if isinstance(decoder, LinearGaussian):
-        return QuadraticLogProb(decoder, x)
-    return RepeatedLogProb(decoder, x)
+        return QuadraticIntegrand(decoder, x)
+    return RepeatedIntegrand(decoder, x)
 
 
 def require_batch(examples: torch.Size, x: Tensor) -> None:
@@ -85,8 +84,14 @@ def require_batch(examples: torch.Size, x: Tensor) -> None:
         raise ShapeError(f"gradients are measured over a batch of examples, got x of shape {tuple(x.shape)}")
 
 
-def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int) -> Iterator[Cotangent]:
-    """Gradients in the latent's parameters of -E[log p(x|z)], averaged over the examples.
+def cotangents(term: Term, integrand: Integrand, parts: Parts, draws: int) -> Iterator[Cotangent]:
+    """Gradients in the latent's parameters of a term with its weight, averaged over the examples.
+
+    Args:
+        term: A decoder's term of the objective.
+        integrand: log p(x|z) of its decoder, however it is evaluated.
+        parts: The latent.
+        draws: How often the term's estimator is asked.
 
     Yields:
         One draw or several, `(count, batch, ...)` for each parameter. An exact estimator owes the same bits to every
@@ -94,12 +99,12 @@ def cotangents(estimator: Estimator, log_prob: LogProb, parts: Parts, draws: int
     """
     batch = len(parts.tensors[0])
     at_once = 1
-    if isinstance(log_prob, SeveralDraws) and not estimator.exact:
-        at_once = log_prob.at_once
+    if isinstance(integrand, SeveralDraws) and not term.estimator.exact:
+        at_once = integrand.at_once
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
         leaves = [t.detach().repeat(count, *[1] * (t.dim() - 1)).requires_grad_() for t in parts.tensors]
-        values = estimator(parts.rebuild(leaves), log_prob)
-        loss = -values.sum() / (values.numel() // count)
+        losses = term.loss_of(integrand, parts.rebuild(leaves))
+        loss = term.weight * losses.sum() / (losses.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         yield [gradient.unflatten(0, (count, batch)) for gradient in gradients]

@@ -25,20 +25,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from silentgrad.analysis.batch import MeasuredBatch, encoder_parameters
+from silentgrad.analysis.batch import MeasuredBatch
 from silentgrad.analysis.drawing import quick_integrand_of
+from silentgrad.analysis.model import Model, encoder_parameters
 from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sketch, added
 from silentgrad.analysis.tally import Decomposition, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, integrand_of
-from silentgrad.guided import GuidedVAE
 
 MethodName = Literal["sketch", "every"]
 FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
 
 
 def gradient_variance(
-    model: GuidedVAE,
+    model: Model,
     batches: Iterable[Tensor],
     draws: int,
     estimators: Mapping[str, Estimator] | Iterable[Estimator],
@@ -50,9 +50,10 @@ def gradient_variance(
     """How much of the encoder's gradient noise is the batches', and how much the estimator's.
 
     Args:
-        model: The VAE, measured as it stands: call `model.eval()` first for batch normalisation with its running
-            statistics. The estimators are applied to `model.decoder`.
-        batches: Dequantised images, at least four batches of one size; each is encoded once. Wrap them in
+        model: Any model with an `encoder`, which returns one latent of a registered family, and a `decoder`, to which
+            the estimators are applied; its `prior`, if it has one, is a `Prior`. It is measured as it stands: call
+            `model.eval()` first for batch normalisation with its running statistics.
+        batches: Examples as the model sees them, at least four batches of one size; each is encoded once. Wrap them in
             `rich.progress.track` to see progress.
         draws: Latent draws per batch. Memory does not grow with them. An exact estimator draws nothing: it is evaluated
             twice, so that its variance is measured and not assumed.
@@ -61,12 +62,15 @@ def gradient_variance(
         method: "every" computes every draw's gradient by the definition; "sketch" a few random combinations of them,
             and takes the draws of a linear decoder several at a time.
         products: Vector-Jacobian products per batch of the sketch.
-        epoch: Measure the guided objective of this epoch, w_lin times the linear decoder's closed form and 1 - w_lin
-            times the estimator's; absent, the estimator's alone.
+        epoch: Measure the objective that a `GuidedVAE` has in this epoch, w times the linear decoder's closed form and
+            1 - w times the estimator's; absent, the estimator's alone.
         seed: Of draws and signs. The global random state is left as it was.
 
     Returns:
         A decomposition for each estimator, in their order.
+
+    Raises:
+        UnregisteredLatentError: The encoder returned a hierarchy of latents, or a latent of no family.
 
     Example:
         >>> import silentgrad as sg
@@ -83,9 +87,9 @@ def gradient_variance(
     tallies = {name: Tally(2 if estimator.exact else draws) for name, estimator in copies.items()}
     exact: Gradient = []
     seeds = torch.Generator().manual_seed(seed)
-    log_prob = integrand_of if method == "every" else quick_integrand_of
+    evaluated = integrand_of if method == "every" else quick_integrand_of
     for x in batches:
-        batch = MeasuredBatch(model, x, log_prob(model.decoder, x), epoch)
+        batch = MeasuredBatch(model, x, evaluated(model.decoder, x), epoch)
         exact = added(exact, batch.exact_gradient())
         for name, tally in tallies.items():
             draw_seed, sign_seed = torch.randint(2**62, (2,), generator=seeds).tolist()

@@ -19,7 +19,7 @@ from torch import distributions as td
 from silentgrad.decoders.chunks import map_outputs
 from silentgrad.decoders.projection import project
 from silentgrad.latents.cumulants import cumulants, finite_exp
-from silentgrad.latents.independent import base_of
+from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.moments import JointMoments, Moments
 
 
@@ -43,17 +43,12 @@ def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: n
 
     def per_output(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         shape = (len(w), *(1 for _ in batch), *latents)
+        examples = (len(w), *batch)
         terms = form.terms(w.reshape(shape), a.reshape(shape), *parameters)
-        return tuple(_sum_beyond(term, 1 + len(batch)) for term in terms)
+        return tuple(sum_over_latents(term, examples) for term in terms)
 
     log_mass, shift, variance = map_outputs(per_output, (u.weight, g.weight), form.parameters, batch)
     return Tilted(g(mean), g.bias + log_mass, u.bias + shift, variance)
-
-
-def _sum_beyond(term: Tensor, dims: int) -> Tensor:
-    """The sum over all dimensions but the first ones; torch takes an empty list of dimensions for all of them."""
-    beyond = tuple(range(dims, term.dim()))
-    return term.sum(beyond) if beyond else term
 
 
 class _Form(NamedTuple):

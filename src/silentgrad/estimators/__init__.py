@@ -2,7 +2,7 @@
 
 from silentgrad.estimators.base import (
     Estimator,
-    LogProb,
+    Integrand,
     bernoulli_of,
     coin_like,
     discrete_of,
@@ -26,7 +26,7 @@ __all__ = [
     "Estimator",
     "Exact",
     "GumbelSoftmax",
-    "LogProb",
+    "Integrand",
     "Reinforce",
     "Reparameterized",
     "Rloo",

@@ -1,17 +1,17 @@
-r"""What an estimator is: a latent and a log-probability in, an expected log-probability with a usable gradient out.
+r"""What an estimator is: a latent and a function of z in, the function's expectation with a usable gradient out.
 
-`estimator(q, log_prob)` has the value (or an unbiased estimate of it) of :math:`E_{q(z|x)}[\log p(x|z)]`, one number
-per example, and when differentiated gives the estimator's gradient in the parameters of q and of the decoder. Each
-estimator declares two claims, which the tests measure: `unbiased` (its expected gradient is the gradient) and `exact`
-(it has no variance either).
+The function is the integrand; a model's is :math:`\log p(x|z)`. `estimator(q, integrand)` has the value (or an unbiased
+estimate of it) of the expectation under :math:`q(z|x)`, one number per example, and when differentiated gives the
+estimator's gradient in the parameters of q and of the decoder. Each estimator declares two claims, which the tests
+measure: `unbiased` (its expected gradient is the gradient) and `exact` (it has no variance either).
 
 The shapes of all estimators follow one rule. A latent z has the shape `q.batch_shape + q.event_shape`, and what
-`log_prob(z)` returns has the shape of the examples. It has to be the beginning of q's batch shape, none of its event;
+`integrand(z)` returns has the shape of the examples. It has to be the beginning of q's batch shape, none of its event;
 every dimension of z beyond it holds latents of one example, over which log q(z|x) is summed. The result has the shape
 of the examples:
 
 ===========  ===============================  ===========  ==================
-batch shape  event shape                      `log_prob`   latents an example
+batch shape  event shape                      `integrand`  latents an example
 ===========  ===============================  ===========  ==================
 (B, d)       ()                               (B,)         d
 (B,)         (d,), as `Independent` makes it  (B,)         d
@@ -32,7 +32,7 @@ from silentgrad.errors import IntractableError, ShapeError
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of, sum_over_latents
 
-LogProb = Callable[[Tensor], Tensor]
+Integrand = Callable[[Tensor], Tensor]
 
 
 class Estimator(nn.Module):
@@ -47,8 +47,8 @@ class Estimator(nn.Module):
         """Whether the estimator takes latents of a family; an exact one's decoder has to be tractable too."""
         return issubclass(family.distribution, cls.latents)
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        """E_q[log_prob(z)], in the shape of the examples: that of `log_prob(z)`."""
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        """E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
         raise NotImplementedError
 
     def on_epoch(self, epoch: int) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import IntractableError
-from silentgrad.estimators.base import Estimator, LogProb, discrete_of, per_example
+from silentgrad.estimators.base import Estimator, Integrand, discrete_of, per_example
 from silentgrad.estimators.integrand import TractableIntegrand
 from silentgrad.exactness import Exactness
 from silentgrad.latents.independent import base_of
@@ -38,15 +38,15 @@ class Exact(Estimator):
         super().__init__()
         self.allow_approximation = allow_approximation
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
-        if not isinstance(log_prob, TractableIntegrand):
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        if not isinstance(integrand, TractableIntegrand):
             raise IntractableError(
                 "Exact needs the log-probability of a tractable decoder: pass integrand_of(decoder, x), or choose an "
                 "estimator that samples"
             )
         if not self.allow_approximation:
-            _require_no_approximation(log_prob, q)
-        return per_example(log_prob.expectation(q), q)
+            _require_no_approximation(integrand, q)
+        return per_example(integrand.expectation(q), q)
 
 
 def _require_no_approximation(integrand: TractableIntegrand, q: td.Distribution) -> None:
@@ -72,12 +72,12 @@ class Enumerate(Estimator):
         super().__init__()
         self.largest = largest
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = discrete_of(q, self)
         values, probabilities = _choices(base)
         choices, shape = len(values), base.batch_shape + base.event_shape
         zeroth = values[0].expand(shape)
-        first = per_example(log_prob(zeroth.contiguous()), q)  # its shape says which dimensions are latents
+        first = per_example(integrand(zeroth.contiguous()), q)  # its shape says which dimensions are latents
         latents = base.batch_shape[first.dim() :].numel()
         if choices**latents > 2**self.largest:
             raise IntractableError(
@@ -90,7 +90,7 @@ class Enumerate(Estimator):
             index = torch.tensor(chosen, device=values.device)
             weight = probabilities[..., starts + index].prod(-1)
             z = values[index].expand(*first.shape, *([-1] * values.dim())).reshape(shape)
-            total = total + weight * per_example(log_prob(z), q)
+            total = total + weight * per_example(integrand(z), q)
         return total
 
 

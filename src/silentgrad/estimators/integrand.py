@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.decoders import LinearDecoder, Tractable, is_tractable
-from silentgrad.estimators.base import LogProb
+from silentgrad.estimators.base import Integrand
 from silentgrad.exactness import Exactness
 
 
@@ -80,7 +80,7 @@ class DecoderIntegrand(TractableIntegrand):
         return f"{type(self.decoder).__name__}({options})"
 
 
-def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> LogProb:
+def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> Integrand:
     """log p(x|z) as a function of z, for an estimator; a tractable decoder's knows its expectation.
 
     Args:

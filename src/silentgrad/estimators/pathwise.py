@@ -6,7 +6,7 @@ from torch import distributions as td
 from torch.nn.functional import one_hot
 
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators.base import Estimator, LogProb, discrete_of, gumbel_like, logistic_like, per_example
+from silentgrad.estimators.base import Estimator, Integrand, discrete_of, gumbel_like, logistic_like, per_example
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import Schedule, constant
@@ -21,13 +21,13 @@ class Reparameterized(Estimator):
     def suits(cls, family: type[Family]) -> bool:
         return family.distribution.has_rsample
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         if not q.has_rsample:
             raise IntractableError(
                 f"{type(base_of(q)).__name__} cannot be reparameterised; for discrete latents choose GumbelSoftmax, "
                 "StraightThrough, Reinforce, Rloo or DisArm"
             )
-        return per_example(log_prob(q.rsample()), q)
+        return per_example(integrand(q.rsample()), q)
 
 
 class GumbelSoftmax(Estimator):
@@ -52,10 +52,10 @@ class GumbelSoftmax(Estimator):
         if not self.temperature > 0:
             raise DomainError(f"the temperature has to be positive, got {self.temperature}")
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = discrete_of(q, self)
         relax = self._relaxed_categories if isinstance(base, td.OneHotCategorical) else self._relaxed_bits
-        return per_example(log_prob(relax(base.logits)), q)
+        return per_example(integrand(relax(base.logits)), q)
 
     def _relaxed_bits(self, logits: Tensor) -> Tensor:
         relaxed = torch.sigmoid((logits + logistic_like(logits)) / self.temperature)
@@ -77,7 +77,7 @@ class StraightThrough(Estimator):
     unbiased = False
     latents = (td.Bernoulli, td.OneHotCategorical)
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = discrete_of(q, self)
         z = base.sample()
-        return per_example(log_prob(base.probs + (z - base.probs).detach()), q)
+        return per_example(integrand(base.probs + (z - base.probs).detach()), q)

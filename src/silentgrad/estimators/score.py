@@ -7,7 +7,7 @@ from torch import distributions as td
 from silentgrad.errors import DomainError
 from silentgrad.estimators.base import (
     Estimator,
-    LogProb,
+    Integrand,
     bernoulli_of,
     coin_like,
     joint_log_prob,
@@ -37,9 +37,9 @@ class Reinforce(Estimator):
         self.register_buffer("baseline", torch.zeros(()))
         self.register_buffer("seen", torch.zeros(()))
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         z = q.sample()
-        f = per_example(log_prob(z), q)
+        f = per_example(integrand(z), q)
         # The average so far, corrected for having started from zero; of earlier batches only, hence without bias.
         baseline = self.baseline / self.seen.clamp(min=torch.finfo(self.seen.dtype).tiny)
         surrogate = f + (f.detach() - baseline) * joint_log_prob(q, z, f.shape)
@@ -64,9 +64,9 @@ class Rloo(Estimator):
             raise DomainError(f"Rloo needs at least two samples, got {samples}")
         self.samples = samples
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         draws = [q.sample() for _ in range(self.samples)]
-        f = torch.stack([per_example(log_prob(z), q) for z in draws])
+        f = torch.stack([per_example(integrand(z), q) for z in draws])
         scores = torch.stack([joint_log_prob(q, z, f.shape[1:]) for z in draws])
         others = (f.detach().sum(0) - f.detach()) / (self.samples - 1)
         return value_with_gradient_of(f, f + (f.detach() - others) * scores).mean(0)
@@ -82,14 +82,14 @@ class DisArm(Estimator):
     unbiased = True
     latents = (td.Bernoulli,)
 
-    def forward(self, q: td.Distribution, log_prob: LogProb) -> Tensor:
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         logits = bernoulli_of(q, self).logits
         size = logits.detach().abs()
         differ = uniform_like(logits) < 2 * torch.sigmoid(-size)
         likelier, coin = logits.detach() > 0, coin_like(logits)
         first = torch.where(differ, coin, likelier).to(logits.dtype)
         second = torch.where(differ, ~coin, likelier).to(logits.dtype)
-        f_first, f_second = per_example(log_prob(first), q), per_example(log_prob(second), q)
+        f_first, f_second = per_example(integrand(first), q), per_example(integrand(second), q)
         weight = (first - second) * torch.sigmoid(size) / 2
         score = sum_over_latents(weight * logits, f_first.shape)
         mean = (f_first + f_second) / 2

@@ -1,5 +1,7 @@
 """Which dimensions of a latent are examples and which are latents, and looking through `Independent`, which says it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch import distributions as td
@@ -26,7 +28,7 @@ def shape_of_one(q: td.Distribution) -> torch.Size:
     return whole[min(1, len(q.batch_shape)) :]
 
 
-def sum_over_latents(values: Tensor, examples: torch.Size) -> Tensor:
-    """The sum over all dimensions beyond those of the examples."""
+def sum_over_latents(values: Tensor, examples: Sequence[int]) -> Tensor:
+    """The sum over all dimensions beyond those of the examples; torch takes an empty list of dimensions for all."""
     beyond = tuple(range(len(examples), values.dim()))
     return values.sum(beyond) if beyond else values

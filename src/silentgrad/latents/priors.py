@@ -10,7 +10,7 @@ itself, a lower bound still, and nothing is sampled.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch import distributions as td
 from torch.nn.functional import log_softmax
 
 from silentgrad.errors import DomainError, IntractableError
+from silentgrad.exactness import Exactness
 from silentgrad.latents.independent import base_of, sum_over_latents
 
 SPREAD = 0.1  # of a mixture's components at the start: equal ones would have equal gradients for ever
@@ -51,10 +52,10 @@ class Prior(nn.Module):
         family: The latents that it stands against.
 
     Attributes:
-        exactness: What an ELBO with this prior's divergence is: "exact", or a "lower bound" of it.
+        exactness: What an ELBO with this prior's divergence is: exact, or a lower bound of it.
     """
 
-    exactness: ClassVar[Literal["exact", "lower bound"]] = "exact"
+    exactness: ClassVar[Exactness] = Exactness.EXACT
 
     def __init__(self, family: Latents) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class MixturePrior(Prior):
         components: How many distributions are mixed.
     """
 
-    exactness = "lower bound"
+    exactness = Exactness.LOWER_BOUND
 
     def __init__(self, family: Latents, components: int = 10) -> None:
         super().__init__(family)

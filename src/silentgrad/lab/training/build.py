@@ -85,7 +85,7 @@ def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood
         nonlinear=nonlinear,
         linear_estimator=estimator if nonlinear is None else closed_form(),
         estimator=None if nonlinear is None else estimator,
-        weight=constant(1.0) if alone else linear_decay(config.annealing_rate),
+        schedule=constant(1.0) if alone else linear_decay(config.annealing_rate),
         weighting="encoder" if alone else config.weighting,
         cutoff=config.cutoff,
         kl_weight=config.kl_weight,

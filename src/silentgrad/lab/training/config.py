@@ -12,7 +12,6 @@ import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentError, ArgumentParser
 
 from silentgrad.decoders.precision import LogTerm
-from silentgrad.guided import Weighting
 from silentgrad.lab.kinds import Kind, LikelihoodName
 from silentgrad.lab.runs.documents import read_yaml, write_yaml
 from silentgrad.lab.training.messages import plainly
@@ -26,6 +25,7 @@ from silentgrad.lab.training.suitable import (
     require_options,
     suitable_estimators,
 )
+from silentgrad.objective import Weighting
 
 PriorKind = Literal["standard", "learned", "mixture"]
 Start = Literal["random", "mean", "ppca"]
@@ -81,8 +81,8 @@ class ModelConfig:
         variance: The fixed variance.
         variance_start: Start the fixed variance here and shrink it every epoch; keeps Bernoulli latents unsaturated.
         variance_factor: By which it shrinks.
-        annealing_rate: w_lin falls by this much every epoch.
-        weighting: What w_lin weights: the losses (Algorithm 1) or the encoder's gradient (the paper's text).
+        annealing_rate: The linear decoder's weight falls by this much every epoch.
+        weighting: What the decoders' weights scale: their losses (Algorithm 1) or the encoder's gradient (the text).
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence.
         start: The linear decoder's mean: random, the mean image, or probabilistic PCA.

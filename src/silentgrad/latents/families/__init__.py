@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from silentgrad.latents.families.base import FAMILIES, Family, family_of, positive
+from silentgrad.latents.families.base import FAMILIES, Family, family_of, positive, require_one_latent
 from silentgrad.latents.families.bernoulli import Bernoulli
 from silentgrad.latents.families.categorical import Categorical
 from silentgrad.latents.families.full_gaussian import FullGaussian
@@ -23,6 +23,7 @@ __all__ = [
     "discover",
     "family_of",
     "positive",
+    "require_one_latent",
 ]
 
 

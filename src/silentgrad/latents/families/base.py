@@ -120,12 +120,13 @@ def family_of(q: td.Distribution) -> Family:
     """The family of a latent, whichever encoder made it.
 
     Raises:
-        UnregisteredLatentError: There is none for its distribution.
+        UnregisteredLatentError: There is none for its distribution, or q is not one distribution.
 
     Example:
         >>> family_of(td.Normal(torch.zeros(5, 2), torch.ones(5, 2))).name
         'gaussian'
     """
+    require_one_latent(q)
     by_class = {family.distribution: family for family in FAMILIES.values()}
     for kind in type(base_of(q)).__mro__:
         if kind in by_class:
@@ -135,3 +136,16 @@ def family_of(q: td.Distribution) -> Family:
         f"{type(base_of(q)).__name__} latents belong to no family: there are those of {known}. Add one by subclassing "
         "silentgrad.Family"
     )
+
+
+def require_one_latent(q: object) -> None:
+    """Refuses whatever else an encoder may return: a hierarchy of several latents, or bare parameters.
+
+    Raises:
+        UnregisteredLatentError: q is not one distribution.
+    """
+    if not isinstance(q, td.Distribution):
+        raise UnregisteredLatentError(
+            f"an encoder has to return one torch.distributions.Distribution, got {type(q).__name__}: a hierarchy of "
+            "several latents belongs to no family, nor do the bare parameters of a latent"
+        )

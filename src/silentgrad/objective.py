@@ -1,0 +1,118 @@
+r"""The objective: what a variational autoencoder descends, in nats per example.
+
+.. math:: \sum_k w_k L_k + \beta\, D_\mathrm{KL}(q(z|x) \,\|\, p(z)), \qquad L_k = -E_{q(z|x)}[\log p_k(x|z)]
+
+Every decoder :math:`p_k` has a term of its own: an estimator of its expectation, and a weight. With one term of weight
+1 and :math:`\beta = 1` this is the negative ELBO.
+
+A weight can also be kept from the decoder's own loss, and scale only the gradient that the term sends to the encoder.
+Then :math:`L_k` is taken at a latent with the same value and :math:`w_k` times the gradient.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.estimators import Estimator, Integrand, integrand_of
+from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.priors import Prior
+
+Decoder = Callable[[Tensor], td.Distribution]
+Weighting = Literal["loss", "encoder"]
+
+
+class Term(NamedTuple):
+    """A decoder's part of the objective.
+
+    Args:
+        decoder: p(x|z), whose event is one example.
+        estimator: The estimator of the expectation of log p(x|z).
+        weight: The number w that the term is weighted by.
+    """
+
+    decoder: Decoder
+    estimator: Estimator
+    weight: float = 1.0
+
+    def loss(self, x: Tensor, q: td.Distribution) -> Tensor:
+        """-E_q[log p(x|z)] as the estimator has it, one number per example, without the weight."""
+        return self.loss_of(integrand_of(self.decoder, x), q)
+
+    def loss_of(self, integrand: Integrand, q: td.Distribution) -> Tensor:
+        """The same of an integrand that evaluates log p(x|z) in a way of its own."""
+        return -self.estimator(q, integrand)
+
+    def auxiliary(self) -> list[Tensor]:
+        """The estimator's own loss of the latest evaluation, if it has one. The weight does not apply to it."""
+        loss = self.estimator.auxiliary_loss()
+        return [] if loss is None else [loss]
+
+
+class Value(NamedTuple):
+    """An objective's value and its parts, averaged over the examples; the terms' losses are without their weights."""
+
+    total: Tensor
+    kld: Tensor
+    losses: dict[str, Tensor]
+
+
+class Objective(NamedTuple):
+    """The weighted terms of decoders and the weighted KL divergence to the prior.
+
+    Args:
+        terms: At least one term, by name.
+        prior: The prior p(z).
+        family: The family of the latents; if absent, that of their distribution.
+        kl_weight: The weight of the KL divergence; 1 makes the objective of one term of weight 1 an upper bound of
+            -log p(x).
+        weighting: What a term's weight scales: its "loss", or the gradient that it sends to the "encoder" only.
+    """
+
+    terms: Mapping[str, Term]
+    prior: Prior
+    family: Family | None = None
+    kl_weight: float = 1.0
+    weighting: Weighting = "loss"
+
+    def __call__(self, x: Tensor, q: td.Distribution) -> Value:
+        """The objective of examples x and their latents."""
+        divergence = self.prior.divergence(q).sum()
+        losses, parts = {}, []
+        for name, term in self.terms.items():
+            loss, weight = self._weighted(term, x, q)
+            losses[name] = loss.mean()
+            parts += [weight * losses[name], *term.auxiliary()]
+        kld = divergence / loss.numel()
+        return Value(sum(parts, start=self.kl_weight * kld), kld, losses)
+
+    def family_of(self, q: td.Distribution) -> Family:
+        """The family of a latent."""
+        return family_of(q) if self.family is None else self.family
+
+    def _weighted(self, term: Term, x: Tensor, q: td.Distribution) -> tuple[Tensor, float]:
+        """A term's loss, one number per example, and the weight that is left to apply to it."""
+        if self.weighting == "loss":
+            return term.loss(x, q), term.weight
+        return term.loss(x, scale_gradient(q, term.weight, self.family_of(q))), 1.0
+
+
+def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Distribution:
+    """The same latent, through which only `weight` times the gradient passes."""
+
+    def scaled(x: Tensor) -> Tensor:
+        return weight * x + (1 - weight) * x.detach() if weight else x.detach()
+
+    return family.rebuild(q, [scaled(parameter) for parameter in family.parameters(q)])
+
+
+def family_of_encoder(encoder: object) -> Family | None:
+    """The family that an encoder names as its `family`; None if it names none."""
+    family = getattr(encoder, "family", None)
+    return family if isinstance(family, Family) else None
+
+
+def standard_prior(q: td.Distribution, family: Family) -> Prior:
+    """The prior that a family names for its latents, on the device and in the precision of q."""
+    return family.prior().to(family.parameters(q)[0])

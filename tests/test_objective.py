@@ -1,0 +1,370 @@
+"""The objective against its definition, and measurements of models that inherit from nothing of ours, in every family.
+
+The reference is always the plain one: the loss written out, and one backward pass of autograd through all of it.
+"""
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.estimators import Estimator, Exact, Integrand, Reparameterized, Rloo
+from silentgrad.latents import families
+from silentgrad.latents.independent import base_of
+from silentgrad.objective import Objective, Term, Weighting
+from silentgrad.schedules import linear_decay
+
+LATENTS, OUTPUTS, CATEGORIES = 2, 5, 3
+METHODS = pytest.mark.parametrize("method", ["every", "sketch"])
+
+
+def full_gaussian(numbers: Tensor) -> td.Distribution:
+    mean, log_scale, below = numbers.split([LATENTS, LATENTS, 1], -1)
+    corner = torch.zeros(LATENTS, LATENTS, dtype=numbers.dtype)
+    corner[1, 0] = 1.0
+    return td.MultivariateNormal(mean, scale_tril=torch.diag_embed(log_scale.exp()) + below.unsqueeze(-1) * corner)
+
+
+def categories(numbers: Tensor) -> td.Distribution:
+    return td.OneHotCategorical(logits=numbers.unflatten(-1, (LATENTS, CATEGORIES)))
+
+
+def gaussian(numbers: Tensor) -> td.Distribution:
+    mean, log_scale = numbers.chunk(2, -1)
+    return td.Independent(td.Normal(mean, log_scale.exp()), 1)
+
+
+def laplace(numbers: Tensor) -> td.Distribution:
+    mean, log_scale = numbers.chunk(2, -1)
+    return td.Laplace(mean, log_scale.exp())
+
+
+# For every family: how many numbers a latent takes, the latent, and the prior that zeros make.
+LATENT: dict[str, tuple[int, Callable[[Tensor], td.Distribution]]] = {
+    "bernoulli": (LATENTS, lambda numbers: td.Bernoulli(logits=numbers)),
+    "categorical": (LATENTS * CATEGORIES, categories),
+    "full-gaussian": (2 * LATENTS + 1, full_gaussian),
+    "gaussian": (2 * LATENTS, gaussian),
+    "laplace": (2 * LATENTS, laplace),
+    "poisson": (LATENTS, lambda numbers: td.Poisson(numbers.exp())),
+}
+EACH = pytest.mark.parametrize("name", LATENT)
+DISCRETE = ("bernoulli", "categorical")
+
+
+class Encoder(nn.Module):
+    """An encoder of somebody's, from rows to a plain torch distribution."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        numbers, self.latent = LATENT[name]
+        self.body = nn.Sequential(nn.Linear(OUTPUTS, 4), nn.Tanh(), nn.Linear(4, numbers))
+
+    def forward(self, x: Tensor) -> td.Distribution:
+        return self.latent(self.body(x))
+
+
+class Decoder(nn.Module):
+    """A network of somebody's, from latents to a distribution whose event is one row."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, 4), nn.Tanh(), nn.Linear(4, OUTPUTS))
+
+    def forward(self, z: Tensor) -> td.Distribution:
+        return td.Independent(td.Normal(self.body(z.reshape(len(z), -1)), 0.7), 1)
+
+
+class Tractable(nn.Module):
+    """N(W z, 0.49) of somebody's, which knows its expectation for latents without dependence between them."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(OUTPUTS, inputs))
+
+    def forward(self, z: Tensor) -> td.Distribution:
+        return td.Independent(td.Normal(z @ self.weight.T, 0.7), 1)
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self(q.mean).log_prob(x) - q.variance @ self.weight.square().sum(0) / (2 * 0.7**2)
+
+    def exactness(self, q: td.Distribution) -> sg.Exactness:
+        if isinstance(q, td.MultivariateNormal):
+            return sg.Exactness.APPROXIMATION
+        return sg.Exactness.EXACT
+
+
+class Foreign:
+    """A model that inherits from nothing at all."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        self.encoder, self.decoder = encoder.double(), decoder.double()
+
+
+def foreign(name: str, decoder: type[nn.Module] = Decoder) -> Foreign:
+    torch.manual_seed(2)
+    inputs = LATENTS * CATEGORIES if name == "categorical" else LATENTS
+    return Foreign(Encoder(name), decoder(inputs))
+
+
+def batches(count: int = 4, size: int = 6) -> Tensor:
+    return torch.randn(count, size, OUTPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def divergence(name: str, q: td.Distribution) -> Tensor:
+    """The KL divergence to the standard prior, one number per example."""
+    numbers, latent = LATENT[name]
+    prior = latent(torch.zeros(len(q.mean), numbers, dtype=torch.float64))
+    return td.kl_divergence(base_of(q), base_of(prior)).reshape(len(q.mean), -1).sum(-1)
+
+
+def flat_gradient(loss: Tensor, module: nn.Module) -> Tensor:
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+class Scripted(Estimator):
+    """The score function without a baseline, whose n-th call has the n-th draw, whoever calls."""
+
+    unbiased = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        self.calls += 1
+        with torch.random.fork_rng():
+            torch.manual_seed(self.calls)
+            z = q.sample()
+        f = integrand(z)
+        score = base_of(q).log_prob(z).reshape(len(z), -1).sum(-1)
+        return f + f.detach() * (score - score.detach())
+
+
+class AtTheMean(Estimator):
+    """f(E z): biased, and the same in every call."""
+
+    unbiased = False
+    exact = True
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        return integrand(q.mean)
+
+
+def test_every_family_is_in_the_table() -> None:
+    exported = [getattr(families, name) for name in families.__all__]
+    members = [member for member in exported if inspect.isclass(member) and issubclass(member, sg.Family)]
+    assert {member.name for member in members if member is not sg.Family} == set(LATENT)
+
+
+# --- the objective
+
+
+@pytest.mark.parametrize("weighting", ["loss", "encoder"])
+def test_the_objective_is_the_sum_of_its_terms(weighting: Weighting) -> None:
+    """Three decoders: what reaches the encoder has the weights in either way, the decoders' losses in one only."""
+    encoder, x = Encoder("gaussian").double(), batches(1)[0]
+    decoders = [Tractable(LATENTS).double() for _ in range(3)]
+    weights = (0.5, 0.2, 0.0)
+    terms = {str(w): Term(decoder, Exact(), w) for decoder, w in zip(decoders, weights, strict=True)}
+    q = encoder(x)
+    prior = sg.StandardPrior(sg.families.Gaussian(LATENTS)).double()
+    found = Objective(terms, prior, kl_weight=0.3, weighting=weighting)(x, q)
+    losses = [-decoder.expected_log_prob(x, q).mean() for decoder in decoders]
+    kld = divergence("gaussian", q).mean()
+    weighted = sum(w * loss for w, loss in zip(weights, losses, strict=True)) + 0.3 * kld
+    whole = sum(losses) + 0.3 * kld
+    torch.testing.assert_close(found.total, weighted if weighting == "loss" else whole)
+    torch.testing.assert_close(found.kld, kld)
+    torch.testing.assert_close(list(found.losses.values()), losses)
+    reached, expected = (
+        torch.autograd.grad(v, list(encoder.parameters()), retain_graph=True) for v in (found.total, weighted)
+    )
+    torch.testing.assert_close(reached, expected)
+    for decoder, w, loss in zip(decoders, weights, losses, strict=True):
+        scale = w if weighting == "loss" else 1.0
+        own, by_hand = (torch.autograd.grad(v, decoder.weight, retain_graph=True)[0] for v in (found.total, loss))
+        torch.testing.assert_close(own, scale * by_hand)
+
+
+# --- any model
+
+
+@EACH
+def test_the_variance_of_a_foreign_model_is_that_of_autograd(name: str) -> None:
+    model, data, draws = foreign(name), batches(), 5
+    (found,) = sg.gradient_variance(model, data, draws, [Scripted()], "every").values()
+    estimator = Scripted()
+
+    def gradient(x: Tensor) -> Tensor:
+        q = model.encoder(x)
+        expected = estimator(q, lambda z: model.decoder(z).log_prob(x))
+        return flat_gradient((divergence(name, q) - expected).mean(), model.encoder)
+
+    rows = []
+    for x in data:
+        gradient(x)  # the draw that an estimator learns from
+        rows.append(torch.stack([gradient(x) for _ in range(draws)]))
+    g = torch.stack(rows)
+    est = g.var(1).mean(0).sum()
+    spread = g.mean(1).var(0).sum()
+    batch = spread - est / draws
+    signal = g.mean((0, 1)).square().sum() - spread / len(data)
+    assert found.est == pytest.approx(est.item(), rel=1e-9)
+    assert found.batch == pytest.approx(batch.item(), rel=1e-9)
+    assert found.snr == pytest.approx((signal / (est + batch)).item(), rel=1e-9)
+    assert found.cosine is None
+
+
+@EACH
+@METHODS
+def test_estimators_are_measured_on_a_foreign_model(name: str, method: str) -> None:
+    model = foreign(name)
+    estimators: list[Estimator] = [Rloo()]
+    if name in DISCRETE:
+        estimators.append(sg.Enumerate())
+    found = sg.gradient_variance(model, batches(), 20, estimators, method)  # type: ignore[arg-type]
+    assert found["Rloo"].est > 0
+    assert all(found[exact].est == 0 for exact in found if exact != "Rloo")
+    assert list(found["Rloo"].groups) == ["body.0", "body.2"]
+
+
+def true_loss(name: str, model: Foreign, x: Tensor) -> Tensor:
+    """The negative ELBO, by all configurations of discrete latents or by the decoder's own expectation."""
+    q = model.encoder(x)
+    if name not in DISCRETE:
+        return (divergence(name, q) - model.decoder.expected_log_prob(x, q)).mean()
+    choices = (
+        base_of(q).enumerate_support(expand=False).squeeze() if name == "categorical" else torch.tensor([0.0, 1.0])
+    )
+    expected = torch.zeros(len(x), dtype=x.dtype)
+    for pair in torch.cartesian_prod(torch.arange(len(choices)), torch.arange(len(choices))):
+        z = choices[pair].to(x).expand(len(x), *choices[pair].shape)
+        probability = base_of(q).log_prob(z).sum(-1).exp()
+        expected = expected + probability * model.decoder(z).log_prob(x)
+    return (divergence(name, q) - expected).mean()
+
+
+@pytest.mark.parametrize("name", [name for name in LATENT if name != "full-gaussian"])
+def test_the_bias_on_a_foreign_model_is_that_of_autograd(name: str) -> None:
+    model, x = foreign(name, Decoder if name in DISCRETE else Tractable), batches(1)[0]
+    found = sg.gradient_bias(model, x, [AtTheMean(), Rloo()], draws=1000)
+    q = model.encoder(x)
+    loss = (divergence(name, q) - model.decoder(q.mean).log_prob(x)).mean()
+    truth = flat_gradient(true_loss(name, model, x), model.encoder)
+    distance = (flat_gradient(loss, model.encoder) - truth).norm().item()
+    assert found["AtTheMean"].deviation == pytest.approx(distance, rel=1e-8)
+    assert found["AtTheMean"].relative == pytest.approx(distance / truth.norm().item(), rel=1e-8)
+    assert distance > 1e-3
+    assert 0 < found["Rloo"].deviation < 3 * found["Rloo"].noise
+
+
+def test_a_full_covariance_has_a_bias_where_the_decoder_is_exact() -> None:
+    model = Foreign(Encoder("full-gaussian"), sg.LinearGaussian(LATENTS, OUTPUTS))
+    found = sg.gradient_bias(model, batches(1)[0], [Exact(), Reparameterized()], draws=2000)
+    assert found["Exact"].deviation < 1e-12
+    assert 0 < found["Reparameterized"].deviation < 3 * found["Reparameterized"].noise
+
+
+@pytest.mark.parametrize("decoder", [Decoder, Tractable])
+def test_a_truth_that_is_not_known_is_an_error(decoder: type[nn.Module]) -> None:
+    """Neither a sample nor an approximation takes its place."""
+    with pytest.raises(sg.IntractableError, match="MultivariateNormal latents cannot be enumerated"):
+        sg.gradient_bias(foreign("full-gaussian", decoder), batches(1)[0], [Rloo()], draws=5)
+
+
+def test_a_foreign_models_prior_is_in_its_gradient() -> None:
+    model, data = foreign("gaussian"), batches()
+    standard, same = (sg.gradient_variance(model, data, 5, [Rloo()])["Rloo"] for _ in range(2))
+    prior = sg.LearnedPrior(sg.families.Gaussian(LATENTS)).double()
+    model.prior = prior  # type: ignore[attr-defined]
+    learned = sg.gradient_variance(model, data, 5, [Rloo()])["Rloo"]
+    nn.init.constant_(prior.numbers, 0.5)
+    moved = sg.gradient_variance(model, data, 5, [Rloo()])["Rloo"]
+    assert standard == same
+    assert learned.batch == pytest.approx(standard.batch)  # it starts as the standard one
+    assert moved.batch != pytest.approx(standard.batch, rel=1e-3)
+    assert moved.est == pytest.approx(standard.est)
+    model.prior = td.Normal(0.0, 1.0)  # type: ignore[attr-defined]
+    with pytest.raises(sg.DomainError, match=r"has to be a silentgrad\.Prior.*got Normal"):
+        sg.gradient_variance(model, data, 5, [Rloo()])
+
+
+def test_a_foreign_module_is_measured_like_the_guided_one() -> None:
+    """The same encoder, decoder and prior: the same figures to the last bit."""
+    model = foreign("gaussian")
+    twin = sg.GuidedVAE(model.encoder, nonlinear=model.decoder, estimator=Rloo())
+    results = [sg.gradient_variance(each, batches(), 7, [Rloo()]) for each in (model, twin)]
+    assert results[0] == results[1]
+
+
+# --- refusals
+
+
+class Returning(nn.Module):
+    """An encoder that returns whatever a function makes of its latent."""
+
+    def __init__(self, make: Callable[[td.Distribution], object]) -> None:
+        super().__init__()
+        self.inner, self.make = Encoder("bernoulli"), make
+
+    def forward(self, x: Tensor) -> object:
+        return self.make(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda q: (q, q), "tuple"),
+        (lambda q: [q, q], "list"),
+        (lambda q: {"top": q}, "dict"),
+        (lambda q: q.mean, "Tensor"),
+    ],
+    ids=["tuple", "list", "dict", "Tensor"],
+)
+def test_a_hierarchy_is_refused_by_name(make: Callable[[td.Distribution], object], kind: str) -> None:
+    model, x = Foreign(Returning(make), Decoder(LATENTS)), batches()
+    expected = rf"one torch\.distributions\.Distribution, got {kind}: a hierarchy"
+    with pytest.raises(sg.UnregisteredLatentError, match=expected):
+        sg.gradient_variance(model, x, 2, [Rloo()])
+    with pytest.raises(sg.UnregisteredLatentError, match=expected):
+        sg.gradient_bias(model, x[0], [Rloo()])
+    with pytest.raises(sg.UnregisteredLatentError, match=expected):
+        sg.GuidedVAE(model.encoder, nonlinear=model.decoder, estimator=Rloo())(x[0], epoch=1)
+
+
+def test_what_a_foreign_model_lacks_is_named() -> None:
+    model, x = foreign("gaussian"), batches()
+    with pytest.raises(sg.DomainError, match="the objective of Foreign has no schedule"):
+        sg.gradient_variance(model, x, 2, [Rloo()], epoch=1)
+    function = Foreign(Encoder("gaussian"), Decoder(LATENTS))
+    function.encoder = Encoder("gaussian").double().forward  # type: ignore[assignment]
+    with pytest.raises(sg.DomainError, match=r"has to be a torch\.nn\.Module, got method"):
+        sg.gradient_variance(function, x, 2, [Rloo()])
+
+
+# --- the guided objective
+
+
+def guided(linear_estimator: Estimator) -> sg.GuidedVAE:
+    torch.manual_seed(2)
+    decoders = [sg.LinearGaussian(LATENTS, OUTPUTS, variance) for variance in (0.3, 2.0)]
+    schedule = linear_decay(0.1)
+    return sg.GuidedVAE(Encoder("gaussian"), *decoders, linear_estimator, Exact(), schedule).double()
+
+
+def test_the_closed_form_of_a_guided_objective_has_the_weights() -> None:
+    found = sg.gradient_variance(guided(Exact()), batches(), 4, [Exact()], epoch=3)["Exact"]
+    assert found.cosine == pytest.approx(1, abs=1e-12)
+    assert found.est == 0
+
+
+def test_the_guide_beside_a_measured_estimator_may_not_draw() -> None:
+    model = guided(Reparameterized())
+    assert sg.gradient_variance(model, batches(), 4, [Exact()])["Exact"].est == 0  # the guide takes no part
+    with pytest.raises(sg.DomainError, match="Reparameterized of another decoder draws too"):
+        sg.gradient_variance(model, batches(), 4, [Exact()], epoch=3)
