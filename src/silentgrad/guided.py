@@ -123,9 +123,9 @@ class GuidedVAE(nn.Module):
 
     def objective(self, q: td.Distribution, epoch: int | None) -> Objective:
         """The objective of an epoch, counted from 1, for latents q; without an epoch, as for :meth:`weight`."""
-        terms: dict[str, Term] = {}
         w_lin = self.weight(epoch)  # w_lin <- max(0, 1 - n lambda)
         w_nl = 1 - w_lin
+        terms: dict[str, Term] = {}
         if self.linear is not None and w_lin > 0:
             terms["linear"] = Term(self.linear, self.linear_estimator, w_lin)  # L_lin <- -D_lin(stats, x)
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):

@@ -79,7 +79,8 @@ class Objective(NamedTuple):
     def __call__(self, x: Tensor, q: td.Distribution) -> Value:
         """The objective of examples x and their latents."""
         divergence = self.prior.divergence(q).sum()
-        losses, parts = {}, []
+        losses: dict[str, Tensor] = {}
+        parts: list[Tensor] = []
         for name, term in self.terms.items():
             loss, weight = self._weighted(term, x, q)
             losses[name] = loss.mean()

@@ -1,6 +1,7 @@
-"""Measurements of gradients: their variance and its sources, their bias against enumeration."""
+"""Measurements of gradients: their variance and its sources, their bias against the true gradient."""
 
 from silentgrad.analysis.bias import Bias, gradient_bias, log_term_bias
+from silentgrad.analysis.model import Model
 from silentgrad.analysis.tally import Decomposition, Figures, Group
 from silentgrad.analysis.variance import MethodName, gradient_variance
 
@@ -10,6 +11,7 @@ __all__ = [
     "Figures",
     "Group",
     "MethodName",
+    "Model",
     "gradient_bias",
     "gradient_variance",
     "log_term_bias",

@@ -47,7 +47,7 @@ class MeasuredBatch:
         found = over_draws(self._cotangents(estimator, self.integrand, draws), method, draws)
         return found._replace(mean=added(found.mean, self.fixed))
 
-    def whole(self, estimator: Estimator, integrand: Integrand) -> Cotangent:
+    def exact_cotangent(self, estimator: Estimator, integrand: Integrand) -> Cotangent:
         """The cotangent of the whole loss under an exact estimator."""
         (chunk,) = self._cotangents(estimator, integrand, draws=1)
         return added([c[0] for c in chunk], self.fixed)
@@ -55,7 +55,7 @@ class MeasuredBatch:
     def exact_gradient(self) -> Gradient:
         """The closed form's gradient, or an empty one where the decoder has no closed form."""
         try:
-            return self.pullback(self.whole(Exact(allow_approximation=True), self.integrand))
+            return self.pullback(self.exact_cotangent(Exact(allow_approximation=True), self.integrand))
         except IntractableError:
             return []
 

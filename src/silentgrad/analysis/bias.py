@@ -125,11 +125,15 @@ class _WithLogTerm:
 
 def true_cotangent(batch: MeasuredBatch) -> Cotangent:
     """The true cotangent of the whole loss: by enumeration, or in closed form where the latents are not discrete."""
+
+    def without_graph(z: Tensor) -> Tensor:
+        return batch.integrand(z).detach()  # 2^d of them: their graphs would fill the memory
+
     q = batch.latent()
     if isinstance(base_of(q), Enumerate.latents):
-        return batch.whole(Enumerate(), lambda z: batch.integrand(z).detach())  # 2^d graphs would fill the memory
+        return batch.exact_cotangent(Enumerate(), without_graph)
     if isinstance(batch.integrand, TractableIntegrand) and batch.integrand.exactness(q) is Exactness.EXACT:
-        return batch.whole(Exact(), batch.integrand)
+        return batch.exact_cotangent(Exact(), batch.integrand)
     raise IntractableError(
         f"the true gradient is not known: {type(base_of(q)).__name__} latents cannot be enumerated, and the decoder "
         "has no closed form that is exact for them"

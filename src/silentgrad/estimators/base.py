@@ -88,7 +88,7 @@ def per_example(values: Tensor, q: td.Distribution) -> Tensor:
     """The values themselves, one per example, once their shape was found to be the beginning of q's batch shape."""
     if values.shape != q.batch_shape[: values.dim()]:
         raise ShapeError(
-            f"the log-probability has shape {tuple(values.shape)}, for a latent of batch shape {tuple(q.batch_shape)} "
+            f"the integrand has shape {tuple(values.shape)}, for a latent of batch shape {tuple(q.batch_shape)} "
             f"and event shape {tuple(q.event_shape)}: one number per example has the shape that the batch shape begins "
             "with"
         )
