@@ -22,7 +22,8 @@ from silentgrad.estimators import (
     Rloo,
     StraightThrough,
 )
-from silentgrad.guided import GuidedVAE, evaluate
+from silentgrad.evaluation import evaluate
+from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.export import outputs_of

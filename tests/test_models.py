@@ -14,7 +14,8 @@ from torch import distributions as td
 
 import silentgrad as sg
 from silentgrad.estimators import Enumerate, Estimator, GumbelSoftmax, Reinforce, Reparameterized, Rloo, StraightThrough
-from silentgrad.guided import GuidedVAE, evaluate
+from silentgrad.evaluation import evaluate
+from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.latents.families import FAMILIES
 from silentgrad.objective import scale_gradient

@@ -40,7 +40,7 @@ def pictures() -> dict[str, Tensor]:
 def write_metrics(folder: Path, epochs: int) -> None:
     with (folder / "metrics.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["epoch", "seconds", "valid_bpd", "valid_kld", "valid_mse", "test_bpd", "w_lin", "lr_mean"])
+        rows.writerow(["epoch", "seconds", "valid_bpd", "valid_kld", "valid_mse", "test_bpd", "weight", "lr_mean"])
         for epoch in range(epochs):
             bpd = 2.3 + 40 * math.exp(-epoch)
             test_bpd = bpd + 0.05 if epoch == epochs - 1 else ""

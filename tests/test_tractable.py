@@ -11,7 +11,8 @@ from torch import distributions as td
 import silentgrad as sg
 from silentgrad.decoders import is_tractable
 from silentgrad.estimators import Exact, integrand_of, joint_log_prob, per_example, value_with_gradient_of
-from silentgrad.guided import GuidedVAE, evaluate
+from silentgrad.evaluation import evaluate
+from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.latents.families import FAMILIES
 from silentgrad.likelihoods import LocationScale, Needs

@@ -59,7 +59,7 @@ def test_a_run_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "test BPD" in said
     assert "report.html" in said
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
-    assert [float(row["w_lin"]) for row in rows(folder)] == [0.95, 0.9]
+    assert [float(row["weight"]) for row in rows(folder)] == [0.95, 0.9]
     main(["evaluate", str(folder)])
     assert "test BPD" in capsys.readouterr().out
     before = (folder / "report.html").stat().st_mtime_ns

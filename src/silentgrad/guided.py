@@ -10,20 +10,17 @@ decoders learn at full rate for as long as they take part: `weighting="encoder"`
 given.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, get_args
 
-import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import LinearPrecisionGaussian, Tractable, is_tractable
+from silentgrad.decoders import Tractable
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
 from silentgrad.latents.families import Family, family_of
-from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term, Weighting, family_of_encoder, standard_prior
 from silentgrad.schedules import Schedule, constant
@@ -145,88 +142,3 @@ class GuidedVAE(nn.Module):
         decoder = self.linear if self.nonlinear is None else self.nonlinear
         assert decoder is not None
         return decoder
-
-
-class Evaluation(NamedTuple):
-    """Sums over a batch: the bound in nats and the KL divergence; that of each latent; and p(x|z) for a draw of z.
-
-    The bound is the ELBO, or the importance-weighted one of several samples; `gap` is by how much the latter exceeds
-    the ELBO of the same samples.
-    """
-
-    elbo: Tensor
-    kld: Tensor
-    kld_per_latent: Tensor
-    gap: Tensor
-    likelihood: td.Distribution
-
-
-@torch.no_grad()
-def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) -> Evaluation:
-    """The figures of a batch under the decoder the model is judged by.
-
-    The bound is the ELBO: a tractable decoder's expectation is its closed form, with the most exact log term that its
-    latents allow; a nonlinear one's is sampled. With `samples` > 1 it is the importance-weighted bound of Burda et al.
-    (2016), of whichever decoder.
-
-    Args:
-        model: The model.
-        x: Examples; with noise, its mean, which is what the encoder sees.
-        samples: Samples of the importance-weighted bound.
-        noise: Standard deviation of noise around x that is independent between outputs. It is integrated out, which is
-            exact for a decoder that is Gaussian given z, whose log-probability is quadratic in x: the mean over two
-            points, one standard deviation to either side, has the same square.
-    """
-    points = (x,) if noise == 0 else (x - noise, x + noise)
-    q = model.encoder(x)
-    prior = model.prior_of(q)
-    kld = prior.divergence(q)
-    likelihood = model.decoder(q.sample())
-    gap = torch.zeros(())
-    if samples > 1:
-        bound, gap = _importance_weighted(model.decoder, points, q, prior, samples)
-    elif is_tractable(model.decoder):
-        bound = _mean([_closed_form(model.decoder, point, q) for point in points]) - kld
-    else:
-        bound = _mean([likelihood.log_prob(point) for point in points]) - kld
-    return Evaluation(bound.sum(), kld.sum(), prior.divergence_per_latent(q).sum(0), gap.sum(), likelihood)
-
-
-def _mean(numbers: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(numbers)).mean(0)
-
-
-def _importance_weighted(
-    decoder: Callable[[Tensor], td.Distribution],
-    points: Sequence[Tensor],
-    q: td.Distribution,
-    prior: Prior,
-    samples: int,
-) -> tuple[Tensor, Tensor]:
-    """log of the mean of p(x, z) / q(z|x) over samples, and what it has beyond the mean of the log; one per example."""
-    weights = []
-    for _ in range(samples):
-        z = q.sample()
-        ratio = prior.log_prob(z) - sum_over_latents(base_of(q).log_prob(z), z.shape[:1])
-        likelihood = decoder(z)
-        weights.append(_mean([likelihood.log_prob(point) for point in points]) + ratio)
-    log_weights = torch.stack(weights)
-    bound = log_weights.logsumexp(0) - math.log(samples)
-    return bound, bound - log_weights.mean(0)
-
-
-def exactness(model: GuidedVAE, q: td.Distribution, samples: int = 1) -> str:
-    """What the bound of :func:`evaluate` is to the ELBO: exact, a lower bound, an approximation, or sampled."""
-    decoder = model.decoder
-    if samples > 1 or not is_tractable(decoder):
-        return "sampled"
-    if isinstance(decoder, LinearPrecisionGaussian):
-        return decoder.exactness(q, log_term="auto")
-    return decoder.exactness(q)
-
-
-def _closed_form(decoder: Tractable, x: Tensor, q: td.Distribution) -> Tensor:
-    """E_q[log p(x|z)] in the most exact form that the latents allow, whichever log term the decoder is trained with."""
-    if isinstance(decoder, LinearPrecisionGaussian):
-        return decoder.expected_log_prob(x, q, log_term="auto")
-    return decoder.expected_log_prob(x, q)

@@ -23,6 +23,13 @@ def metrics(values: Mapping[str, float]) -> str:
     return "   ".join(f"{name.upper()} {value:.3f}" for name, value in values.items())
 
 
+def beside_bound(figure: float, sampled: float | None) -> str:
+    """The ELBO by samples and the gap, where the bound is another number."""
+    if sampled is None:
+        return ""
+    return f" (sampled ELBO {sampled:.4f}, gap {figure - sampled:+.4f})"
+
+
 def bound(samples: int) -> str:
     """What a BPD was computed from, where that is not the ELBO."""
     if samples == 1:

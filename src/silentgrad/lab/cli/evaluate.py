@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.cli.console import bound, console, metrics, say
+from silentgrad.lab.cli.console import beside_bound, bound, console, metrics, say
 from silentgrad.lab.cli.options import require_output
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.figures import samples
@@ -33,8 +33,9 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
     observations = observations_of(read_config(run), data, root)
     found = evaluate_model(load_run(run, observations), observations, "test", samples)
     unit = found.unit
+    beside = bound(samples) + beside_bound(found.figure, found.sampled)
     console.print(
-        f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{bound(samples)}   {metrics(found.metrics)}   "
+        f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{beside}   {metrics(found.metrics)}   "
         f"KLD {found.kld:.2f}   active latents {found.active}   {found.exactness}   examples {found.examples}",
         soft_wrap=True,
     )

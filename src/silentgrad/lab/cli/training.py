@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from silentgrad.lab.cli.console import bound, console, metrics, say
+from silentgrad.lab.cli.console import beside_bound, bound, console, metrics, say
 from silentgrad.lab.cli.options import next_folder, require_folder
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.runs.folder import RunFolder
@@ -68,10 +68,11 @@ def _figures(summary: dict[str, Any], samples: int) -> str:
     metric = "bpd" if "bpd" in summary else "nll"
     title, _, of = summary["unit"].partition(" ")
     figure = f"test {title} [bold]{summary[metric]:.4f}[/bold] {of}".rstrip()
+    sampled = beside_bound(summary[metric], summary.get("sampled"))
     limit = f" (pPCA limit {summary[f'limit_{metric}']:.4f})" if f"limit_{metric}" in summary else ""
     closed_form = f"closed form {summary['closed_form']}   " if "closed_form" in summary else ""
     beside = {name: summary[name] for name in METRICS if name in summary}
     return (
-        f"{figure}{bound(samples)}{limit}   {metrics(beside)}   KLD {summary['kld']:.2f}   "
+        f"{figure}{bound(samples)}{sampled}{limit}   {metrics(beside)}   KLD {summary['kld']:.2f}   "
         f"active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
     )

@@ -99,7 +99,7 @@ def _marker(column: list[float]) -> str | None:
 
 
 def _guide_weight(axes: Axes, metrics: Metrics) -> None:
-    times, weights = points(metrics, "epoch", "w_lin")
+    times, weights = points(metrics, "epoch", "weight")
     if not weights:
         return
     right = axes.twinx()

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.guided import Evaluation as BatchEvaluation
-from silentgrad.guided import GuidedVAE, evaluate, exactness
+from silentgrad.evaluation import Evaluation as BatchEvaluation
+from silentgrad.evaluation import evaluate, exactness
+from silentgrad.exactness import Exactness
+from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Rows, SplitName, Unit, mixed
 from silentgrad.lab.runs.metrics import METRICS
 
@@ -41,9 +43,9 @@ class Evaluation:
         metrics: The mean of each of `silentgrad.lab.runs.metrics`, by name.
         kld: KL divergence from the prior, in nats.
         active: How many latents are used.
-        exactness: What the bound is to the expectation in the ELBO: exact, approximation or sampled.
+        exactness: What the bound is to the expectation in the ELBO: exact, lower bound, approximation or sampled.
         samples: Samples of the importance-weighted bound; 1 for the ELBO.
-        gap: By how many nats the importance-weighted bound exceeds the ELBO of the same samples; None for the ELBO.
+        sampled: The ELBO by samples in the same unit, where the bound is another number; else None.
         examples: How many examples there were.
     """
 
@@ -55,15 +57,15 @@ class Evaluation:
     active: int
     exactness: str
     samples: int
-    gap: float | None
+    sampled: float | None
     examples: int
 
     def summary(self) -> dict[str, float | int | str]:
         """The figures as a run's files name them."""
         figures: dict[str, float | int | str] = {self.unit.metric: self.figure, **self.metrics}
         figures |= {"kld": self.kld, "active": self.active, "exactness": self.exactness}
-        if self.gap is not None:
-            figures["gap"] = self.gap
+        if self.sampled is not None:
+            figures |= {"sampled": self.sampled, "gap": self.figure - self.sampled}
         return figures
 
 
@@ -109,11 +111,12 @@ def evaluate_model(
             x = _seen(observations, batch, probe.noise, first).to(like)
             seed(second)
             found = evaluate(model, x, samples, probe.noise)
-            bounds = torch.stack([found.elbo, found.kld, found.gap.to(found.elbo)])
+            bounds = torch.stack([found.elbo, found.sampled, found.kld])
             sums[place] = torch.cat([bounds, _metrics(x, found, probe.noise), found.kld_per_latent])
-    elbo, kld, gap, *rest = (share.total(sums).sum(0) / len(rows)).tolist()
+    elbo, sampled, kld, *rest = (share.total(sums).sum(0) / len(rows)).tolist()
     metrics = dict(zip(METRICS, rest, strict=False))
     per_latent = rest[len(METRICS) :]
+    exactly = samples == 1 and probe.exactness in (Exactness.EXACT, "sampled")
     return Evaluation(
         unit=observations.unit,
         figure=observations.figure(elbo),
@@ -123,7 +126,7 @@ def evaluate_model(
         active=sum(nats > ACTIVE for nats in per_latent),
         exactness=probe.exactness,
         samples=samples,
-        gap=gap if samples > 1 else None,
+        sampled=None if exactly else observations.figure(sampled),
         examples=len(rows),
     )
 

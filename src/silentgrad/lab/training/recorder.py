@@ -18,7 +18,7 @@ from silentgrad.lab.runs.records import append_durably, write_atomically, write_
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.training.loop import TrainingPlan
 
-AFTER_FIGURES = ("train_loss", "w_lin", "variance", "lr", "lr_mean", "lr_precision")
+AFTER_FIGURES = ("train_loss", "weight", "variance", "lr", "lr_mean", "lr_precision")
 
 
 class Recorder(lightning.Callback):
@@ -74,7 +74,7 @@ class Recorder(lightning.Callback):
             "seconds": round(self.seconds, 3),
             **{f"valid_{name}": figure for name, figure in plan.evaluation.summary().items()},
             "train_loss": torch.stack(plan.losses).double().mean().item(),
-            "w_lin": plan.model.weight(plan.epoch),
+            "weight": plan.model.weight(plan.epoch),
             "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
         }
