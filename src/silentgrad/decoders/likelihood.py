@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch import distributions as td
-from torch.nn.functional import linear
 
 from silentgrad.decoders.linear import LinearDecoder
-from silentgrad.decoders.projection import project
+from silentgrad.decoders.projection import variance_of
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
 from silentgrad.exactness import Exactness
@@ -71,15 +70,15 @@ class LinearLikelihood(LinearDecoder):
                 self.mean.weight.mul_(slope.unsqueeze(-1))
             self.mean.bias.copy_(u - self.shift(prior))
 
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
             tilted = tilt(q, moments, mean, self.mean, self.mean)
             known = self._unflattened(x, tilted.exponent, tilted.log_mass)
             outputs = from_generating_function(self.likelihood, *known)
         else:
-            known = self._unflattened(x, self.mean(mean), self._variance(moments, mean))
+            known = self._unflattened(x, self.mean(mean), variance_of(self.mean, moments, mean))
             outputs = expected_log_prob(self.likelihood, *known, self.nodes)
-        return outputs.flatten(mean.dim() - 1).sum(-1)
+        return outputs.flatten(mean.dim() - 1)
 
     def _unflattened(self, x: Tensor, of_u: Tensor, more_of_u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All in the shape of an example, that of the parameters a likelihood may have for each output."""
@@ -96,11 +95,6 @@ class LinearLikelihood(LinearDecoder):
         if needs is Needs.GAUSSIAN:
             raise IntractableError(_not_gaussian(q))
         return needs
-
-    def _variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
-        if isinstance(moments, JointMoments):
-            return project(moments, mean, self.mean, self.mean).var_u
-        return linear(moments.s2.reshape(mean.shape), self.mean.weight.square())
 
     def start_variance(self, components: PrincipalComponents) -> float:
         variance = unexplained_variance(components, self.latent_dim)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import DomainError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.cumulants import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
@@ -17,10 +17,25 @@ from silentgrad.widening import NARROW, widened, widened_latent
 ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
 
 
+def flattened_latent(z: Tensor, latent_dim: int, examples: torch.Size | None = None) -> Tensor:
+    """Latents as `(*batch, latent_dim)`; see `LinearDecoder.flatten_latent`."""
+    if examples is not None:
+        latents = z.shape[len(examples) :].numel()
+        if z.shape[: len(examples)] == examples and latents == latent_dim:
+            return z.reshape(*examples, latent_dim)
+    held = 1
+    for position in range(z.dim() - 1, -1, -1):
+        held *= z.shape[position]
+        if held == latent_dim:
+            return z.flatten(position)
+    raise ShapeError(f"the decoder takes {latent_dim} latents, got a latent of shape {tuple(z.shape)}")
+
+
 class LinearDecoder(nn.Module):
     """p(x|z) whose mean is u = W z + b, one per output. `decoder(z)` is the distribution of x.
 
-    A decoder of your own adds `forward`, `closed_form`, `exactness` and, to start from pPCA, `start_variance`.
+    A decoder of your own adds `forward`, `exactness`, one of `output_form` and `closed_form` and, to start from pPCA,
+    `start_variance`.
     """
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
@@ -49,6 +64,10 @@ class LinearDecoder(nn.Module):
             ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
         """
         return self.evaluate(self.closed_form, x, q)
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`."""
+        return self.evaluate(self.output_form, x, q)
 
     def exactness(self, q: td.Distribution) -> Exactness:
         """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
@@ -117,7 +136,11 @@ class LinearDecoder(nn.Module):
             moments: Of the latents, in q's own shape.
             q: The latents, for forms that need more than moments.
         """
-        raise NotImplementedError
+        return self.output_form(x, mean, moments, q).sum(-1)
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, from the same as `closed_form`."""
+        raise IntractableError(f"{type(self).__name__} knows no expectation of a single output's log-probability")
 
     def start_variance(self, components: PrincipalComponents) -> float:
         """The variance with which `init_from_data` computes pPCA's weights; sets the decoder's own to it."""
@@ -130,16 +153,7 @@ class LinearDecoder(nn.Module):
         as hold `latent_dim` numbers.
         """
         self.require_dtype("the latent", z)
-        if examples is not None:
-            latents = z.shape[len(examples) :].numel()
-            if z.shape[: len(examples)] == examples and latents == self.latent_dim:
-                return z.reshape(*examples, self.latent_dim)
-        held = 1
-        for position in range(z.dim() - 1, -1, -1):
-            held *= z.shape[position]
-            if held == self.latent_dim:
-                return z.flatten(position)
-        raise ShapeError(f"the decoder takes {self.latent_dim} latents, got a latent of shape {tuple(z.shape)}")
+        return flattened_latent(z, self.latent_dim, examples)
 
     def examples_of(self, x: Tensor) -> torch.Size:
         """The shape of the examples in x, `(*batch,)`."""

@@ -111,11 +111,20 @@ class LinearPrecisionGaussian(LinearDecoder):
         q: td.Distribution,
         log_term: LogTerm | None = None,
     ) -> Tensor:
-        if self.link == "linear":
-            squares, log_precision = self._linear_link(x, mean, moments, log_term or self.log_term)
-        else:
-            squares, log_precision = self._exp_link(x, mean, moments, q)
+        squares, log_precision = self._terms(x, mean, moments, q, log_term or self.log_term)
         return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        squares, log_precision = self._terms(x, mean, moments, q, self.log_term)
+        return 0.5 * (log_precision - squares - math.log(2 * math.pi))
+
+    def _terms(
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, log_term: LogTerm
+    ) -> tuple[Tensor, Tensor]:
+        """The expected square of the residual in units of its deviation, and log-precision; per output."""
+        if self.link == "linear":
+            return self._linear_link(x, mean, moments, log_term)
+        return self._exp_link(x, mean, moments, q)
 
     def _linear_link(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm

@@ -1,7 +1,8 @@
-"""What a tractable decoder is: anything that has these three methods, whatever it inherits from."""
+"""What tractable decoders and leaves are: anything that has these methods, whatever it inherits from."""
 
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import torch
 from torch import Tensor
 from torch import distributions as td
 
@@ -24,6 +25,20 @@ class Tractable(Protocol):
 
     def exactness(self, q: td.Distribution, /) -> Exactness:
         """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
+
+
+@runtime_checkable
+class Leaf(Tractable, Protocol):
+    """A tractable decoder of independent outputs that knows the expectation of each one's log-probability.
+
+    Circuits and mixtures are made of leaves.
+    """
+
+    latent_dim: int
+    event_shape: torch.Size
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution, /) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, without drawing anything."""
 
 
 def is_tractable(decoder: object) -> TypeGuard[Tractable]:

@@ -1,0 +1,63 @@
+r"""Weights of a sum that depend on z: :math:`w(z) = \mathrm{softmax}(l)`, :math:`l = B z + e`.
+
+The bound needs :math:`E\,l`, one matrix product, and :math:`\log E[e^l]` or more: :math:`E\,l + \tfrac12
+\mathrm{Var}\,l` for Gaussian latents; the cumulant generating function for the others, or a proxy, see
+:mod:`silentgrad.decoders.proxies`.
+"""
+
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.decoders.proxies import has_proxy, proxy_log_mass
+from silentgrad.decoders.projection import variance_of
+from silentgrad.decoders.sums import Gate
+from silentgrad.decoders.tilting import tilt
+from silentgrad.latents.moments import JointMoments, Moments
+
+
+class LinearGate(nn.Module):
+    """Logits l = B z + e of each component in each region.
+
+    Args:
+        latent_dim: Number of latents.
+        regions: Number of regions.
+        components: Number of components.
+        proxy: Whether Bernoulli and one-hot latents take the sub-Gaussian proxy, one matrix product, in place of their
+            generating function, which is tighter and needs an array of logits by batch by latents.
+    """
+
+    def __init__(self, latent_dim: int, regions: int, components: int, proxy: bool = True) -> None:
+        super().__init__()
+        self.regions, self.components, self.proxy = regions, components, proxy
+        self.logits = nn.Linear(latent_dim, regions * components)
+        nn.init.zeros_(self.logits.bias)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The logits at z, `(*batch, regions, components)`."""
+        return self.logits(z).unflatten(-1, (self.regions, self.components))
+
+    def expected(self, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Gate:
+        """E l and log E[e^l] or a bound of it.
+
+        Args:
+            mean: Of the latents, `(*batch, latent_dim)`.
+            moments: Of the latents, in q's own shape.
+            q: The latents.
+        """
+        expected = self.logits(mean)
+        log_mass = self._log_mass(expected, mean, moments, q)
+        return Gate(self._in_regions(expected), self._in_regions(log_mass))
+
+    def _log_mass(
+        self, expected: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
+    ) -> Tensor:
+        if moments.gaussian:
+            return expected + variance_of(self.logits, moments, mean) / 2
+        if self.proxy and has_proxy(q):
+            return proxy_log_mass(q, self.logits.weight).reshape(expected.shape) + self.logits.bias
+        return tilt(q, moments, mean, self.logits, self.logits).log_mass
+
+    def _in_regions(self, logits: Tensor) -> Tensor:
+        """From `(*batch, regions * components)` to `(regions, components, batch)`."""
+        rows = logits.reshape(-1, logits.shape[-1]).T.contiguous()
+        return rows.unflatten(0, (self.regions, self.components))
