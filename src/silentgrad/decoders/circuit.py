@@ -28,10 +28,11 @@ from silentgrad.decoders.leaves import leaves_of
 from silentgrad.decoders.linear import flattened_latent
 from silentgrad.decoders.precision import LinearPrecisionGaussian
 from silentgrad.decoders.protocol import Leaf
+from silentgrad.decoders.starts import clusters, leaf_starts, shares_of
 from silentgrad.decoders.structures import Structure, binary_tree, quad_tree
 from silentgrad.decoders.sum_product import SumProduct
 from silentgrad.decoders.sums import Gate
-from silentgrad.errors import DomainError
+from silentgrad.errors import DomainError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.cumulants import moments_of
 from silentgrad.widening import widened, widened_latent
@@ -120,6 +121,24 @@ class Circuit(nn.Module):
         for position, gate in self.gates.items():
             gates[int(position)] = gate.expected(mean, moments, q)
         return leaves.flatten(0, -3), gates
+
+    def init_from_data(self, data: Tensor) -> None:
+        """Starts leaves and gates from data, without a hand: see `silentgrad.decoders.starts`.
+
+        Args:
+            data: Examples `(examples, *event_shape)` as the model sees them.
+        """
+        if data.shape[1:] != self.event_shape:
+            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
+        flat = data.flatten(1)
+        found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
+        self.leaves.start(*leaf_starts(found, flat, self.latent_dim))
+        shares = shares_of(found, flat)
+        own = shares[self.network.order].log().split(self.network.held)
+        for position, gate in self.gates.items():
+            layer = self.network.layers[int(position)]
+            if len(own[int(position)]) > 0:
+                gate.start(layer.over_outputs(own[int(position)]))
 
     def exactness(self, q: td.Distribution) -> Exactness:
         """A lower bound, unless the leaves' expectations are less; with a single component what they are."""

@@ -5,6 +5,7 @@ The bound needs :math:`E\,l`, one matrix product, and :math:`\log E[e^l]` or mor
 :mod:`silentgrad.decoders.proxies`.
 """
 
+import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
@@ -35,6 +36,11 @@ class LinearGate(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """The logits at z, `(*batch, regions, components)`."""
         return self.logits(z).unflatten(-1, (self.regions, self.components))
+
+    def start(self, logits: Tensor) -> None:
+        """Starts the logits at z = 0, `(regions, components)`."""
+        with torch.no_grad():
+            self.logits.bias.copy_(logits.flatten())
 
     def expected(self, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Gate:
         """E l and log E[e^l] or a bound of it.

@@ -66,6 +66,10 @@ class Together(nn.Module):
         repeated = x.unsqueeze(-1).expand(*x.shape, self.components)
         return self.decoder.expected_log_probs(repeated, q).unflatten(-1, (-1, self.components))
 
+    def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        """Starts the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
+        self.decoder.start_outputs(means.flatten(), variances.flatten(), weights.flatten(0, 1))
+
     def exactness(self, q: td.Distribution) -> Exactness:
         return self.decoder.exactness(q)
 
@@ -92,6 +96,11 @@ class Separate(nn.Module):
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
         """E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
         return torch.stack([decoder.expected_log_probs(x, q) for decoder in self.decoders], -1)
+
+    def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        """Starts the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
+        for k, decoder in enumerate(self.decoders):
+            decoder.start_outputs(means[:, k], variances[:, k], weights[:, k])
 
     def exactness(self, q: td.Distribution) -> Exactness:
         found = {decoder.exactness(q) for decoder in self.decoders}

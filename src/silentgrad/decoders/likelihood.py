@@ -5,7 +5,7 @@ For Gaussian latents u is Gaussian, with :math:`E u = W m + b` and :math:`\mathr
 distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -57,18 +57,34 @@ class LinearLikelihood(LinearDecoder):
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts from data like every linear decoder; where u is not the mean of x, to first order in z."""
-        link = getattr(self.likelihood, "link", None)
-        if link is None:
-            raise IntractableError(
-                "a start from data needs the likelihood's `link`, from the mean of x to u and its derivative, as those "
-                "of silentgrad.likelihoods have it; or set decoder.mean yourself"
-            )
+        link = self._link()
         super().init_from_data(data, method, prior)
         with torch.no_grad():
             u, slope = link(self.mean.bias + self.shift(prior))
             if method == "ppca":
                 self.mean.weight.mul_(slope.unsqueeze(-1))
             self.mean.bias.copy_(u - self.shift(prior))
+
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        u, slope = self._link()(means)
+        super().start_outputs(u, variances, weights * slope.unsqueeze(-1))
+        if isinstance(self.likelihood, LocationScale):
+            log_scale = self.likelihood.log_scale
+            wanted = (variances / self.likelihood.unit_variance).log() / 2
+            with torch.no_grad():
+                if log_scale.dim() == 0:
+                    wanted = wanted.mean()
+                log_scale.copy_(wanted.reshape(log_scale.shape))
+
+    def _link(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """From the mean of x to u and its derivative."""
+        link: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(self.likelihood, "link", None)
+        if link is None:
+            raise IntractableError(
+                "a start from data needs the likelihood's `link`, from the mean of x to u and its derivative, as those "
+                "of silentgrad.likelihoods have it; or set decoder.mean yourself"
+            )
+        return link
 
     def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:

@@ -120,6 +120,18 @@ class LinearDecoder(nn.Module):
                 self.mean.weight.copy_(weights / scale)
             self.mean.bias.copy_(components.mean - self.shift(prior))
 
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        """Starts every output by itself, as a leaf of a circuit does.
+
+        Args:
+            means: The mean of each output at z = 0, `(outputs,)`.
+            variances: Of each output around it.
+            weights: The mean's derivative in z, `(outputs, latent_dim)`.
+        """
+        with torch.no_grad():
+            self.mean.bias.copy_(means)
+            self.mean.weight.copy_(weights)
+
     def shift(self, prior: td.Distribution | None) -> Tensor:
         """The mean of W z under a prior; zero under N(0, 1), which None stands for."""
         if prior is None:

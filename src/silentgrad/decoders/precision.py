@@ -154,6 +154,15 @@ class LinearPrecisionGaussian(LinearDecoder):
     def _start_precision(self, precision: float) -> None:
         nn.init.constant_(self.precision.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision))
 
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        super().start_outputs(means, variances, weights)
+        with torch.no_grad():
+            self.precision.weight.zero_()
+            if self.link == "linear":
+                self.precision.bias.copy_(variances.rsqrt())
+            else:
+                self.precision.bias.copy_(-variances.log())
+
     def start_variance(self, components: PrincipalComponents) -> float:
         """What the components left out leave unexplained, on average; it also becomes the constant precision."""
         variance = unexplained_variance(components, self.latent_dim)
