@@ -6,8 +6,8 @@ of :math:`\log \sum_k w_k e^{(\cdot)}`, each convex and non-decreasing. So it is
 .. math:: E_q[\log C(a(z))] \ge \log C(E_q[a(z)]):
 
 one evaluation of the circuit at the expected leaves is a lower bound of the expected log-likelihood, without a sample.
-For weights :math:`w(z) = \mathrm{softmax}(l)` the same holds of :math:`\log \sum e^{l + a}`, and Jensen's inequality for
-the logarithm gives :math:`E[\log \sum e^l] \le \log \sum E[e^l]`: a node of the bound is
+For weights :math:`w(z) = \mathrm{softmax}(l)` the same holds of :math:`\log \sum e^{l + a}`, and Jensen's inequality
+for the logarithm gives :math:`E[\log \sum e^l] \le \log \sum E[e^l]`: a node of the bound is
 :math:`\log \sum_k e^{E l_k + E a_k} - \log \sum_k E[e^{l_k}]`. It is exact where q has no variance.
 
 References:
@@ -15,7 +15,7 @@ References:
     Correia et al. (2023), Continuous mixtures of tractable probabilistic models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -25,7 +25,7 @@ from torch import distributions as td
 from silentgrad.decoders.circuit_distribution import CircuitDistribution
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.leaves import leaves_of
-from silentgrad.decoders.linear import flattened_latent
+from silentgrad.decoders.linear import flattened_latent, require_number
 from silentgrad.decoders.precision import LinearPrecisionGaussian
 from silentgrad.decoders.protocol import Leaf
 from silentgrad.decoders.starts import clusters, leaf_starts, shares_of
@@ -78,7 +78,7 @@ class Circuit(nn.Module):
         if gates not in ("leaves", "all", "none"):
             raise DomainError(f"gates have to be 'leaves', 'all' or 'none', got {gates!r}")
         self.latent_dim, self.components = latent_dim, components
-        self.event_shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
+        self.event_shape = event_of(event_shape)
         if leaves is None:
             leaves = LinearPrecisionGaussian(latent_dim, (*self.event_shape, components), link="exp")
         if structure is None:
@@ -92,12 +92,18 @@ class Circuit(nn.Module):
                 regions = self.network.layers[position].regions
                 self.gates[str(position)] = LinearGate(latent_dim, regions, components, proxy)
 
+    def _gates(self) -> Iterator[tuple[int, LinearGate]]:
+        """The gates, and the positions of their layers."""
+        for position, gate in self.gates.items():
+            assert isinstance(gate, LinearGate)
+            yield int(position), gate
+
     def forward(self, z: Tensor) -> CircuitDistribution:
         """p(x|z) for latents of shape `(*batch, latent_dim)`, or those of a one-hot latent."""
         flat = flattened_latent(z, self.latent_dim)
         logits: list[Tensor | None] = [None] * len(self.network.layers)
-        for position, gate in self.gates.items():
-            logits[int(position)] = gate(flat)
+        for position, gate in self._gates():
+            logits[position] = gate(flat)
         return CircuitDistribution(self.leaves(flat), self.network, logits, len(self.event_shape))
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
@@ -110,7 +116,10 @@ class Circuit(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             leaves, gates = self.expectations(widened(x), widened_latent(q))
             batch = x.shape[: x.dim() - len(self.event_shape)]
-            return self.network(leaves, gates).reshape(batch)
+            result = self.network(leaves, gates).reshape(batch)
+        inputs = {"x": x, "the latent": moments_of(q).mean, **dict(self.named_parameters(prefix="decoder"))}
+        require_number(result, inputs)
+        return result
 
     def expectations(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, list[Gate | None]]:
         """The expected leaves `(batch, outputs, components)` and the gates of every layer."""
@@ -118,8 +127,8 @@ class Circuit(nn.Module):
         moments = moments_of(q)
         mean = flattened_latent(moments.mean, self.latent_dim, leaves.shape[:-2])
         gates: list[Gate | None] = [None] * len(self.network.layers)
-        for position, gate in self.gates.items():
-            gates[int(position)] = gate.expected(mean, moments, q)
+        for position, gate in self._gates():
+            gates[position] = gate.expected(mean, moments, q)
         return leaves.flatten(0, -3), gates
 
     def init_from_data(self, data: Tensor) -> None:
@@ -135,10 +144,9 @@ class Circuit(nn.Module):
         self.leaves.start(*leaf_starts(found, flat, self.latent_dim))
         shares = shares_of(found, flat)
         own = shares[self.network.order].log().split(self.network.held)
-        for position, gate in self.gates.items():
-            layer = self.network.layers[int(position)]
-            if len(own[int(position)]) > 0:
-                gate.start(layer.over_outputs(own[int(position)]))
+        for position, gate in self._gates():
+            if len(own[position]) > 0:
+                gate.start(self.network.layers[position].over_outputs(own[position]))
 
     def exactness(self, q: td.Distribution) -> Exactness:
         """A lower bound, unless the leaves' expectations are less; with a single component what they are."""
@@ -149,6 +157,15 @@ class Circuit(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.latent_dim}, {tuple(self.event_shape)}, components={self.components}"
+
+
+def event_of(event_shape: int | Sequence[int]) -> torch.Size:
+    """The shape of one example, of which a number is short for a vector's."""
+    if isinstance(event_shape, int):
+        event_shape = [event_shape]
+    if min(event_shape, default=0) < 1:
+        raise ShapeError(f"event_shape has to be positive, got {tuple(event_shape)}")
+    return torch.Size(event_shape)
 
 
 def default_structure(event_shape: torch.Size) -> Structure:

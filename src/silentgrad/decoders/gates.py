@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.proxies import has_proxy, proxy_log_mass
 from silentgrad.decoders.projection import variance_of
+from silentgrad.decoders.proxies import has_proxy, proxy
 from silentgrad.decoders.sums import Gate
 from silentgrad.decoders.tilting import tilt
 from silentgrad.latents.moments import JointMoments, Moments
@@ -50,20 +50,23 @@ class LinearGate(nn.Module):
             moments: Of the latents, in q's own shape.
             q: The latents.
         """
-        expected = self.logits(mean)
+        rows = mean.flatten(0, -2).T
+        expected = torch.addmm(self.logits.bias.unsqueeze(1), self.logits.weight, rows)
         log_mass = self._log_mass(expected, mean, moments, q)
         return Gate(self._in_regions(expected), self._in_regions(log_mass))
 
-    def _log_mass(
-        self, expected: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
-    ) -> Tensor:
+    def _log_mass(self, expected: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        """log E[e^l] or a bound of it, `(regions * components, batch)`."""
+        weight = self.logits.weight
+        if isinstance(moments, Moments) and moments.gaussian:
+            variances = moments.s2.reshape(mean.shape).flatten(0, -2).T
+            return torch.addmm(expected, weight.square(), variances, alpha=0.5)
         if moments.gaussian:
-            return expected + variance_of(self.logits, moments, mean) / 2
+            return expected + variance_of(self.logits, moments, mean).flatten(0, -2).T / 2
         if self.proxy and has_proxy(q):
-            return proxy_log_mass(q, self.logits.weight).reshape(expected.shape) + self.logits.bias
-        return tilt(q, moments, mean, self.logits, self.logits).log_mass
+            return expected + proxy(q, weight)
+        log_mass = tilt(q, moments, mean, self.logits, self.logits).log_mass
+        return log_mass.flatten(0, -2).T
 
-    def _in_regions(self, logits: Tensor) -> Tensor:
-        """From `(*batch, regions * components)` to `(regions, components, batch)`."""
-        rows = logits.reshape(-1, logits.shape[-1]).T.contiguous()
+    def _in_regions(self, rows: Tensor) -> Tensor:
         return rows.unflatten(0, (self.regions, self.components))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.distributions import constraints
 
-from silentgrad.decoders.protocol import Leaf
+from silentgrad.decoders.protocol import Leaf, Startable
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 
@@ -68,7 +68,7 @@ class Together(nn.Module):
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Starts the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
-        self.decoder.start_outputs(means.flatten(), variances.flatten(), weights.flatten(0, 1))
+        _startable(self.decoder).start_outputs(means.flatten(), variances.flatten(), weights.flatten(0, 1))
 
     def exactness(self, q: td.Distribution) -> Exactness:
         return self.decoder.exactness(q)
@@ -83,31 +83,42 @@ class Separate(nn.Module):
 
     def __init__(self, decoders: Sequence[Leaf]) -> None:
         super().__init__()
-        modules = [decoder for decoder in decoders if isinstance(decoder, nn.Module)]
-        if len(modules) < len(decoders):
-            raise DomainError("leaves have to be modules, so that the circuit can own their parameters")
-        self.decoders = nn.ModuleList(modules)
-        self.components = len(modules)
+        self.decoders = nn.ModuleList()
+        for decoder in decoders:
+            if not isinstance(decoder, nn.Module):
+                raise DomainError(f"{type(decoder).__name__} has to be a module: the circuit owns its parameters")
+            self.decoders.append(decoder)
+        self.components = len(self.decoders)
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        return [leaf for leaf in self.decoders if isinstance(leaf, Leaf)]
 
     def forward(self, z: Tensor) -> td.Distribution:
         """The leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        return Stacked([outputs_of(decoder(z)) for decoder in self.decoders])
+        return Stacked([outputs_of(leaf(z)) for leaf in self.leaves])
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
         """E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
-        return torch.stack([decoder.expected_log_probs(x, q) for decoder in self.decoders], -1)
+        return torch.stack([leaf.expected_log_probs(x, q) for leaf in self.leaves], -1)
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Starts the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
-        for k, decoder in enumerate(self.decoders):
-            decoder.start_outputs(means[:, k], variances[:, k], weights[:, k])
+        for k, leaf in enumerate(self.leaves):
+            _startable(leaf).start_outputs(means[:, k], variances[:, k], weights[:, k])
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        found = {decoder.exactness(q) for decoder in self.decoders}
+        found = {leaf.exactness(q) for leaf in self.leaves}
         for worst in (Exactness.APPROXIMATION, Exactness.LOWER_BOUND):
             if worst in found:
                 return worst
         return Exactness.EXACT
+
+
+def _startable(leaf: Leaf) -> Startable:
+    if not isinstance(leaf, Startable):
+        raise IntractableError(f"{type(leaf).__name__} has no start_outputs, so it cannot start from data")
+    return leaf
 
 
 def outputs_of(distribution: td.Distribution) -> td.Distribution:
@@ -132,7 +143,7 @@ class Stacked(td.Distribution):
         super().__init__(torch.Size((*shape, len(self.members))), validate_args=False)
 
     @property
-    def support(self) -> constraints.Constraint:
+    def support(self) -> constraints.Constraint | None:
         return self.members[0].support
 
     @property

@@ -17,6 +17,19 @@ from silentgrad.widening import NARROW, widened, widened_latent
 ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
 
 
+def require_number(result: Tensor, inputs: dict[str, Tensor]) -> None:
+    """Refuses a result that is not finite, and names the inputs that are not."""
+    # Looking at one number per example, not at every input, keeps the check off the hot path.
+    if torch.compiler.is_compiling() or underlying(result).isfinite().all():
+        return
+    guilty = [name for name, value in inputs.items() if not underlying(value).isfinite().all()]
+    if guilty:
+        raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
+    raise DomainError(
+        f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
+    )
+
+
 def flattened_latent(z: Tensor, latent_dim: int, examples: torch.Size | None = None) -> Tensor:
     """Latents as `(*batch, latent_dim)`; see `LinearDecoder.flatten_latent`."""
     if examples is not None:
@@ -66,19 +79,22 @@ class LinearDecoder(nn.Module):
         return self.evaluate(self.closed_form, x, q)
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`."""
-        return self.evaluate(self.output_form, x, q)
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`.
+
+        That the results are numbers is for the caller to check, who may have fewer of them to look at.
+        """
+        return self.evaluate(self.output_form, x, q, checked=False)
 
     def exactness(self, q: td.Distribution) -> Exactness:
         """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
         raise NotImplementedError
 
-    def evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
-        """A closed form's result, its inputs brought to their precision and shape, and checked."""
+    def evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution, checked: bool = True) -> Tensor:
+        """A closed form's result, its inputs brought to their precision and shape, and checked, also for a number."""
         with torch.autocast(x.device.type, enabled=False):
-            return self._evaluate(closed_form, widened(x), widened_latent(q))
+            return self._evaluate(closed_form, widened(x), widened_latent(q), checked)
 
-    def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
+    def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution, checked: bool) -> Tensor:
         if self.mean.weight.dtype in NARROW:
             raise DomainError(
                 f"the decoder is {self.mean.weight.dtype}, too narrow for its closed form: call decoder.float(); "
@@ -88,7 +104,9 @@ class LinearDecoder(nn.Module):
         mean = self.flatten_latent(moments.mean, self.examples_of(x))
         flat = self._flatten_event(x, mean)
         result = closed_form(flat, mean, moments, q)
-        self._require_number(result, x, mean)
+        if checked:
+            inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
+            require_number(result, inputs)
         return result
 
     def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
@@ -191,16 +209,4 @@ class LinearDecoder(nn.Module):
         raise DomainError(
             f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
             f"decoder to its by decoder.to({value.dtype})"
-        )
-
-    def _require_number(self, result: Tensor, x: Tensor, mean: Tensor) -> None:
-        # Looking at one number per example, not at every input, keeps the check off the hot path.
-        if torch.compiler.is_compiling() or underlying(result).isfinite().all():
-            return
-        inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
-        guilty = [name for name, value in inputs.items() if not underlying(value).isfinite().all()]
-        if guilty:
-            raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
-        raise DomainError(
-            f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
         )

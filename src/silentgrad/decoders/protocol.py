@@ -41,6 +41,14 @@ class Leaf(Tractable, Protocol):
         """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, without drawing anything."""
 
 
+@runtime_checkable
+class Startable(Protocol):
+    """A leaf that can start from data."""
+
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor, /) -> None:
+        """Starts every output at a mean and variance, and at weights of z; see `LinearDecoder.start_outputs`."""
+
+
 def is_tractable(decoder: object) -> TypeGuard[Tractable]:
     """Whether a decoder is tractable. Of its class: Python remembers that answer, and training asks at every step."""
     return issubclass(type(decoder), Tractable)

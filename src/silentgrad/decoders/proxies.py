@@ -29,22 +29,23 @@ def has_proxy(q: td.Distribution) -> bool:
     return isinstance(base_of(q), td.Bernoulli | td.OneHotCategorical)
 
 
-def proxy_log_mass(q: td.Distribution, weights: Tensor) -> Tensor:
-    """The bound of log E[e^{t z}] for every row t of the weights.
+def proxy(q: td.Distribution, weights: Tensor) -> Tensor:
+    """The bound's excess over t . E z, half the sum of the variances times squares, for every row t of the weights.
 
     Args:
         q: Bernoulli or one-hot latents, `latents` numbers for each example.
         weights: `(outputs, latents)`.
 
     Returns:
-        `(batch, outputs)`.
+        `(outputs, batch)`.
 
     Example:
         >>> q = td.Bernoulli(torch.tensor([[0.5]]))
-        >>> proxy_log_mass(q, torch.tensor([[2.0]]))
-        tensor([[1.5000]])
+        >>> proxy(q, torch.tensor([[2.0]]))
+        tensor([[0.5000]])
     """
     q = base_of(q)
+    assert isinstance(q, td.Bernoulli | td.OneHotCategorical)
     latents = weights.shape[1]
     spread = weights
     if isinstance(q, td.OneHotCategorical):
@@ -52,17 +53,15 @@ def proxy_log_mass(q: td.Distribution, weights: Tensor) -> Tensor:
         spread = (groups - groups.amin(-1, keepdim=True)).flatten(1)
     shape = (*q.batch_shape, *q.event_shape)
     batch = torch.Size(shape).numel() // latents
-    mean = q.mean.reshape(batch, latents)
     variance = kearns_saul(_logits(q)).reshape(batch, latents)
-    return mean @ weights.T + variance @ spread.square().T / 2
+    return spread.square() @ variance.T / 2
 
 
-def _logits(q: td.Distribution) -> Tensor:
+def _logits(q: td.Bernoulli | td.OneHotCategorical) -> Tensor:
     """Of each number's being one. Where a probability is too near to 0 or 1 they are cut: the proxy then is larger."""
     if isinstance(q, td.Bernoulli):
         return q.logits
-    probs: Tensor = q.probs
-    return probs.logit(torch.finfo(probs.dtype).eps)
+    return q.probs.logit(torch.finfo(q.probs.dtype).eps)
 
 
 def kearns_saul(logits: Tensor) -> Tensor:

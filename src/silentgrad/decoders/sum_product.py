@@ -37,10 +37,15 @@ class SumProduct(nn.Module):
             if level is levels[-1]:
                 nodes = 1
             layers.append(SumLayer(level, nodes, components))
-        self.layers = nn.ModuleList(layers)
+        self.levels = nn.ModuleList(layers)
         self.held = [len(level.outputs) for level in levels]
         self.register_buffer("order", torch.tensor(outputs, dtype=torch.long), persistent=False)
         self.register_buffer("inverse", self.order.argsort(), persistent=False)
+
+    @property
+    def layers(self) -> list[SumLayer]:
+        """One for each level of the structure, the deepest first."""
+        return [layer for layer in self.levels if isinstance(layer, SumLayer)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,7 +60,7 @@ class SumProduct(nn.Module):
         """
         ordered = self._ordered(leaves)
         below: Tensor | None = None
-        for layer, own, gate in self._upwards(ordered, gates):
+        for layer, own, gate in zip(self.layers, ordered.split(self.held), gates, strict=True):
             below = layer(layer.products(own, below), gate)
         assert below is not None
         return below.sum((0, 1))
@@ -97,18 +102,8 @@ class SumProduct(nn.Module):
             nodes = self._handed_down(layer, components)
         return self._unordered(parts)
 
-    def _upwards(
-        self, leaves: Tensor, gates: Sequence[Gate | None]
-    ) -> Iterator[tuple[SumLayer, Tensor, Gate | None]]:
-        own = leaves.split(self.held)
-        for layer, held, gate in zip(self.layers, own, gates, strict=True):
-            assert isinstance(layer, SumLayer)
-            yield layer, held, gate
-
     def _downwards(self, gates: Sequence[Gate | None]) -> Iterator[tuple[SumLayer, Gate | None]]:
-        for layer, gate in zip(reversed(self.layers), reversed(gates), strict=True):
-            assert isinstance(layer, SumLayer)
-            yield layer, gate
+        yield from zip(reversed(self.layers), reversed(gates), strict=True)
 
     def _handed_down(self, layer: SumLayer, components: Tensor) -> Tensor:
         """A product's component is the node of each of its parts."""

@@ -26,7 +26,10 @@ SPREAD = 1.0  # of the logits at the start: equal nodes would stay equal
 
 
 class Gate(NamedTuple):
-    """Logits that depend on z: E l and a bound of log E[e^l], both l itself at one z; `(regions, components, batch)`."""
+    """Logits that depend on z: E l and a bound of log E[e^l], at one z both l itself.
+
+    Each is `(regions, components, batch)`.
+    """
 
     expected: Tensor
     log_mass: Tensor
