@@ -84,6 +84,7 @@ class Circuit(nn.Module):
         if structure is None:
             structure = default_structure(self.event_shape)
         structure.require(self.event_shape.numel())
+        self.structure = structure
         self.leaves = leaves_of(leaves, latent_dim, self.event_shape, components)
         self.network = SumProduct(structure, components)
         self.gates = nn.ModuleDict()

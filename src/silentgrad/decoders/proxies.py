@@ -9,7 +9,7 @@ A one-hot z has :math:`t \cdot z = \min t + (t - \min t) \cdot z`, and for :math
 .. math:: E[e^{t \cdot z}] = 1 + \sum_c p_c (e^{t_c} - 1) \le \prod_c \left( 1 + p_c (e^{t_c} - 1) \right),
 
 because no term of the product is negative: each category may be taken as a Bernoulli variable by itself, once its
-weights start at zero. The bound is tight where one category is certain.
+weights start at zero. The more certain one category is, the tighter the bound.
 
 References:
     Kearns and Saul (1998), Large deviation methods for approximate probabilistic inference, UAI.
