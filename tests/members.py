@@ -161,7 +161,7 @@ class Decoder:
         for module in decoder.modules():
             # Small weights: v stays so far from zero that quadrature resolves log v^2, and every tilt is in its domain.
             if isinstance(module, sg.LinearPrecisionGaussian):
-                torch.nn.init.uniform_(module.precision.weight, -0.06, 0.06)
+                torch.nn.init.uniform_(module.precision_affine.weight, -0.06, 0.06)
             if isinstance(module, LinearGate):
                 torch.nn.init.uniform_(module.logits.weight, -0.06, 0.06)
         return decoder

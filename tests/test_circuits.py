@@ -171,7 +171,9 @@ def test_kearns_saul_is_never_below_the_generating_function() -> None:
     near = torch.logspace(-12, -1, 45, dtype=torch.float64)
     p = torch.cat([near, torch.linspace(0.1, 0.9, 81, dtype=torch.float64), 0.5 + near / 5, 0.5 - near / 5, 1 - near])
     t = torch.cat([-torch.logspace(-3, 2, 60), torch.logspace(-3, 2, 60)]).double().unsqueeze(1)
-    excess = p * t + kearns_saul(p.log() - (-p).log1p()) * t.square() / 2 - sg.cumulants(td.Bernoulli(p))(t).value
+    excess = (
+        p * t + kearns_saul(p.log() - (-p).log1p()) * t.square() / 2 - sg.generating_function(td.Bernoulli(p))(t).value
+    )
     assert (excess >= -1e-14 * (1 + t.square())).all()
     assert excess[:, p == 0.5].max() > 0
     assert kearns_saul(torch.zeros(1, dtype=torch.float64)) == 0.25
@@ -369,7 +371,7 @@ def test_extremes_are_finite(size: float, far: float, components: int) -> None:
     with torch.no_grad():
         for layer in circuit.network.layers:
             layer.logits.mul_(size)
-        circuit.leaves.decoder.precision.bias.fill_(math.log(12 * 256**2))
+        circuit.leaves.decoder.precision_affine.bias.fill_(math.log(12 * 256**2))
     x = far * torch.rand(4, 3, 3)
     loc, scale = torch.randn(4, 3, requires_grad=True), torch.full((4, 3), 1e-3, requires_grad=True)
     value = circuit.expected_log_prob(x, td.Normal(loc, scale))
@@ -383,13 +385,13 @@ def test_weights_of_no_account_keep_their_gradient() -> None:
     """The only component that explains x has a logit of -50: the gradient raises it."""
     circuit = sg.Mixture(1, 1, components=2, gates=False)
     with torch.no_grad():
-        circuit.leaves.decoder.mean.bias.copy_(torch.tensor([0.0, 1000.0]))
-        circuit.leaves.decoder.mean.weight.zero_()
+        circuit.leaves.decoder.affine.bias.copy_(torch.tensor([0.0, 1000.0]))
+        circuit.leaves.decoder.affine.weight.zero_()
         circuit.network.layers[0].logits.copy_(torch.tensor([[[50.0, -50.0]]]))
     value = circuit.expected_log_prob(torch.full((1, 1), 1000.0), td.Normal(torch.zeros(1, 1), torch.ones(1, 1)))
     assert -40 < value.item() < -20
     value.sum().backward()
-    assert circuit.leaves.decoder.precision.bias.grad[1] == pytest.approx(0.5, rel=1e-3)
+    assert circuit.leaves.decoder.precision_affine.bias.grad[1] == pytest.approx(0.5, rel=1e-3)
 
 
 # --- latents that are not Gaussian, noise, half precision

@@ -36,8 +36,8 @@ from silentgrad.exactness import Exactness
 from silentgrad.guide import Guide, SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents import families
-from silentgrad.latents.cumulants import CumulantFunction, Cumulants, cumulants
 from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.generating import Cumulants, GeneratingFunction, generating_function
 from silentgrad.latents.moments import JointMoments, Moments, central_moments
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior, StandardPrior
 from silentgrad.likelihoods import expected_log_prob
@@ -49,7 +49,6 @@ __all__ = [
     "Circuit",
     "CircuitDistribution",
     "ConstantCategorical",
-    "CumulantFunction",
     "Cumulants",
     "DisArm",
     "DomainError",
@@ -58,6 +57,7 @@ __all__ = [
     "Exact",
     "Exactness",
     "Family",
+    "GeneratingFunction",
     "Guide",
     "GuidedVAE",
     "GumbelSoftmax",
@@ -88,7 +88,6 @@ __all__ = [
     "binary_tree",
     "central_moments",
     "chow_liu",
-    "cumulants",
     "dawson",
     "dawson_integral",
     "expected_log_prob",
@@ -96,6 +95,7 @@ __all__ = [
     "families",
     "family_of",
     "freeze",
+    "generating_function",
     "gradient_bias",
     "gradient_variance",
     "integrand_of",

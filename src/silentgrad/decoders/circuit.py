@@ -34,7 +34,7 @@ from silentgrad.decoders.sum_product import SumProduct
 from silentgrad.decoders.sums import Gate
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.exactness import Exactness
-from silentgrad.latents.cumulants import moments_of
+from silentgrad.latents.generating import moments_of
 from silentgrad.widening import widened, widened_latent
 
 Gates = Literal["leaves", "all", "none"]

@@ -79,7 +79,7 @@ class Numbers(td.Categorical):
 
     @property
     def variance(self) -> Tensor:
-        return (self.probs * (self._values() - self.mean.unsqueeze(-1)).square()).sum(-1)
+        return (self.probs * (self._values() - self.affine.unsqueeze(-1)).square()).sum(-1)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return super().sample(torch.Size(sample_shape)).to(self.logits)

@@ -52,7 +52,7 @@ class LinearLikelihood(LinearDecoder):
         self.nodes = nodes
 
     def forward(self, z: Tensor) -> td.Independent:
-        u = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
+        u = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         return td.Independent(self.likelihood(u), len(self.event_shape))
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
@@ -60,10 +60,10 @@ class LinearLikelihood(LinearDecoder):
         link = self._link()
         super().init_from_data(data, method, prior)
         with torch.no_grad():
-            u, slope = link(self.mean.bias + self.shift(prior))
+            u, slope = u_at_mean(self.affine.bias + self.shift(prior))
             if method == "ppca":
-                self.mean.weight.mul_(slope.unsqueeze(-1))
-            self.mean.bias.copy_(u - self.shift(prior))
+                self.affine.weight.mul_(slope.unsqueeze(-1))
+            self.affine.bias.copy_(u - self.shift(prior))
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         u, slope = self._link()(means)
@@ -79,20 +79,20 @@ class LinearLikelihood(LinearDecoder):
     def _link(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """From the mean of x to u and its derivative."""
         link: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(self.likelihood, "link", None)
-        if link is None:
+        if u_at_mean is None:
             raise IntractableError(
-                "a start from data needs the likelihood's `link`, from the mean of x to u and its derivative, as those "
-                "of silentgrad.likelihoods have it; or set decoder.mean yourself"
+                "a start from data needs the likelihood's `u_at_mean`, from the mean of x to u and its derivative, as those "
+                "of silentgrad.likelihoods have it; or set decoder.affine yourself"
             )
         return link
 
     def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
-            tilted = tilt(q, moments, mean, self.mean, self.mean)
+            tilted = tilt(q, moments, mean, self.affine, self.affine)
             known = self._unflattened(x, tilted.exponent, tilted.log_mass)
             outputs = from_generating_function(self.likelihood, *known)
         else:
-            known = self._unflattened(x, self.mean(mean), variance_of(self.mean, moments, mean))
+            known = self._unflattened(x, self.affine(mean), variance_of(self.affine, moments, mean))
             outputs = expected_log_prob(self.likelihood, *known, self.nodes)
         return outputs.flatten(mean.dim() - 1)
 

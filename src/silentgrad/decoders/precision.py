@@ -27,7 +27,7 @@ from silentgrad.decoders.projection import Projection, project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
-from silentgrad.latents.cumulants import moments_of
+from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
@@ -62,13 +62,13 @@ class LinearPrecisionGaussian(LinearDecoder):
                 raise DomainError(f"{name} has to be one of {', '.join(options)}; got {value!r}")
         self.link: Link = link
         self.log_term: LogTerm = log_term
-        self.precision = nn.Linear(latent_dim, self.event_shape.numel())
-        nn.init.zeros_(self.precision.weight)
+        self.precision_affine = nn.Linear(latent_dim, self.event_shape.numel())
+        nn.init.zeros_(self.precision_affine.weight)
         self._start_precision(START_PRECISION)
 
     def forward(self, z: Tensor) -> td.Independent:
         z = self.flatten_latent(z)
-        mean, precision = self.mean(z), self.precision(z)
+        mean, precision = self.affine(z), self.precision_affine(z)
         if self.link == "linear":
             scale = precision.abs().clamp(min=torch.finfo(z.dtype).tiny).reciprocal()
         else:
@@ -132,7 +132,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         """E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
-        p = project(moments, mean, self.mean, self.precision)
+        p = project(moments, mean, self.affine, self.precision_affine)
         d, e = x - p.mean_u, p.mean_v
         # addcmul(z, x, y) = z + x y, in one pass
         squares = torch.addcmul(p.var_u, d, d) * torch.addcmul(p.var_v, e, e)
@@ -147,27 +147,29 @@ class LinearPrecisionGaussian(LinearDecoder):
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
     ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 e^g] and E[g], per output."""
-        tilted = tilt(q, moments, mean, self.mean, self.precision)
+        tilted = tilt(q, moments, mean, self.affine, self.precision_affine)
         residual = x - tilted.mean
         squares = tilted.log_mass.exp() * torch.addcmul(tilted.variance, residual, residual)
         return squares, tilted.exponent
 
     def _start_precision(self, precision: float) -> None:
-        nn.init.constant_(self.precision.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision))
+        nn.init.constant_(
+            self.precision_affine.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision)
+        )
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         super().start_outputs(means, variances, weights)
         with torch.no_grad():
-            self.precision.weight.zero_()
+            self.precision_affine.weight.zero_()
             if self.link == "linear":
-                self.precision.bias.copy_(variances.rsqrt())
+                self.precision_affine.bias.copy_(variances.rsqrt())
             else:
-                self.precision.bias.copy_(-variances.log())
+                self.precision_affine.bias.copy_(-variances.log())
 
     def start_variance(self, components: PrincipalComponents) -> float:
         """What the components left out leave unexplained, on average; it also becomes the constant precision."""
         variance = unexplained_variance(components, self.latent_dim)
-        nn.init.zeros_(self.precision.weight)
+        nn.init.zeros_(self.precision_affine.weight)
         self._start_precision(1 / variance)
         return variance
 

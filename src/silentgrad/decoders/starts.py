@@ -1,6 +1,6 @@
 r"""Where the leaves of a circuit start: a mixture of normal distributions fitted to the values of the outputs.
 
-Expectation maximisation in one dimension, for every output by itself or for all pixels of an image together: a pixel
+Expectation maximization in one dimension, for every output by itself or for all pixels of an image together: a pixel
 that was never bright in the data may be so later, and needs a bright leaf as well. No variance is less than that of one
 of 256 levels of the range, :math:`(r / 256)^2 / 12`: an output that never changes has a finite precision.
 """
@@ -61,7 +61,7 @@ def _some(data: Tensor, shared: bool) -> Tensor:
 
 
 def _improved(found: Clusters, values: Tensor, least: Tensor) -> Clusters:
-    """One step of expectation maximisation; a component with nothing to explain stays where it is."""
+    """One step of expectation maximization; a component with nothing to explain stays where it is."""
     residuals = values.unsqueeze(-1) - found.means
     fit = found.shares.log() - (found.variances.log() + residuals.square() / found.variances) / 2
     responsibilities = fit.softmax(-1)

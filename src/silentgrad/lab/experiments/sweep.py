@@ -90,14 +90,14 @@ def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, lis
     if not over or set(over) - set(known) or len(set(over)) < len(over):
         raise SweepError(f"--over takes some of {', '.join(known)}, separated by commas; got {','.join(over)!r}")
     model, epochs = around.model, around.train.epochs
-    guided = model.linear != "none" and model.nonlinear
+    guided = model.tractable != "none" and model.nonlinear
     if "annealing_rate" in over and not (guided and model.estimator != "none"):
         raise SweepError(
-            "an annealing rate needs a guide that gives way to another estimator: --model.linear other than none, "
+            "an annealing rate needs a guide that gives way to another estimator: --model.tractable other than none, "
             "--model.nonlinear true and --model.estimator other than none"
         )
     if "cutoff" in over and not guided:
-        raise SweepError("a cut-off needs a guided VAE: --model.linear other than none and --model.nonlinear true")
+        raise SweepError("a cut-off needs a guided VAE: --model.tractable other than none and --model.nonlinear true")
     late = [epoch for epoch in grid.cutoff if epoch > epochs] if "cutoff" in over else []
     if late:
         raise SweepError(f"cut-offs {late} come after the last of {epochs} epochs: give others by --grid.cutoff")
