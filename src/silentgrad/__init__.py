@@ -2,7 +2,22 @@
 
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian, Tractable
+from silentgrad.decoders import (
+    Circuit,
+    CircuitDistribution,
+    ConstantCategorical,
+    Leaf,
+    LinearDecoder,
+    LinearGaussian,
+    LinearLikelihood,
+    LinearPrecisionGaussian,
+    Mixture,
+    Structure,
+    Tractable,
+    binary_tree,
+    chow_liu,
+    quad_tree,
+)
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
 from silentgrad.estimators import (
     DisArm,
@@ -31,6 +46,9 @@ from silentgrad.ppca import ppca_bound
 
 __version__ = "0.1.0"
 __all__ = [
+    "Circuit",
+    "CircuitDistribution",
+    "ConstantCategorical",
     "Cumulants",
     "DisArm",
     "DomainError",
@@ -45,11 +63,13 @@ __all__ = [
     "GumbelSoftmax",
     "IntractableError",
     "JointMoments",
+    "Leaf",
     "LearnedPrior",
     "LinearDecoder",
     "LinearGaussian",
     "LinearLikelihood",
     "LinearPrecisionGaussian",
+    "Mixture",
     "MixturePrior",
     "Moments",
     "Prior",
@@ -61,10 +81,13 @@ __all__ = [
     "SilentgradError",
     "StandardPrior",
     "StraightThrough",
+    "Structure",
     "Tractable",
     "TractableIntegrand",
     "UnregisteredLatentError",
+    "binary_tree",
     "central_moments",
+    "chow_liu",
     "dawson",
     "dawson_integral",
     "expected_log_prob",
@@ -78,4 +101,5 @@ __all__ = [
     "integrand_of",
     "likelihoods",
     "ppca_bound",
+    "quad_tree",
 ]

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.decoders.linear import LinearDecoder
+from silentgrad.decoders.projection import variance_of
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
@@ -68,6 +69,11 @@ class LinearGaussian(LinearDecoder):
         squares = self._over_variance(residual.square()) + self._projected_variance(moments, mean)
         log_volume = (2 * math.pi * self.variance).log().mean() * x.shape[-1]
         return -0.5 * (squares + log_volume)
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        squares = (self.affine(mean) - x).square() + variance_of(self.affine, moments, mean)
+        variance = self.variance.expand(self.event_shape).flatten()
+        return -0.5 * (squares / variance + (2 * math.pi * variance).log())
 
     def _over_variance(self, outputs: Tensor) -> Tensor:
         """The sum over outputs, each divided by its variance; one variance for all divides the sum."""

@@ -5,15 +5,14 @@ For Gaussian latents u is Gaussian, with :math:`E u = W m + b` and :math:`\mathr
 distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch import distributions as td
-from torch.nn.functional import linear
 
 from silentgrad.decoders.linear import LinearDecoder
-from silentgrad.decoders.projection import project
+from silentgrad.decoders.projection import variance_of
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import IntractableError
 from silentgrad.exactness import Exactness
@@ -58,12 +57,7 @@ class LinearLikelihood(LinearDecoder):
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts from data like every linear decoder; where u is not the mean of x, to first order in z."""
-        u_at_mean = getattr(self.likelihood, "u_at_mean", None)
-        if u_at_mean is None:
-            raise IntractableError(
-                "a start from data needs the likelihood's `u_at_mean`, from the mean of x to u and its derivative, as "
-                "those of silentgrad.likelihoods have it; or set decoder.affine yourself"
-            )
+        u_at_mean = self._u_at_mean()
         super().init_from_data(data, method, prior)
         with torch.no_grad():
             u, slope = u_at_mean(self.affine.bias + self.shift(prior))
@@ -71,15 +65,36 @@ class LinearLikelihood(LinearDecoder):
                 self.affine.weight.mul_(slope.unsqueeze(-1))
             self.affine.bias.copy_(u - self.shift(prior))
 
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        u, slope = self._u_at_mean()(means)
+        super().start_outputs(u, variances, weights * slope.unsqueeze(-1))
+        if isinstance(self.likelihood, LocationScale):
+            log_scale = self.likelihood.log_scale
+            wanted = (variances / self.likelihood.unit_variance).log() / 2
+            with torch.no_grad():
+                if log_scale.dim() == 0:
+                    wanted = wanted.mean()
+                log_scale.copy_(wanted.reshape(log_scale.shape))
+
+    def _u_at_mean(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """From the mean of x to u and its derivative."""
+        u_at_mean: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(self.likelihood, "u_at_mean", None)
+        if u_at_mean is None:
+            raise IntractableError(
+                "a start from data needs the likelihood's `u_at_mean`, from the mean of x to u and its derivative, as "
+                "those of silentgrad.likelihoods have it; or set decoder.affine yourself"
+            )
+        return u_at_mean
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
             tilted = tilt(q, moments, mean, self.affine, self.affine)
             known = self._unflattened(x, tilted.exponent, tilted.log_mass)
             outputs = from_generating_function(self.likelihood, *known)
         else:
-            known = self._unflattened(x, self.affine(mean), self._variance(moments, mean))
+            known = self._unflattened(x, self.affine(mean), variance_of(self.affine, moments, mean))
             outputs = expected_log_prob(self.likelihood, *known, self.nodes)
-        return outputs.flatten(mean.dim() - 1).sum(-1)
+        return outputs.flatten(mean.dim() - 1)
 
     def _unflattened(self, x: Tensor, of_u: Tensor, more_of_u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All in the shape of an example, that of the parameters a likelihood may have for each output."""
@@ -96,11 +111,6 @@ class LinearLikelihood(LinearDecoder):
         if needs is Needs.GAUSSIAN:
             raise IntractableError(_not_gaussian(q))
         return needs
-
-    def _variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
-        if isinstance(moments, JointMoments):
-            return project(moments, mean, self.affine, self.affine).var_u
-        return linear(moments.s2.reshape(mean.shape), self.affine.weight.square())
 
     def start_variance(self, components: PrincipalComponents) -> float:
         variance = unexplained_variance(components, self.latent_dim)

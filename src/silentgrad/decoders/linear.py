@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import DomainError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
@@ -17,10 +17,38 @@ from silentgrad.widening import NARROW, widened, widened_latent
 ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
 
 
+def require_number(result: Tensor, inputs: dict[str, Tensor]) -> None:
+    """Refuses a result that is not finite, and names the inputs that are not."""
+    # Looking at one number per example, not at every input, keeps the check off the hot path.
+    if torch.compiler.is_compiling() or underlying(result).isfinite().all():
+        return
+    guilty = [name for name, value in inputs.items() if not underlying(value).isfinite().all()]
+    if guilty:
+        raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
+    raise DomainError(
+        f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
+    )
+
+
+def flattened_latent(z: Tensor, latent_dim: int, examples: torch.Size | None = None) -> Tensor:
+    """Latents as `(*batch, latent_dim)`; see `LinearDecoder.flatten_latent`."""
+    if examples is not None:
+        latents = z.shape[len(examples) :].numel()
+        if z.shape[: len(examples)] == examples and latents == latent_dim:
+            return z.reshape(*examples, latent_dim)
+    held = 1
+    for position in range(z.dim() - 1, -1, -1):
+        held *= z.shape[position]
+        if held == latent_dim:
+            return z.flatten(position)
+    raise ShapeError(f"the decoder takes {latent_dim} latents, got a latent of shape {tuple(z.shape)}")
+
+
 class LinearDecoder(nn.Module):
     """p(x|z) whose mean is u = W z + b, one per output. `decoder(z)` is the distribution of x.
 
-    A decoder of your own adds `forward`, `closed_form`, `exactness` and, to start from pPCA, `start_variance`.
+    A decoder of your own adds `forward`, `exactness`, one of `output_form` and `closed_form` and, to start from pPCA,
+    `start_variance`.
     """
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
@@ -50,16 +78,23 @@ class LinearDecoder(nn.Module):
         """
         return self.evaluate(self.closed_form, x, q)
 
+    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`.
+
+        That the results are numbers is for the caller to check, who may have fewer of them to look at.
+        """
+        return self.evaluate(self.output_form, x, q, checked=False)
+
     def exactness(self, q: td.Distribution) -> Exactness:
         """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
         raise NotImplementedError
 
-    def evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
-        """A closed form's result, its inputs brought to their precision and shape, and checked."""
+    def evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution, checked: bool = True) -> Tensor:
+        """A closed form's result, its inputs brought to their precision and shape, and checked, also for a number."""
         with torch.autocast(x.device.type, enabled=False):
-            return self._evaluate(closed_form, widened(x), widened_latent(q))
+            return self._evaluate(closed_form, widened(x), widened_latent(q), checked)
 
-    def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
+    def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution, checked: bool) -> Tensor:
         if self.affine.weight.dtype in NARROW:
             raise DomainError(
                 f"the decoder is {self.affine.weight.dtype}, too narrow for its closed form: call decoder.float(); "
@@ -69,7 +104,9 @@ class LinearDecoder(nn.Module):
         mean = self.flatten_latent(moments.mean, self.examples_of(x))
         flat = self._flatten_event(x, mean)
         result = closed_form(flat, mean, moments, q)
-        self._require_number(result, x, mean)
+        if checked:
+            inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
+            require_number(result, inputs)
         return result
 
     def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
@@ -101,6 +138,18 @@ class LinearDecoder(nn.Module):
                 self.affine.weight.copy_(weights / scale)
             self.affine.bias.copy_(components.mean - self.shift(prior))
 
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        """Starts every output by itself, as a leaf of a circuit does.
+
+        Args:
+            means: The mean of each output at z = 0, `(outputs,)`.
+            variances: Of each output around it.
+            weights: The mean's derivative in z, `(outputs, latent_dim)`.
+        """
+        with torch.no_grad():
+            self.affine.bias.copy_(means)
+            self.affine.weight.copy_(weights)
+
     def shift(self, prior: td.Distribution | None) -> Tensor:
         """The mean of W z under a prior; zero under N(0, 1), which None stands for."""
         if prior is None:
@@ -117,7 +166,11 @@ class LinearDecoder(nn.Module):
             moments: Of the latents, in q's own shape.
             q: The latents, for forms that need more than moments.
         """
-        raise NotImplementedError
+        return self.output_form(x, mean, moments, q).sum(-1)
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, from the same as `closed_form`."""
+        raise IntractableError(f"{type(self).__name__} knows no expectation of a single output's log-probability")
 
     def start_variance(self, components: PrincipalComponents) -> float:
         """The variance with which `init_from_data` computes pPCA's weights; sets the decoder's own to it."""
@@ -130,16 +183,7 @@ class LinearDecoder(nn.Module):
         as hold `latent_dim` numbers.
         """
         self.require_dtype("the latent", z)
-        if examples is not None:
-            latents = z.shape[len(examples) :].numel()
-            if z.shape[: len(examples)] == examples and latents == self.latent_dim:
-                return z.reshape(*examples, self.latent_dim)
-        held = 1
-        for position in range(z.dim() - 1, -1, -1):
-            held *= z.shape[position]
-            if held == self.latent_dim:
-                return z.flatten(position)
-        raise ShapeError(f"the decoder takes {self.latent_dim} latents, got a latent of shape {tuple(z.shape)}")
+        return flattened_latent(z, self.latent_dim, examples)
 
     def examples_of(self, x: Tensor) -> torch.Size:
         """The shape of the examples in x, `(*batch,)`."""
@@ -165,16 +209,4 @@ class LinearDecoder(nn.Module):
         raise DomainError(
             f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
             f"decoder to its by decoder.to({value.dtype})"
-        )
-
-    def _require_number(self, result: Tensor, x: Tensor, mean: Tensor) -> None:
-        # Looking at one number per example, not at every input, keeps the check off the hot path.
-        if torch.compiler.is_compiling() or underlying(result).isfinite().all():
-            return
-        inputs = {"x": x, "the latent": mean, **dict(self.named_parameters(prefix="decoder"))}
-        guilty = [name for name, value in inputs.items() if not underlying(value).isfinite().all()]
-        if guilty:
-            raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
-        raise DomainError(
-            f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
         )

@@ -111,11 +111,20 @@ class LinearPrecisionGaussian(LinearDecoder):
         q: td.Distribution,
         log_term: LogTerm | None = None,
     ) -> Tensor:
-        if self.link == "linear":
-            squares, log_precision = self._linear_link(x, mean, moments, log_term or self.log_term)
-        else:
-            squares, log_precision = self._exp_link(x, mean, moments, q)
+        squares, log_precision = self._terms(x, mean, moments, q, log_term or self.log_term)
         return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        squares, log_precision = self._terms(x, mean, moments, q, self.log_term)
+        return (log_precision - squares).sub_(math.log(2 * math.pi)).mul_(0.5)  # in place: as large as all leaves
+
+    def _terms(
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, log_term: LogTerm
+    ) -> tuple[Tensor, Tensor]:
+        """The expected square of the residual in units of its deviation, and log-precision; per output."""
+        if self.link == "linear":
+            return self._linear_link(x, mean, moments, log_term)
+        return self._exp_link(x, mean, moments, q)
 
     def _linear_link(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm
@@ -139,12 +148,23 @@ class LinearPrecisionGaussian(LinearDecoder):
     ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 e^g] and E[g], per output."""
         tilted = tilt(q, moments, mean, self.affine, self.precision_affine)
-        squares = tilted.log_mass.exp() * ((x - tilted.mean).square() + tilted.variance)
+        residual = x - tilted.mean
+        squares = tilted.log_mass.exp() * torch.addcmul(tilted.variance, residual, residual)
         return squares, tilted.exponent
 
     def _start_precision(self, precision: float) -> None:
-        start = math.sqrt(precision) if self.link == "linear" else math.log(precision)
-        nn.init.constant_(self.precision_affine.bias, start)
+        nn.init.constant_(
+            self.precision_affine.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision)
+        )
+
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        super().start_outputs(means, variances, weights)
+        with torch.no_grad():
+            self.precision_affine.weight.zero_()
+            if self.link == "linear":
+                self.precision_affine.bias.copy_(variances.rsqrt())
+            else:
+                self.precision_affine.bias.copy_(-variances.log())
 
     def start_variance(self, components: PrincipalComponents) -> float:
         """What the components left out leave unexplained, on average; it also becomes the constant precision."""

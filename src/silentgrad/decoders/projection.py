@@ -53,6 +53,13 @@ def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.L
     return replace(even, k_uvv=linear(s3, wa * a), k_uuv=linear(s3, ww * a), k_vvv=linear(s3, aa * a))
 
 
+def variance_of(u: nn.Linear, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
+    """Var u(z), `(*batch, outputs)`, for latents with these moments."""
+    if isinstance(moments, JointMoments):
+        return project(moments, mean, u, u).var_u
+    return linear(moments.s2.reshape(mean.shape), u.weight.square())
+
+
 class _TwoOrders(torch.autograd.Function):
     """E u, E v, Var u, Var v, Cov(u, v) of independent latents, and the squares and product of the weights.
 

@@ -1,7 +1,8 @@
-"""What a tractable decoder is: anything that has these three methods, whatever it inherits from."""
+"""What tractable decoders and leaves are: anything that has these methods, whatever it inherits from."""
 
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import torch
 from torch import Tensor
 from torch import distributions as td
 
@@ -24,6 +25,28 @@ class Tractable(Protocol):
 
     def exactness(self, q: td.Distribution, /) -> Exactness:
         """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
+
+
+@runtime_checkable
+class Leaf(Tractable, Protocol):
+    """A tractable decoder of independent outputs that knows the expectation of each one's log-probability.
+
+    Circuits and mixtures are made of leaves.
+    """
+
+    latent_dim: int
+    event_shape: torch.Size
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution, /) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, without drawing anything."""
+
+
+@runtime_checkable
+class Startable(Protocol):
+    """A leaf that can start from data."""
+
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor, /) -> None:
+        """Starts every output at a mean and variance, and at weights of z; see `LinearDecoder.start_outputs`."""
 
 
 def is_tractable(decoder: object) -> TypeGuard[Tractable]:

@@ -13,6 +13,7 @@ category keeps its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
@@ -36,7 +37,7 @@ def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: n
     """The moments of u(z) under q tilted by e^g(z); `mean` is the latents' mean as `(*batch, latents)`."""
     if moments.gaussian:
         p = project(moments, mean, u, g)
-        return Tilted(p.mean_v, p.mean_v + p.var_v / 2, p.mean_u + p.cov, p.var_u)
+        return Tilted(p.mean_v, torch.add(p.mean_v, p.var_v, alpha=0.5), p.mean_u + p.cov, p.var_u)
     q = base_of(q)
     form = _categories(q) if isinstance(q, td.OneHotCategorical) else _independent(q)
     batch, latents = mean.shape[:-1], moments.mean.shape[mean.dim() - 1 :]

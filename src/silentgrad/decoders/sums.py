@@ -1,0 +1,117 @@
+r"""The sum nodes over one level of regions, and the product nodes below them.
+
+With the logarithms :math:`a_k` of a region's products, node j is
+
+.. math:: \log \sum_k w_{jk} e^{l_k + a_k} - \log \sum_k w_{jk} e^{L_k},
+
+where :math:`l = L` are the logits of a gate at one z, or :math:`E\,l \le L` bounds :math:`\log E[e^l]` under q; without
+a gate both are zero. Both terms are a matrix product of exponentials around their largest exponent, as in einsum
+networks. Weights are mixed with a trace of the uniform ones, so the largest exponent always counts, and neither
+the logarithm nor its derivative leaves the range of numbers.
+
+References:
+    Peharz et al. (2020), Einsum networks: fast and scalable learning of tractable probabilistic circuits.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from silentgrad.decoders.structures import Level
+
+TRACE = 1e-12  # of the uniform weights
+SPREAD = 1.0  # of the logits at the start: equal nodes would stay equal
+
+
+class Gate(NamedTuple):
+    """Logits that depend on z: E l and a bound of log E[e^l], at one z both l itself.
+
+    Each is `(regions, components, batch)`.
+    """
+
+    expected: Tensor
+    log_mass: Tensor
+
+
+def log_mix(weights: Tensor, exponents: Tensor) -> Tensor:
+    """log sum_k w_jk e^{a_k} in every region.
+
+    Args:
+        weights: `(regions, nodes, components)`, none of them zero.
+        exponents: `(regions, components, batch)`.
+    """
+    top = exponents.detach().amax(1, keepdim=True)
+    return (weights @ (exponents - top).exp()).log() + top
+
+
+class SumLayer(nn.Module):
+    """Products over the members of each region of a level, and the sums that mix a region's products.
+
+    Args:
+        level: The regions.
+        nodes: Number of sum nodes of a region.
+        components: Number of product nodes of a region.
+    """
+
+    def __init__(self, level: Level, nodes: int, components: int) -> None:
+        super().__init__()
+        self.regions = level.regions
+        self.logits = nn.Parameter(SPREAD * torch.randn(level.regions, nodes, components))
+        self.over_outputs = Fold(level.output_owners, level.regions)
+        self.over_parts = Fold(level.part_owners, level.regions)
+
+    def weights(self) -> Tensor:
+        """The constant weights `(regions, nodes, components)`, which add to one over the components."""
+        return (1 - TRACE) * self.logits.softmax(-1) + TRACE / self.logits.shape[-1]
+
+    def products(self, leaves: Tensor, below: Tensor | None) -> Tensor:
+        """Logarithms of the product nodes, `(regions, components, batch)`."""
+        if below is None:
+            return self.over_outputs(leaves)
+        if len(leaves) == 0:
+            return self.over_parts(below)
+        return self.over_outputs(leaves) + self.over_parts(below)
+
+    def forward(self, products: Tensor, gate: Gate | None) -> Tensor:
+        """Logarithms of the sum nodes, `(regions, nodes, batch)`."""
+        weights = self.weights()
+        if gate is None:
+            return log_mix(weights, products)
+        return log_mix(weights, products + gate.expected) - log_mix(weights, gate.log_mass)
+
+    def chances(self, gate: Gate | None) -> Tensor:
+        """The probability of each component in each node, `(regions, nodes, components, batch or 1)`."""
+        log_weights = self.weights().log().unsqueeze(-1)
+        if gate is None:
+            return log_weights.exp()
+        return (log_weights + gate.expected.unsqueeze(1)).softmax(2)
+
+
+class Fold(nn.Module):
+    """Sums over the rows that belong to one owner.
+
+    Args:
+        owners: The owner of each row, ascending.
+        count: Number of owners.
+    """
+
+    owners: Tensor
+
+    def __init__(self, owners: Sequence[int], count: int) -> None:
+        super().__init__()
+        self.count, self.each = count, len(owners) // count
+        self.even = list(owners) == [row // max(1, self.each) for row in range(count * self.each)]
+        self.register_buffer("owners", torch.tensor(owners, dtype=torch.long), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.even and self.each == 1:
+            return rows
+        if self.even:
+            return rows.unflatten(0, (self.count, self.each)).sum(1)
+        return rows.new_zeros(self.count, *rows.shape[1:]).index_add(0, self.owners, rows)
+
+    def spread(self, owned: Tensor) -> Tensor:
+        """The owner's row for each row."""
+        return owned.index_select(0, self.owners)
