@@ -9,7 +9,7 @@ from torch import distributions as td
 
 from silentgrad.decoders.circuit import Circuit, event_of
 from silentgrad.decoders.protocol import Leaf
-from silentgrad.decoders.structures import pixels, separate
+from silentgrad.decoders.structures import Structure, pixels, separate
 from silentgrad.errors import DomainError
 
 Per = Literal["output", "pixel", "example"]
@@ -69,6 +69,11 @@ class Mixture(Circuit):
         leaves, gates = self.expectations(x, q)
         batch = x.shape[: x.dim() - len(self.event_shape)]
         return self.network.posterior(leaves, gates).reshape(*batch, *self.groups_shape, self.components)
+
+
+def mixtures(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> Structure:
+    """The structure of mixtures per output, per pixel, per example or per group."""
+    return separate(_groups(event_shape, per)[0])
 
 
 def _groups(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> tuple[Sequence[Sequence[int]], torch.Size]:

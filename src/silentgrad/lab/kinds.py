@@ -3,4 +3,4 @@
 from typing import Literal
 
 Kind = Literal["auto", "levels", "binarized", "reals", "counts"]
-LikelihoodName = Literal["gaussian", "bernoulli"]
+LikelihoodName = Literal["gaussian", "bernoulli", "mixture", "circuit"]

@@ -139,7 +139,7 @@ class Levels(Observations):
     levels: int = 256
 
     unit = BITS_PER_DIMENSION
-    likelihoods = ("gaussian",)
+    likelihoods = ("gaussian", "mixture", "circuit")
 
     @property
     def resolution(self) -> int:
@@ -206,7 +206,7 @@ class Reals(Observations):
     deviation: Tensor = field(init=False)
 
     unit = NATS_PER_ENTRY
-    likelihoods = ("gaussian",)
+    likelihoods = ("gaussian", "mixture", "circuit")
 
     def __post_init__(self) -> None:
         super().__post_init__()

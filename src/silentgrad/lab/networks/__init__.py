@@ -1,5 +1,6 @@
 """Encoders and nonlinear decoders."""
 
+from silentgrad.lab.networks.circuits import NonlinearCircuit
 from silentgrad.lab.networks.decoders import (
     NonlinearBernoulli,
     NonlinearGaussian,
@@ -15,6 +16,7 @@ __all__ = [
     "Encoder",
     "Network",
     "NonlinearBernoulli",
+    "NonlinearCircuit",
     "NonlinearGaussian",
     "Sizes",
     "conv_body",

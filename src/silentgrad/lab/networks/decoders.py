@@ -32,7 +32,7 @@ class NonlinearGaussian(nn.Module):
 
     def forward(self, z: Tensor) -> td.Independent:
         numbers = self.network(z.flatten(1))
-        _require_shape(numbers, (2 * self.event_shape[0], *self.event_shape[1:]))
+        require_shape(numbers, (2 * self.event_shape[0], *self.event_shape[1:]))
         mean, g = numbers.chunk(2, dim=1)
         log_precision = self.most - softplus(self.most - START_LOG_PRECISION - g)
         return td.Independent(td.Normal(mean, torch.exp(-log_precision / 2)), len(self.event_shape))
@@ -53,11 +53,12 @@ class NonlinearBernoulli(nn.Module):
 
     def forward(self, z: Tensor) -> td.Independent:
         u = self.network(z.flatten(1))
-        _require_shape(u, self.event_shape)
+        require_shape(u, self.event_shape)
         return td.Independent(td.Bernoulli(logits=u), len(self.event_shape))
 
 
-def _require_shape(numbers: Tensor, expected: tuple[int, ...]) -> None:
+def require_shape(numbers: Tensor, expected: tuple[int, ...]) -> None:
+    """Refuses what a network gives if it is not as many numbers as its likelihood takes."""
     if numbers.shape[-len(expected) :] != expected:
         raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")
 

@@ -1,22 +1,36 @@
 """From a configuration to the model it describes."""
 
-import torch
+from typing import Literal
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
+import torch
+from torch import nn
+
+from silentgrad.decoders import (
+    Circuit,
+    LinearDecoder,
+    LinearGaussian,
+    LinearLikelihood,
+    LinearPrecisionGaussian,
+    Mixture,
+)
+from silentgrad.decoders.circuit import default_structure
+from silentgrad.decoders.mixture import mixtures
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
 from silentgrad.lab.kinds import LikelihoodName
-from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearBernoulli, NonlinearGaussian, Sizes
+from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearBernoulli, NonlinearCircuit, NonlinearGaussian, Sizes
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.ranges import ConfigError
-from silentgrad.lab.training.suitable import ESTIMATORS, family_named
+from silentgrad.lab.training.suitable import ESTIMATORS, family_named, gaussian_leaves
 from silentgrad.latents.families import Family
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
 from silentgrad.likelihoods import Bernoulli
 from silentgrad.schedules import Schedule, constant, geometric, linear_decay
 
-COMPONENTS = 10  # of a mixture prior, unless told otherwise
+PRIOR_COMPONENTS = 10
+COMPONENTS = {"mixture": 3, "circuit": 8}
+NUMBERS = {"bernoulli": 1, "gaussian": 2, "mixture": 3, "circuit": 3}  # of the network, per output and component
 
 
 def model_for(config: ModelConfig, observations: Observations) -> GuidedVAE:
@@ -61,6 +75,8 @@ def build_model(
 
 def _require_bernoulli(config: ModelConfig) -> None:
     """Refuses what a Bernoulli likelihood does not have."""
+    if config.leaves != "exp":
+        raise ConfigError(f"--model.leaves {config.leaves} is a Gaussian leaf's precision, and bits have none")
     if config.tractable in ("fixed", "exp"):
         raise ConfigError(
             f"--model.tractable {config.tractable} is a Gaussian decoder's variance, and bits have none: "
@@ -76,12 +92,12 @@ def _require_bernoulli(config: ModelConfig) -> None:
 def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName) -> GuidedVAE:
     family = build_family(config)
     nonlinear = _nonlinear(config, family, event_shape, levels, likelihood) if config.nonlinear else None
-    linear = _linear(config, family, event_shape, likelihood)
+    tractable = _tractable(config, family, event_shape, likelihood)
     alone = config.estimator == "none"
     estimator = _sampler(family) if alone else build_estimator(config)
     return GuidedVAE(
         encoder=_encoder(config, family, event_shape),
-        tractable=linear,
+        tractable=tractable,
         nonlinear=nonlinear,
         tractable_estimator=estimator if nonlinear is None else closed_form(),
         estimator=None if nonlinear is None else estimator,
@@ -119,7 +135,7 @@ def _prior(config: ModelConfig, family: Family) -> Prior:
     if config.prior == "learned":
         return LearnedPrior(family)
     if config.prior == "mixture":
-        return MixturePrior(family, config.prior_components or COMPONENTS)
+        return MixturePrior(family, config.prior_components or PRIOR_COMPONENTS)
     return family.prior()
 
 
@@ -132,12 +148,14 @@ def _sizes(config: ModelConfig) -> Sizes:
     return Sizes(config.hidden, config.channels)
 
 
-def _linear(
+def _tractable(
     config: ModelConfig, family: Family, event_shape: torch.Size, likelihood: LikelihoodName
-) -> LinearDecoder | None:
+) -> LinearDecoder | Circuit | None:
     latents = family.shape.numel()
     if config.tractable == "none":
         return None
+    if config.tractable == "mixture" or config.tractable == "circuit":
+        return _circuit(config, latents, event_shape, likelihood)
     if likelihood == "bernoulli":
         return LinearLikelihood(latents, event_shape, Bernoulli())
     if config.tractable == "fixed":
@@ -145,15 +163,42 @@ def _linear(
     return LinearPrecisionGaussian(latents, event_shape, link=config.tractable, log_term=config.log_term)
 
 
+def _circuit(config: ModelConfig, latents: int, event_shape: torch.Size, likelihood: LikelihoodName) -> Circuit:
+    components = _components(config, config.tractable)
+    leaves = gaussian_leaves(latents, event_shape, components, config.leaves)
+    if likelihood == "bernoulli":
+        leaves = LinearLikelihood(latents, (*event_shape, components), Bernoulli())
+    if config.tractable == "mixture":
+        return Mixture(latents, event_shape, components, _mixed_per(event_shape), leaves=leaves)
+    return Circuit(latents, event_shape, components, gates=config.gates, leaves=leaves)
+
+
+def _components(config: ModelConfig, kind: str) -> int:
+    return config.components or COMPONENTS[kind]
+
+
+def _mixed_per(event_shape: torch.Size) -> Literal["pixel", "output"]:
+    """The colours of a pixel are mixed together."""
+    return "pixel" if len(event_shape) == 3 else "output"
+
+
 def _nonlinear(
     config: ModelConfig, family: Family, event_shape: torch.Size, levels: int, likelihood: LikelihoodName
-) -> NonlinearGaussian | NonlinearBernoulli:
+) -> nn.Module:
+    components = 1
+    if likelihood == "mixture" or likelihood == "circuit":
+        components = _components(config, likelihood)
+    numbers = NUMBERS[likelihood] * components
     latents = family.shape.numel()
-    numbers = 1 if likelihood == "bernoulli" else 2
     network = NETWORKS[config.network].decoder(latents, event_shape, _sizes(config), numbers)
     if likelihood == "bernoulli":
         return NonlinearBernoulli(network, event_shape)
-    return NonlinearGaussian(network, event_shape, levels)
+    if likelihood == "gaussian":
+        return NonlinearGaussian(network, event_shape, levels)
+    structure = default_structure(event_shape)
+    if likelihood == "mixture":
+        structure = mixtures(event_shape, _mixed_per(event_shape))
+    return NonlinearCircuit(network, event_shape, components, structure, levels)
 
 
 def _sampler(family: Family) -> Estimator:

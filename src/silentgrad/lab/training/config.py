@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import yaml  # type: ignore[import-untyped]
 from jsonargparse import ArgumentError, ArgumentParser
 
+from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.lab.kinds import Kind, LikelihoodName
 from silentgrad.lab.runs.documents import read_yaml, write_yaml
@@ -18,6 +19,7 @@ from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
 from silentgrad.lab.training.suitable import (
     EstimatorName,
+    LeafKind,
     TractableKind,
     family_named,
     require_closed_form,
@@ -29,6 +31,7 @@ from silentgrad.objective import Weighting
 
 PriorKind = Literal["standard", "learned", "mixture"]
 Start = Literal["random", "mean", "ppca"]
+Decay = Literal["none", "cosine"]
 
 
 @dataclass
@@ -69,8 +72,11 @@ class ModelConfig:
         network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
         hidden: Widths of the mlp's hidden layers.
         channels: Of the convolutions, the first one's for strided. The paper does not give it.
-        tractable: Tractable decoder: none, or a linear one with fixed variance or with learned precision, of linear or
-            exponential link.
+        tractable: Tractable decoder: none; a linear one with fixed variance, or with learned precision of linear or
+            exponential link; a mixture of such, or a circuit of them over a tree of the outputs.
+        components: Components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
+        leaves: Their leaves' log-precision: linear in z (exp), or constant, which suits Bernoulli latents.
+        gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
         log_term: How the linear link evaluates E[log v^2].
         nonlinear: Whether there is a nonlinear decoder beside the linear one.
         estimator: Of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is alone.
@@ -86,8 +92,10 @@ class ModelConfig:
         weighting: What the decoders' weights scale: their losses (Algorithm 1) or the encoder's gradient (the text).
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence.
-        start: The linear decoder's mean: random, the mean image, or probabilistic PCA.
-        likelihood: Of x given z: gaussian for levels and reals, bernoulli for binarized images; that if absent.
+        start: Start of the tractable decoder: random, from the mean image, or from probabilistic PCA. If absent, ppca for
+            mixtures and circuits, whose leaves also start from the values of the data, and random for linear decoders.
+        likelihood: Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of Gaussians, for levels and
+            reals; bernoulli for binarized images. If absent, gaussian or bernoulli.
     """
 
     latent: str = "gaussian"
@@ -99,6 +107,9 @@ class ModelConfig:
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
     tractable: TractableKind = "exp"
+    components: int | None = None
+    leaves: LeafKind = "exp"
+    gates: Gates = "leaves"
     log_term: LogTerm = "auto"
     nonlinear: bool = True
     estimator: EstimatorName = "reparameterized"
@@ -113,7 +124,7 @@ class ModelConfig:
     weighting: Weighting = "loss"
     cutoff: int | None = None
     kl_weight: float = 1.0
-    start: Start = "random"
+    start: Start | None = None
     likelihood: LikelihoodName | None = None
 
     def validate(self) -> None:
@@ -127,9 +138,31 @@ class ModelConfig:
         if self.prior_components is not None and self.prior != "mixture":
             raise ConfigError("--model.prior_components is for --model.prior mixture")
         self._require_estimator()
-        require_closed_form(family, self.tractable, self.log_term)
+        require_closed_form(family, self.tractable, self.log_term, self.leaves)
+        self._require_components()
         _require_shrinking("temperature", self.temperature_start, self.temperature)
         _require_shrinking("variance", self.variance_start, self.variance)
+
+    @property
+    def starts_from(self) -> Start:
+        """How the tractable decoder starts."""
+        if self.start is not None:
+            return self.start
+        return "ppca" if self.tractable in ("mixture", "circuit") else "random"
+
+    def _require_components(self) -> None:
+        """Refuses options of mixtures and circuits where there is none."""
+        kinds = {self.tractable, self.likelihood}
+        if self.components is not None and not kinds & {"mixture", "circuit"}:
+            raise ConfigError(
+                "--model.components is for a mixture or circuit, as --model.tractable or --model.likelihood"
+            )
+        if self.leaves != "exp" and self.tractable not in ("mixture", "circuit"):
+            raise ConfigError(f"--model.leaves {self.leaves} is for --model.tractable mixture or circuit")
+        if self.gates != "leaves" and self.tractable != "circuit":
+            raise ConfigError(f"--model.gates {self.gates} is for --model.tractable circuit")
+        if self.tractable in ("mixture", "circuit") and self.start == "mean":
+            raise ConfigError("--model.start mean is for linear decoders: choose ppca or random")
 
     def _require_estimator(self) -> None:
         suitable = suitable_estimators(family_named(self.latent))
@@ -159,6 +192,8 @@ class TrainConfig:
         lr: Learning rate of AdamW, betas (0.9, 0.95).
         lr_mean: The linear decoder's own rate for its mean; lr if absent.
         lr_precision: And for its precision.
+        decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
+        warmup: Steps in which the learning rates rise to their values.
         clip: Largest norm of the gradient; 0 leaves it alone.
         seed: Of everything random.
         accelerator: As Lightning names them: auto, cpu, gpu, mps.
@@ -174,6 +209,8 @@ class TrainConfig:
     lr: float = 5e-4
     lr_mean: float | None = None
     lr_precision: float | None = None
+    decay: Decay = "none"
+    warmup: int = 0
     clip: float = 0.0
     seed: int = 0
     accelerator: str = "auto"

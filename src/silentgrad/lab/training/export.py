@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.decoders import CircuitDistribution
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
@@ -46,7 +47,12 @@ class Parameters(nn.Module):
 
 
 def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
-    """The parameters of a distribution by name, as its family gives them; an image is told like a latent."""
+    """The parameters of a distribution by name, as its family gives them; an image is told like a latent.
+
+    A circuit has too many to tell: its mean and standard deviation stand for them.
+    """
+    if isinstance(distribution, CircuitDistribution):
+        return {"mean": distribution.mean, "std": distribution.stddev}
     return family_of(distribution).outputs(distribution)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from silentgrad.decoders import LinearLikelihood
+from silentgrad.decoders import CircuitDistribution, LinearLikelihood
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
@@ -92,8 +92,11 @@ def pictures(vae: GuidedVAE, observations: Observations) -> dict[str, Tensor]:
         torch.default_generator.manual_seed(0)
         x = observations.as_seen(rows).to(next(vae.parameters()).dtype)
         q = vae.encoder(x)
-        sample, reconstruction = vae.generate(SAMPLES), vae.decoder(q.sample())
-    found = {"originals": x, "means": reconstruction.mean, "samples": sample.mean}
+        generated, reconstruction = vae.generate(SAMPLES), vae.decoder(q.sample())
+        samples = generated.mean
+        if isinstance(generated, CircuitDistribution):  # whose outputs depend on each other given z: a mean is a blur
+            samples = generated.sample()
+    found = {"originals": x, "means": reconstruction.mean, "samples": samples}
     if not plain(vae):
         found["stds"] = reconstruction.stddev
     return {name: value.float().contiguous() for name, value in found.items()}

@@ -13,15 +13,15 @@ from typing import Any
 
 import lightning
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Part, Rows, SplitName, Together, mixed
 from silentgrad.lab.runs.evaluation import Evaluation, Share, evaluate_model
-from silentgrad.lab.training.config import TrainConfig
+from silentgrad.lab.training.config import Decay, TrainConfig
 from silentgrad.schedules import Schedule
 
 ADVICE = "Try a lower --train.lr or --train.lr_precision, or --train.clip 1.0. The last finished epoch is saved."
@@ -31,6 +31,26 @@ Batch = tuple[int, Rows]
 
 class DivergedError(SilentgradError):
     """Training left the numbers behind."""
+
+
+def rate_of(step: int, steps: int, warmup: int, decay: Decay) -> float:
+    """The share of its full value that a learning rate has at a step, counted from 0.
+
+    Example:
+        >>> [round(rate_of(step, 100, 10, "cosine"), 2) for step in (0, 4, 10, 50, 99)]
+        [0.1, 0.49, 0.98, 0.5, 0.0]
+    """
+    risen = min(1.0, (step + 1) / max(1, warmup))
+    if decay == "none":
+        return risen
+    return risen * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def _linear_decoders(tractable: object) -> list[LinearDecoder]:
+    """The linear decoders in a tractable one: itself, or a circuit's leaves."""
+    if not isinstance(tractable, nn.Module):
+        return []
+    return [module for module in tractable.modules() if isinstance(module, LinearDecoder)]
 
 
 class TrainingPlan(lightning.LightningModule):
@@ -44,6 +64,7 @@ class TrainingPlan(lightning.LightningModule):
     """
 
     evaluation: Evaluation  # the last one, of validation or test
+    steps: int  # in an epoch
 
     def __init__(self, model: GuidedVAE, config: TrainConfig, observations: Observations, variance: Schedule) -> None:
         super().__init__()
@@ -60,20 +81,28 @@ class TrainingPlan(lightning.LightningModule):
         return self.current_epoch + 1
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        linear = self.model.tractable
-        mean = list(linear.affine.parameters()) if isinstance(linear, LinearDecoder) else []
-        precision = list(linear.precision_affine.parameters()) if isinstance(linear, LinearPrecisionGaussian) else []
-        separate = {id(p) for p in (*mean, *precision)}
-        rest = [p for p in self.model.parameters() if id(p) not in separate]
-        rates = (self.config.lr, self.config.lr_mean, self.config.lr_precision)
+        of_means: list[nn.Parameter] = []
+        of_precisions: list[nn.Parameter] = []
+        for decoder in _linear_decoders(self.model.tractable):
+            of_means += decoder.affine.parameters()
+            if isinstance(decoder, LinearPrecisionGaussian):
+                of_precisions += decoder.precision_affine.parameters()
+            if isinstance(decoder, LinearLikelihood) and isinstance(decoder.likelihood, nn.Module):
+                of_precisions += decoder.likelihood.parameters()
+        separate = {id(parameter) for parameter in (*of_means, *of_precisions)}
+        rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
         groups = [
-            {"params": parameters, "lr": self.config.lr if rate is None else rate, "name": name}
-            for name, parameters, rate in zip(
-                ("lr", "lr_mean", "lr_precision"), (rest, mean, precision), rates, strict=True
-            )
-            if parameters
+            self._group("lr", rest, self.config.lr),
+            self._group("lr_mean", of_means, self.config.lr_mean),
+            self._group("lr_precision", of_precisions, self.config.lr_precision),
         ]
-        return torch.optim.AdamW(groups, lr=self.config.lr, betas=(0.9, 0.95), fused=True)
+        learned = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(learned, lr=self.config.lr, betas=(0.9, 0.95), fused=True)
+
+    def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
+        """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
+        full = self.config.lr if rate is None else rate
+        return {"params": parameters, "lr": full, "full": full, "name": name}
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(mixed(self.config.seed, self.epoch, self.global_rank))
@@ -84,6 +113,7 @@ class TrainingPlan(lightning.LightningModule):
         loader = self.trainer.train_dataloader
         if isinstance(loader, Together):
             loader.batches.set_epoch(self.current_epoch)
+            self.steps = len(loader.batches)
 
     def training_step(self, together: list[Batch]) -> None:
         wrapped: Any = self.optimizers()
@@ -100,6 +130,7 @@ class TrainingPlan(lightning.LightningModule):
     def _descend(self, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
         """One step; the loss before it."""
         x = self._seen(batch)
+        self._set_rates(optimizer, batch[0])
         loss: Tensor = self.model(x, self.epoch).total * self.share
         optimizer.zero_grad()
         self.manual_backward(loss)
@@ -107,6 +138,15 @@ class TrainingPlan(lightning.LightningModule):
             clip_grad_norm_(self.model.parameters(), self.config.clip)
         optimizer.step()
         return loss.detach()
+
+    def _set_rates(self, optimizer: torch.optim.Optimizer, batch: int) -> None:
+        """The learning rates of a step, which is one of the epoch's batches."""
+        if self.config.decay == "none" and self.config.warmup == 0:
+            return
+        step = self.current_epoch * self.steps + batch
+        share = rate_of(step, self.config.epochs * self.steps, self.config.warmup, self.config.decay)
+        for group in optimizer.param_groups:
+            group["lr"] = share * group["full"]
 
     def _seen(self, batch: Batch) -> Tensor:
         """The batch as the model sees it, with the noise that one process would add to the whole of it."""

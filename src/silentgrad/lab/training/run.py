@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from silentgrad.decoders import LinearDecoder
+from silentgrad.decoders import Circuit, LinearDecoder
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, mixed
 from silentgrad.lab.data.module import ObservationData
@@ -111,12 +111,16 @@ def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: Observati
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
-    """The linear decoder's start, for which a part of the training rows is enough."""
-    if isinstance(vae.tractable, LinearDecoder) and model.start != "random":
+    """The tractable decoder's start, for which a part of the training rows is enough."""
+    if vae.tractable is None or model.starts_from == "random":
+        return
+    rows = observations.rows("train").between(0, START_ROWS)
+    x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
+    if isinstance(vae.tractable, Circuit):
+        vae.tractable.init_from_data(x)
+    elif isinstance(vae.tractable, LinearDecoder):
         assert vae.prior is not None
-        rows = observations.rows("train").between(0, START_ROWS)
-        x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0)))
-        vae.tractable.init_from_data(x.float(), model.start, vae.prior())
+        vae.tractable.init_from_data(x, model.starts_from, vae.prior())
 
 
 @contextlib.contextmanager

@@ -1,10 +1,17 @@
-"""What --model options name, and which estimators and linear decoders go with a family of latents."""
+"""What --model options name, and which estimators and tractable decoders go with a family of latents."""
 
 from typing import Literal
 
 import torch
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian
+from silentgrad.decoders import (
+    LinearDecoder,
+    LinearGaussian,
+    LinearLikelihood,
+    LinearPrecisionGaussian,
+    Mixture,
+    Tractable,
+)
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.errors import IntractableError
 from silentgrad.estimators import (
@@ -20,8 +27,10 @@ from silentgrad.estimators import (
 from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family
+from silentgrad.likelihoods import Normal
 
-TractableKind = Literal["none", "fixed", "linear", "exp"]
+TractableKind = Literal["none", "fixed", "linear", "exp", "mixture", "circuit"]
+LeafKind = Literal["exp", "constant"]
 EstimatorName = Literal[
     "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
 ]
@@ -61,26 +70,36 @@ def require_options(family: type[Family], categories: int | None) -> None:
         raise ConfigError(f"--model.categories is not for --model.latent {family.name}: it has no categories")
 
 
-def require_closed_form(family: type[Family], linear: TractableKind, log_term: LogTerm) -> None:
-    """Asks a small linear decoder of a kind whether it is tractable for a family."""
-    if linear == "none":
+def require_closed_form(family: type[Family], kind: TractableKind, log_term: LogTerm, leaves: LeafKind) -> None:
+    """Asks a small decoder of a kind whether it is tractable for a family."""
+    if kind == "none":
         return
     small = family(2)
     # The weights of the decoder are random, and have to leave the run's own random numbers as they are.
     with torch.random.fork_rng([]), torch.no_grad():
         q = small.latent(torch.zeros(1, small.numbers))
-        decoder = _small_decoder(small.shape.numel(), linear, log_term)
+        decoder = _small_decoder(small.shape.numel(), kind, log_term, leaves)
         try:
             decoder.expected_log_prob(torch.zeros(1, 1), q)
         except IntractableError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"--model.tractable {linear} with --model.log_term {log_term} is not for --model.latent {family.name}: "
+                f"--model.tractable {kind} with --model.log_term {log_term} is not for --model.latent {family.name}: "
                 f"{reason}"
             ) from None
 
 
-def _small_decoder(latents: int, linear: TractableKind, log_term: LogTerm) -> LinearDecoder:
-    if linear == "linear" or linear == "exp":
-        return LinearPrecisionGaussian(latents, 1, link=linear, log_term=log_term)
-    return LinearGaussian(latents, 1)
+def _small_decoder(latents: int, kind: TractableKind, log_term: LogTerm, leaves: LeafKind) -> Tractable:
+    if kind == "linear" or kind == "exp":
+        return LinearPrecisionGaussian(latents, 1, link=kind, log_term=log_term)
+    if kind == "fixed":
+        return LinearGaussian(latents, 1)
+    return Mixture(latents, 1, 2, leaves=gaussian_leaves(latents, torch.Size([1]), 2, leaves))
+
+
+def gaussian_leaves(latents: int, event_shape: torch.Size, components: int, kind: LeafKind) -> LinearDecoder:
+    """Gaussian leaves of a circuit, whose means are linear in z: their log-precisions too ("exp"), or constant."""
+    shape = (*event_shape, components)
+    if kind == "exp":
+        return LinearPrecisionGaussian(latents, shape, link="exp")
+    return LinearLikelihood(latents, shape, Normal(shape))

@@ -1,0 +1,60 @@
+"""Nonlinear decoders whose likelihood is a mixture or a circuit, and not one Gaussian per output."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+from torch.nn.functional import softplus
+
+from silentgrad.decoders import CircuitDistribution
+from silentgrad.decoders.structures import Structure
+from silentgrad.decoders.sum_product import SumProduct
+from silentgrad.lab.networks.decoders import START_LOG_PRECISION, require_shape
+
+SPREAD = 1.5  # of the components' means around the network's, in standard deviations: alike, they would stay so
+
+
+class NonlinearCircuit(nn.Module):
+    """p(x|z) as a circuit whose leaves and whose weights over leaves a network computes from z.
+
+    Args:
+        network: From latents `(batch, latent_dim)` to `(batch, 3 * components * channels, ...)`: of each component the
+            mean, the log-precision and the logit of its weight. Outputs that one region holds add up their logits.
+        event_shape: Shape of one example.
+        components: Number of leaves of each output, and of nodes of each region.
+        structure: The regions of outputs.
+        levels: Number of levels of an output, which bounds the precision as in `NonlinearGaussian`.
+    """
+
+    def __init__(
+        self, network: nn.Module, event_shape: Sequence[int], components: int, structure: Structure, levels: int = 256
+    ) -> None:
+        super().__init__()
+        self.network, self.components = network, components
+        self.event_shape = torch.Size(event_shape)
+        self.sums = SumProduct(structure, components)
+        spread = torch.linspace(-SPREAD, SPREAD, components) * math.exp(-START_LOG_PRECISION / 2)
+        self.means = nn.Parameter(spread.expand(*self.event_shape, components).clone())
+        self.most = math.log(12 * levels**2)
+
+    def forward(self, z: Tensor) -> CircuitDistribution:
+        numbers = self.network(z.flatten(1))
+        channels, *size = self.event_shape
+        require_shape(numbers, (3 * self.components * channels, *size))
+        mean, g, logits = numbers.unflatten(1, (3, self.components, channels)).movedim(2, -1).unbind(1)
+        log_precision = self.most - softplus(self.most - START_LOG_PRECISION - g)
+        leaves = td.Normal(self.means + mean, torch.exp(-log_precision / 2))
+        return CircuitDistribution(leaves, self.sums, self._gates(logits.flatten(1, -2)), len(self.event_shape))
+
+    def _gates(self, logits: Tensor) -> list[Tensor | None]:
+        """The logits of every layer's regions, summed over the outputs that a region holds itself."""
+        gates: list[Tensor | None] = []
+        ordered = logits.index_select(1, self.sums.order).split(self.sums.held, dim=1)
+        for layer, own in zip(self.sums.layers, ordered, strict=True):
+            if own.shape[1] == 0:
+                gates.append(None)
+            else:
+                gates.append(layer.over_outputs(own.movedim(0, -1)).movedim(-1, 0))
+        return gates
