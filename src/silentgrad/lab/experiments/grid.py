@@ -9,7 +9,7 @@ class Grid:
 
     Args:
         lr: Learning rates.
-        annealing_rate: By which w_lin falls every epoch.
+        annealing_rate: Amounts by which w_lin falls every epoch.
         cutoff: Epochs at which the encoder is frozen.
     """
 
