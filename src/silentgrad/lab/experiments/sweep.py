@@ -26,7 +26,6 @@ from optuna.pruners import MedianPruner
 from optuna.trial import FrozenTrial, TrialState
 
 from silentgrad.lab.data import load
-from silentgrad.lab.experiments.grid import Grid
 from silentgrad.lab.experiments.runner import start_or_resume
 from silentgrad.lab.experiments.study import (
     DIVERGED,
@@ -55,7 +54,14 @@ class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is varied, around which settings, and where the trials go."""
+    """A sweep to be done.
+
+    Args:
+        name: Name of the study.
+        around: Settings that all trials have in common.
+        space: Values of each setting that is varied.
+        folder: Folder of the trials and of their records.
+    """
 
     name: str
     around: Settings
@@ -70,41 +76,20 @@ class Sweep:
     def at(self, point: Point) -> Settings:
         """The settings of one point."""
         data, model, train = self.around
-        rate = {name: value for name, value in point.items() if name == "lr"}
-        rest = {name: value for name, value in point.items() if name != "lr"}
-        return Settings(data, dataclasses.replace(model, **rest), dataclasses.replace(train, **rate))
+        for name, value in point.items():
+            if name == "lr":
+                train = dataclasses.replace(train, lr=value)
+            else:
+                model = dataclasses.replace(model, **{name: value})
+        return Settings(data, model, train)
 
     def common(self) -> dict[str, dict[str, Any]]:
         """What all trials have in common, as JSON holds it."""
-        groups = yaml.safe_load(self.around.as_yaml()) | {"space": self.space}
-        return {name: {k: v for k, v in group.items() if k not in OF_THE_MACHINE} for name, group in groups.items()}
-
-
-def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, list[Any]]:
-    """The grid over some of the settings.
-
-    Raises:
-        SweepError: One of them is unknown, or changes nothing in this configuration.
-    """
-    known = [entry.name for entry in dataclasses.fields(Grid)]
-    if not over or set(over) - set(known) or len(set(over)) < len(over):
-        raise SweepError(f"--over takes some of {', '.join(known)}, separated by commas; got {','.join(over)!r}")
-    model, epochs = around.model, around.train.epochs
-    guided = model.linear != "none" and model.nonlinear
-    if "annealing_rate" in over and not (guided and model.estimator != "none"):
-        raise SweepError(
-            "an annealing rate needs a guide that gives way to another estimator: --model.linear other than none, "
-            "--model.nonlinear true and --model.estimator other than none"
-        )
-    if "cutoff" in over and not guided:
-        raise SweepError("a cut-off needs a guided VAE: --model.linear other than none and --model.nonlinear true")
-    late = [epoch for epoch in grid.cutoff if epoch > epochs] if "cutoff" in over else []
-    if late:
-        raise SweepError(f"cut-offs {late} come after the last of {epochs} epochs: give others by --grid.cutoff")
-    space = {name: list(dict.fromkeys(getattr(grid, name))) for name in over}
-    if not all(space.values()):
-        raise SweepError("there is nothing to try: a list of --grid is empty")
-    return space
+        groups: dict[str, dict[str, Any]] = yaml.safe_load(self.around.as_yaml())
+        for group in groups.values():
+            for name in OF_THE_MACHINE:
+                group.pop(name, None)
+        return groups | {"space": self.space}
 
 
 def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Trial]:
@@ -113,10 +98,10 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     After each, `trials.json` and the best trial's recipe, `best.yaml`, are renewed in the sweep's folder.
 
     Args:
-        sweep: What to do.
-        storage: The database's URL.
-        trials: Number of trials to train here at most.
-        quiet: No progress bars.
+        sweep: The sweep.
+        storage: URL of the database.
+        trials: Number of trials to train here at most; None for all that are left.
+        quiet: Whether to show no progress bars.
 
     Raises:
         SweepError: The database cannot be opened, or holds another sweep of that name.
@@ -162,8 +147,7 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
             raise SweepError(f"{sweep.folder} holds trials of another study: choose another --folder")
         study.set_user_attr("settings", sweep.common())
         return
-    then, now = _flat(before), _flat(sweep.common())
-    changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    changed = _changed(_flat(before), _flat(sweep.common()))
     if changed:
         raise SweepError(
             f"the study {sweep.name} was started with other settings ({', '.join(changed)}): "
@@ -173,16 +157,25 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
 
 def _flat(settings: object) -> dict[str, Any]:
     """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
-    groups = settings.items() if isinstance(settings, dict) else ()
     flat: dict[str, Any] = {}
-    for group, content in groups:
-        entries = content.items() if isinstance(content, dict) else ()
-        flat |= {f"{group}.{name}": value for name, value in entries}
+    if not isinstance(settings, dict):
+        return flat
+    for group, entries in settings.items():
+        if not isinstance(entries, dict):
+            continue
+        for name, value in entries.items():
+            flat[f"{group}.{name}"] = value
     return flat
 
 
+def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The names of the settings that differ."""
+    names = sorted(then.keys() | now.keys())
+    return [name for name in names if then.get(name) != now.get(name)]
+
+
 def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
-    """Trains a free point; the trial's number, or None if other processes took the point, before or meanwhile."""
+    """Trains a free point, and returns the trial's number; None if other processes took the point."""
     done: list[int] = []
     lost: list[int] = []
 
@@ -203,25 +196,27 @@ def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
         if not lost:
             raise
         # This process was silent for so long, asleep perhaps, that another one trains its point.
-    return done[0] if done else None
+    return next(iter(done), None)
 
 
 def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bool) -> float:
-    """Trains one point; the best validation BPD."""
+    """Trains one point, and returns the best validation BPD."""
     number = _sampler(study).point(study.get_trials(deepcopy=False)[trial.number])
     if number is None:
         raise PointsTaken
-    point = {name: trial.suggest_categorical(name, values) for name, values in sweep.space.items()}
+    point: Point = {}
+    for name, values in sweep.space.items():
+        point[name] = trial.suggest_categorical(name, values)
     folder = SweepFolder(sweep.folder).trial(number)
     try:
-        figures = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
+        summary = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
     except DivergedError as error:
         trial.set_user_attr(DIVERGED, str(error))
         raise
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     metrics = Run.read(folder).metrics
-    trial.set_user_attr("figures", figures | {"seconds": metrics["seconds"][-1]})
+    trial.set_user_attr("figures", summary | {"seconds": metrics["seconds"][-1]})
     return min(bpd for bpd in metrics["valid_bpd"] if bpd is not None)
 
 
@@ -250,7 +245,9 @@ def write_records(study: optuna.Study, sweep: Sweep) -> SweepRecord:
             trials.append(_record(trial, SweepFolder(sweep.folder).trial(point).name))
     complete = [trial for trial in trials if trial.state == "complete"]
     best = min(complete, key=lambda trial: trial.reached, default=None)
-    record = SweepRecord(sweep.name, sweep.size, sweep.common(), None if best is None else best.number, trials)
+    record = SweepRecord(sweep.name, sweep.size, sweep.common(), None, trials)
+    if best is not None:
+        record = dataclasses.replace(record, best=best.number)
     write_sweep(sweep.folder, record)
     if best is not None:
         recipe = _recipe(sweep, best, len(complete))
@@ -260,20 +257,38 @@ def write_records(study: optuna.Study, sweep: Sweep) -> SweepRecord:
 
 def _record(trial: FrozenTrial, folder: str) -> Trial:
     """A trial as the records show it."""
-    diverged = trial.user_attrs.get(DIVERGED)
-    seen = trial.intermediate_values
-    figures = trial.user_attrs.get("figures", {})
+    by_epoch = trial.intermediate_values
+    summary = trial.user_attrs.get("figures", {})
     return Trial(
         number=trial.number,
-        state="diverged" if diverged is not None else trial.state.name.lower(),
+        state=_state(trial),
         point=trial.params,
-        valid_bpd=trial.value if trial.state == TrialState.COMPLETE else min(seen.values(), default=None),
-        test_bpd=figures.get("bpd"),
-        epochs=figures.get("epochs", max(seen, default=0)),
-        seconds=figures.get("seconds", trial.duration.total_seconds() if trial.duration else None),
+        valid_bpd=_best_value(trial),
+        test_bpd=summary.get("bpd"),
+        epochs=summary.get("epochs", max(by_epoch, default=0)),
+        seconds=summary.get("seconds", _seconds(trial)),
         folder=folder,
-        remark=diverged,
+        remark=trial.user_attrs.get(DIVERGED),
     )
+
+
+def _state(trial: FrozenTrial) -> str:
+    if DIVERGED in trial.user_attrs:
+        return DIVERGED
+    return trial.state.name.lower()
+
+
+def _best_value(trial: FrozenTrial) -> float | None:
+    if trial.state == TrialState.COMPLETE:
+        return trial.value
+    return min(trial.intermediate_values.values(), default=None)
+
+
+def _seconds(trial: FrozenTrial) -> float | None:
+    """The time from a trial's start to its end; None if it is not over."""
+    if trial.duration is None:
+        return None
+    return trial.duration.total_seconds()
 
 
 def _recipe(sweep: Sweep, best: Trial, complete: int) -> str:
@@ -286,5 +301,7 @@ def _recipe(sweep: Sweep, best: Trial, complete: int) -> str:
         "expects": f"{bpd} (seed {settings.train.seed})",
         "time": f"{best.seconds:.0f} seconds",
     }
-    lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
-    return "".join(lines) + settings.as_yaml()
+    recipe = ""
+    for key, value in header.items():
+        recipe += f"# {key}: {' '.join(value.splitlines())}\n"
+    return recipe + settings.as_yaml()
