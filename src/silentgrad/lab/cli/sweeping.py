@@ -9,9 +9,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder, stem_of
 from silentgrad.lab.experiments.grid import Grid
+from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.experiments.space import search_space
 from silentgrad.lab.experiments.study import PATIENCE, SweepError
-from silentgrad.lab.experiments.sweep import Sweep, run_sweep
+from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.reports.html import duration
 from silentgrad.lab.reports.sweep import setting, write_sweep_page
 from silentgrad.lab.runs.folder import SweepFolder

@@ -172,13 +172,19 @@ class EachPointOnce(GridSampler):
         return int(number)
 
 
+def sampler_of(study: optuna.Study) -> EachPointOnce:
+    """The sampler of a study that `opened` has given."""
+    assert isinstance(study.sampler, EachPointOnce)
+    return study.sampler
+
+
 def holds(trial: FrozenTrial) -> bool:
     """Whether a trial keeps others from training its point: one that diverged would do so again."""
     return trial.state != TrialState.FAIL or DIVERGED in trial.user_attrs
 
 
-def points_left(study: optuna.Study, sampler: EachPointOnce) -> bool:
+def points_left(study: optuna.Study) -> bool:
     """Whether there is a point to train, including those of processes that have been silent for too long."""
     fail_stale_trials(study)
     queued = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-    return bool(queued or sampler.free(study))
+    return bool(queued or sampler_of(study).free(study))

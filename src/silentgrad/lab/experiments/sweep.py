@@ -11,85 +11,39 @@ to the database too, so that any process can write them.
 """
 
 import contextlib
-import dataclasses
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import lightning
 import optuna
-import yaml  # type: ignore[import-untyped]
 from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
 from optuna.pruners import MedianPruner
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from silentgrad.lab.data import load
+from silentgrad.lab.experiments.plan import Point, Sweep
 from silentgrad.lab.experiments.runner import start_or_resume
 from silentgrad.lab.experiments.study import (
     DIVERGED,
-    EachPointOnce,
     SweepError,
     holds,
     opened,
     points_left,
+    sampler_of,
     uninterrupted,
 )
+from silentgrad.lab.experiments.trials import write_records
 from silentgrad.lab.runs.folder import SweepFolder
-from silentgrad.lab.runs.records import Run, write_atomically
-from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep
-from silentgrad.lab.training import DivergedError, Settings
+from silentgrad.lab.runs.records import Run
+from silentgrad.lab.runs.trials import Trial
+from silentgrad.lab.training import DivergedError
 from silentgrad.lab.training.build import model_for
 
 TRIALS_BEFORE_PRUNING = 3
-OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
-
-Point = dict[str, Any]
 
 
 class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
     """Other processes took the last points in the meantime."""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep to be done.
-
-    Args:
-        name: Name of the study.
-        around: Settings that all trials have in common.
-        space: Values of each setting that is varied.
-        folder: Folder of the trials and of their records.
-    """
-
-    name: str
-    around: Settings
-    space: dict[str, list[Any]]
-    folder: Path
-
-    @property
-    def size(self) -> int:
-        """Number of points of the grid."""
-        return math.prod(map(len, self.space.values()))
-
-    def at(self, point: Point) -> Settings:
-        """The settings of one point."""
-        data, model, train = self.around
-        for name, value in point.items():
-            if name == "lr":
-                train = dataclasses.replace(train, lr=value)
-            else:
-                model = dataclasses.replace(model, **{name: value})
-        return Settings(data, model, train)
-
-    def common(self) -> dict[str, dict[str, Any]]:
-        """What all trials have in common, as JSON holds it."""
-        groups: dict[str, dict[str, Any]] = yaml.safe_load(self.around.as_yaml())
-        for group in groups.values():
-            for name in OF_THE_MACHINE:
-                group.pop(name, None)
-        return groups | {"space": self.space}
 
 
 def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Trial]:
@@ -116,7 +70,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)
-        while (trials is None or done < trials) and points_left(study, _sampler(study)):
+        while (trials is None or done < trials) and points_left(study):
             _require_same_settings(study, sweep)
             number = _train_next(study, sweep, quiet)
             trials_so_far = write_records(study, sweep).trials
@@ -132,11 +86,6 @@ def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
     with opened(url, sweep.name, sweep.space, pruner) as study:
         _require_same_settings(study, sweep)
         yield study
-
-
-def _sampler(study: optuna.Study) -> EachPointOnce:
-    assert isinstance(study.sampler, EachPointOnce)
-    return study.sampler
 
 
 def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
@@ -201,7 +150,7 @@ def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
 
 def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bool) -> float:
     """Trains one point, and returns the best validation BPD."""
-    number = _sampler(study).point(study.get_trials(deepcopy=False)[trial.number])
+    number = sampler_of(study).point(study.get_trials(deepcopy=False)[trial.number])
     if number is None:
         raise PointsTaken
     point: Point = {}
@@ -234,74 +183,3 @@ class _Pruning(lightning.Callback):
             prune = self.trial.should_prune()
         if prune:
             raise TrialPruned(f"after epoch {epoch}")
-
-
-def write_records(study: optuna.Study, sweep: Sweep) -> SweepRecord:
-    """Writes the records of a sweep, and the best trial's recipe once one is complete; returns the records."""
-    trials = []
-    for trial in study.get_trials(deepcopy=False):
-        point = _sampler(study).point(trial)
-        if point is not None and holds(trial):  # another trial stands in the place of one that was interrupted
-            trials.append(_record(trial, SweepFolder(sweep.folder).trial(point).name))
-    complete = [trial for trial in trials if trial.state == "complete"]
-    best = min(complete, key=lambda trial: trial.reached, default=None)
-    record = SweepRecord(sweep.name, sweep.size, sweep.common(), None, trials)
-    if best is not None:
-        record = dataclasses.replace(record, best=best.number)
-    write_sweep(sweep.folder, record)
-    if best is not None:
-        recipe = _recipe(sweep, best, len(complete))
-        write_atomically(SweepFolder(sweep.folder).best, recipe.encode())
-    return record
-
-
-def _record(trial: FrozenTrial, folder: str) -> Trial:
-    """A trial as the records show it."""
-    by_epoch = trial.intermediate_values
-    summary = trial.user_attrs.get("figures", {})
-    return Trial(
-        number=trial.number,
-        state=_state(trial),
-        point=trial.params,
-        valid_bpd=_best_value(trial),
-        test_bpd=summary.get("bpd"),
-        epochs=summary.get("epochs", max(by_epoch, default=0)),
-        seconds=summary.get("seconds", _seconds(trial)),
-        folder=folder,
-        remark=trial.user_attrs.get(DIVERGED),
-    )
-
-
-def _state(trial: FrozenTrial) -> str:
-    if DIVERGED in trial.user_attrs:
-        return DIVERGED
-    return trial.state.name.lower()
-
-
-def _best_value(trial: FrozenTrial) -> float | None:
-    if trial.state == TrialState.COMPLETE:
-        return trial.value
-    return min(trial.intermediate_values.values(), default=None)
-
-
-def _seconds(trial: FrozenTrial) -> float | None:
-    """The time from a trial's start to its end; None if it is not over."""
-    if trial.duration is None:
-        return None
-    return trial.duration.total_seconds()
-
-
-def _recipe(sweep: Sweep, best: Trial, complete: int) -> str:
-    """The best trial's settings, in the form of the recipes."""
-    settings = sweep.at(best.point)
-    bpd = f"test BPD {best.test_bpd:.3f}, validation BPD {best.valid_bpd:.3f}"
-    header = {
-        "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",
-        "command": f"silentgrad train --config {SweepFolder(sweep.folder).best}",
-        "expects": f"{bpd} (seed {settings.train.seed})",
-        "time": f"{best.seconds:.0f} seconds",
-    }
-    recipe = ""
-    for key, value in header.items():
-        recipe += f"# {key}: {' '.join(value.splitlines())}\n"
-    return recipe + settings.as_yaml()
