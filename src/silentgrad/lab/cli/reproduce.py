@@ -51,10 +51,7 @@ def reproduce(
         root: Folder that holds the datasets.
         accelerator: Name of the accelerator in Lightning: auto, cpu, gpu, mps.
     """
-    unknown = sorted(set(datasets) - set(paper.DATASETS))
-    if unknown or not datasets:
-        given = ", ".join(unknown) or "none"
-        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
+    _require_datasets(datasets)
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
     require_machine(TrainConfig(accelerator=accelerator), "--")
@@ -76,6 +73,14 @@ def reproduce(
             table = _table(part, fixed, learned, datasets, scale, root)
             page = write_tables(write_record(folder, replace(table, command=command)))
         say(f"{part}: {page}")
+
+
+def _require_datasets(names: list[str]) -> None:
+    """Refuses names that the paper does not have, and no names at all."""
+    unknown = sorted(set(names) - set(paper.DATASETS))
+    if unknown or not names:
+        given = ", ".join(unknown) or "none"
+        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
 
 
 def _parts(what: What) -> list[str]:

@@ -47,18 +47,12 @@ def sweep_and_report(
     around.validate()
     require_machine(around.train)
     require("--trials", trials, COUNT)
-    names = list(map(str.strip, over.split(",")))
-    space = search_space(names, grid, around)
-    if study is None:
-        study = "-".join([stem_of(around.data.name), *names])
-    if not study or study != Path(study).name:
-        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
-    plan = Sweep(study, around, space, folder or Path("sweeps") / study)
+    plan = _planned(around, over, grid, study, folder)
     _require_points(plan)
     require_folder(plan.folder)
     if storage is not None:
         _require_storage(storage)
-    say(f"sweep {study}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
+    say(f"sweep {plan.name}: {plan.size} points over {', '.join(plan.space)}, in {plan.folder}")
     try:
         for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
             say(line(trial))
@@ -69,6 +63,17 @@ def sweep_and_report(
     for text in closing(read_sweep(plan.folder), plan.folder):
         say(text)
     say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _planned(around: Settings, over: str, grid: Grid, study: str | None, folder: Path | None) -> Sweep:
+    """The sweep that the options ask for; arguments are those of `sweep_and_report`."""
+    names = list(map(str.strip, over.split(",")))
+    space = search_space(names, grid, around)
+    if study is None:
+        study = "-".join([stem_of(around.data.name), *names])
+    if not study or study != Path(study).name:
+        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
+    return Sweep(study, around, space, folder or Path("sweeps") / study)
 
 
 def _own_storage(folder: Path) -> str:

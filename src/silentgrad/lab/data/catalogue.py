@@ -227,12 +227,12 @@ def _from_path(name: str) -> Levels:
 
 
 def _permuted(rows: Tensor) -> Tensor:
-    """In an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
+    """The rows in an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
     return rows[torch.from_numpy(np.random.RandomState(0).permutation(len(rows)))]
 
 
 def _split(name: str, rows: Tensor, what: str) -> Splits:
-    """The last tenth for the test, the one before it for validation, the rest for training."""
+    """The rows in three splits: the last tenth for the test, the one before it for validation, the rest for training."""
     tenth = max(1, len(rows) // 10)
     return _required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
 

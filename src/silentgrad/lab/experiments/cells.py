@@ -112,6 +112,7 @@ def same_experiment(one: Settings, other: Settings) -> bool:
 
 
 def _essence(settings: Settings) -> dict[str, Any]:
+    """The settings that decide what a run comes to."""
     data = replace(settings.data, root=None)
     train = replace(settings.train, accelerator="auto", devices=1)
     model = asdict(settings.model)

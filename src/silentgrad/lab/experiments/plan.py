@@ -1,4 +1,4 @@
-"""What a sweep is to do."""
+"""The plan of a sweep: what is varied, and around which settings."""
 
 import dataclasses
 import math

@@ -148,7 +148,7 @@ class EachPointOnce(GridSampler):
             time.sleep(random.uniform(0, PAUSE))
 
     def after_trial(self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: object) -> None:
-        """Nothing: whether points are left is asked before each trial."""
+        """Does nothing: whether points are left is asked before each trial."""
 
     def free(self, study: optuna.Study, asking: FrozenTrial | None = None) -> list[int]:
         """The points that no trial but the asking one holds; only those that were begun, if there are any."""

@@ -1,7 +1,7 @@
 """Several runs on one page: what differs in their settings, where they ended, how fast they got there."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ LIMIT_COLOUR = "#777777"
 
 
 class Comparison(NamedTuple):
-    """Runs beside each other.
+    """What a comparison of runs shows.
 
     Args:
         results: The final figures, one row per run.
@@ -163,8 +163,8 @@ def curves(runs: Mapping[str, Run]) -> Figure:
     return figure
 
 
-def _legend_columns(names: Mapping[str, Run]) -> int:
-    """As many as fit beside each other, from one to four."""
+def _legend_columns(names: Iterable[str]) -> int:
+    """Number of columns of the legend: as many as fit beside each other, from one to four."""
     longest = max(len(drawable(name)) for name in names)
     return max(1, min(4, 90 // (6 + longest)))
 

@@ -101,7 +101,12 @@ def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float |
 
 
 def y_limits(values: list[float], limit: float | None) -> tuple[float, float]:
-    """All values, unless a few tower over the rest as those of early epochs do: then the rest."""
+    """The ends of a vertical axis that shows all values or, if a few tower over the rest as in early epochs, the rest.
+
+    Args:
+        values: Heights of all points.
+        limit: Height of a horizontal line that is shown too; None if there is none.
+    """
     low, high = min(values), max(values)
     usual = torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
     if usual > low:
@@ -145,7 +150,7 @@ def points(metrics: Metrics, x: str, y: str) -> Curve:
 
 
 def dress(axes: Axes, title: str, clock: str) -> None:
-    """Title, label of the horizontal axis, ticks and a quiet grid."""
+    """Gives axes a title, a label of the horizontal axis, ticks and a quiet grid."""
     axes.set_title(title, loc="left", fontsize=12, color=INK)
     axes.set_xlabel(clock, fontsize=11, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=clock == "epoch", min_n_ticks=1))

@@ -196,7 +196,7 @@ def finite(value: object) -> float | None:
 
 
 def number(value: object) -> str:
-    """Four significant digits, whole numbers in full, nothing for None; anything else as it stands.
+    """A value in print: four significant digits, whole numbers in full, nothing for None, anything else as it stands.
 
     Example:
         >>> [number(value) for value in (2.34567, 100000.5, 6, 5e-5, None, "exp")]
