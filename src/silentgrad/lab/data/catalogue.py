@@ -232,7 +232,7 @@ def _permuted(rows: Tensor) -> Tensor:
 
 
 def _split(name: str, rows: Tensor, what: str) -> Splits:
-    """The rows in three splits: the last tenth for the test, the one before it for validation, the rest for training."""
+    """Three splits: the last tenth for the test, the one before it for validation, the rest for training."""
     tenth = max(1, len(rows) // 10)
     return _required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
 
