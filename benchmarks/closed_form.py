@@ -60,7 +60,7 @@ class Problem:
 
     def decoder(self, link: str, log_term: str = "auto") -> sg.LinearPrecisionGaussian:
         decoder = sg.LinearPrecisionGaussian(self.latents, self.outputs, link=link, log_term=log_term)
-        torch.nn.init.normal_(decoder.precision.weight, std=0.01)
+        torch.nn.init.normal_(decoder.precision_affine.weight, std=0.01)
         return decoder
 
     def gradients(
@@ -112,7 +112,7 @@ def ratios(size: tuple[int, int, int], seconds: float) -> None:
             form, base = problem.closed_form(decoder, compiled, family), problem.products(counts, compiled)
             compare(f"{name}, {mode}", form, f"{sum(counts)} matrix products", base, LIMITS[mode], seconds)
         form, base = problem.closed_form(fixed, compiled), problem.reparameterized(fixed, compiled)
-        compare(f"fixed variance, {mode}", form, "reparameterised sample", base, LIMITS["fixed"], seconds)
+        compare(f"fixed variance, {mode}", form, "reparameterized sample", base, LIMITS["fixed"], seconds)
 
 
 def compare(name: str, form: Step, base_name: str, base: Step, limit: float, seconds: float) -> None:

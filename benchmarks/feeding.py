@@ -1,4 +1,4 @@
-"""What it costs to fetch and dequantise a batch, as a fraction of the training step that it feeds.
+"""What it costs to fetch and dequantize a batch, as a fraction of the training step that it feeds.
 
     python benchmarks/feeding.py                      # about ten seconds; the target is under 5 %
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.lab.data import Batches, dequantise
+from silentgrad.lab.data import Batches, dequantize
 
 BATCH, IMAGES, LIMIT = 64, 55_000, 0.05
 
@@ -40,22 +40,22 @@ def endless(batches: Batches) -> Iterator[Tensor]:
     for epoch in itertools.count():
         batches.set_epoch(epoch)
         for _, images in batches:
-            yield dequantise(images, 256).flatten(1)
+            yield dequantize(images, 256).flatten(1)
 
 
 def measure(seconds: float) -> tuple[float, float]:
     """Median milliseconds of fetching a batch and of training on it."""
     feed, model = endless(mnist_sized()), Vae()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     fetching, training = [], []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
         x = next(feed)
         fetched = time.perf_counter()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model(x).backward()
-        optimiser.step()
+        optimizer.step()
         fetching.append(fetched - start)
         training.append(time.perf_counter() - fetched)
     return 1e3 * statistics.median(fetching[10:]), 1e3 * statistics.median(training[10:])
@@ -67,7 +67,7 @@ def epoch_per_batch() -> float:
     for _ in range(3):
         start = time.perf_counter()
         for _, images in batches:
-            dequantise(images, 256)
+            dequantize(images, 256)
         times.append(1e3 * (time.perf_counter() - start) / len(batches))
     return statistics.median(times)
 
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="how long to train")
     torch.zeros(2**23)  # once a large block is freed, the C library keeps memory instead of paging it in anew each step
     fetch, train = measure(parser.parse_args().seconds)
-    print(f"fetch and dequantise {fetch:.3f} ms, training step {train:.2f} ms: {fetch / train:.1%} (limit {LIMIT:.0%})")
+    print(f"fetch and dequantize {fetch:.3f} ms, training step {train:.2f} ms: {fetch / train:.1%} (limit {LIMIT:.0%})")
     whole = epoch_per_batch()
     print(f"a whole epoch with its permutation: {whole:.3f} ms per batch, {whole / train:.1%} of a training step")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/guide.py                # about a minute on two cores
 
-A step is what pythae's own trainer makes of it: feeding, forward, backward, optimiser. The guide comes as in
+A step is what pythae's own trainer makes of it: feeding, forward, backward, optimizer. The guide comes as in
 `examples/pythae_vae.py`, at a weight that needs both decoders. The two sides take turns, and the median of the rounds'
 ratios is given. The limit is for pythae's defaults: squared error, and so a guide of fixed variance. Random images
 stand in for MNIST where SILENTGRAD_DATA is not set.

@@ -17,7 +17,7 @@ import torch
 from torch import distributions as td
 
 from silentgrad import LinearGaussian
-from silentgrad.lab.data import Batches, Levels, Together, dequantise
+from silentgrad.lab.data import Batches, Levels, Together, dequantize
 from silentgrad.lab.data.module import Whole
 from silentgrad.lab.networks import mlp_body
 from silentgrad.lab.training import ModelConfig, TrainConfig, TrainingPlan, build_model
@@ -43,7 +43,7 @@ class Clock(lightning.Callback):
 
 
 def under_lightning() -> float:
-    config = ModelConfig(latent_dim=200, linear="fixed", nonlinear=False, estimator="exact")
+    config = ModelConfig(latent_dim=200, tractable="fixed", nonlinear=False, estimator="exact")
     images = Levels(IMAGES, IMAGES[:1], IMAGES[:1], "noise")
     model = build_model(config, images.event_shape, images.levels)
     plan = TrainingPlan(model, TrainConfig(), images, constant(0.01))
@@ -66,7 +66,7 @@ def by_hand() -> float:
     order = torch.randperm(len(IMAGES))
     start = time.perf_counter()
     for indices in order.split(64):
-        x = dequantise(IMAGES[indices], 256)
+        x = dequantize(IMAGES[indices], 256)
         mean, log_std = encoder(x).chunk(2, dim=-1)
         q = td.Normal(mean, log_std.exp())
         kld = td.kl_divergence(q, td.Normal(torch.zeros_like(mean), torch.ones_like(mean))).sum(-1)

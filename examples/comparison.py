@@ -77,7 +77,7 @@ def flat(images: Levels) -> Levels:
     return dataclasses.replace(images, **splits)
 
 
-def binarise(images: Tensor, levels: int, seed: int) -> Tensor:
+def binarize(images: Tensor, levels: int, seed: int) -> Tensor:
     """Black and white images, each pixel white with its grey value as the probability; once, with a seed."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.rand(images.shape, generator=generator) < images / (levels - 1)).float()

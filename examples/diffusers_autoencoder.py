@@ -15,7 +15,7 @@ from torch.nn.functional import conv_transpose2d, unfold
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Levels, dequantise
+from silentgrad.lab.data import Levels, dequantize
 from silentgrad.ppca import ppca_weights, principal_components
 from silentgrad.schedules import linear_decay
 
@@ -56,8 +56,8 @@ def start_from_patches(guide: sg.SilentGuide, x: Tensor) -> None:
     kernel = ppca_weights(components, CHANNELS, variance).T.unflatten(1, (-1, PATCH, PATCH)).to(x)
     latents = torch.eye(guide.decoder.latent_dim).unflatten(1, (CHANNELS, x.shape[2] // PATCH, x.shape[3] // PATCH))
     with torch.no_grad():
-        guide.decoder.mean.weight.copy_(conv_transpose2d(latents, kernel, stride=PATCH).flatten(1).T)
-        guide.decoder.mean.bias.copy_(mean.flatten())
+        guide.decoder.affine.weight.copy_(conv_transpose2d(latents, kernel, stride=PATCH).flatten(1).T)
+        guide.decoder.affine.bias.copy_(mean.flatten())
     guide.decoder.likelihood.start(variance)
 
 
@@ -73,7 +73,7 @@ def fit(images: Levels, seed: int, guided: bool, epochs: int) -> tuple[Autoencod
     optimizer = torch.optim.Adam([*host, {"params": guide.parameters(), "lr": 3e-4}])  # 2.
     for epoch in range(1, epochs + 1):
         for batch in images.train[torch.randperm(len(images.train))].split(32):
-            x = dequantise(batch, images.levels)
+            x = dequantize(batch, images.levels)
             q, nll, kld = losses(vae, log_variance, x)
             if guided:
                 nll = guide(x, q, nll, epoch=epoch)  # 3.

@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Levels, dequantise
+from silentgrad.lab.data import Levels, dequantize
 from silentgrad.schedules import linear_decay
 
 BATCH, FLOOR = 64, -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
@@ -49,7 +49,7 @@ class VAE(hf.PreTrainedModel):
         return Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 1)
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        x = dequantise(image, self.config.levels).flatten(1)
+        x = dequantize(image, self.config.levels).flatten(1)
         q = self.latent(x)
         nll, kld = -self.likelihood(q.rsample()).log_prob(x), kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
         if self.training and self.guide is not None:

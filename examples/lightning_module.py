@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Levels, dequantise
+from silentgrad.lab.data import Levels, dequantize
 from silentgrad.schedules import linear_decay
 
 LATENTS, CHANNELS, BATCH = 32, 16, 64
@@ -46,7 +46,7 @@ class ConvVAE(lightning.LightningModule):
         return Independent(Normal(mean, log_deviation.clamp(min=FLOOR).exp()), 3)
 
     def training_step(self, batch: Tensor) -> Tensor:
-        x = dequantise(batch, self.levels)
+        x = dequantize(batch, self.levels)
         q = self.latent(x)
         nll, kld = -self.likelihood(q.rsample()).log_prob(x), kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
         if self.guide is not None:

@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Levels, dequantise
+from silentgrad.lab.data import Levels, dequantize
 from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN, BATCH = 64, 512, 64
@@ -38,7 +38,7 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
 
     for epoch in range(1, epochs + 1):
         for batch in images.train[torch.randperm(len(images.train))].split(BATCH):
-            x = dequantise(batch, images.levels)
+            x = dequantize(batch, images.levels)
             q = latent(x)
             nll, kld = -likelihood(q.rsample()).log_prob(x), kl_divergence(q, Normal(0.0, 1.0)).sum(-1)
             if guided:

@@ -57,7 +57,7 @@ class SilentELBO:
                 raise sg.DomainError(f"expected one site {expected!r}, but {what} {', '.join(found) or 'nothing'}")
         if not q_trace.nodes[self.latent]["fn"].has_rsample:
             raise sg.DomainError(
-                f"the guide's site {self.latent!r} is not reparameterised: the model's loss would misguide its gradient"
+                f"the guide's site {self.latent!r} is not reparameterized: the model's loss would misguide its gradient"
             )
 
 
@@ -67,7 +67,7 @@ def _total(losses: Tensor, site: dict) -> Tensor:
 
 def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     splits = images.train, images.test
-    x_train, x_test = (comparison.binarise(split, images.levels, seed=0).flatten(1) for split in splits)
+    x_train, x_test = (comparison.binarize(split, images.levels, seed=0).flatten(1) for split in splits)
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
     pixels = images.event_shape.numel()

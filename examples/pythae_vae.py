@@ -38,7 +38,7 @@ class SilentVAE(VAE):
         super().__init__(model_config, encoder, decoder)
         gaussian = model_config.reconstruction_loss == "mse"
         likeness: dict[str, Any] = {"variance": 1.0} if gaussian else {"likelihood": sg.likelihoods.Bernoulli()}
-        # 1. and 2.: as an attribute it is among the parameters that pythae's trainer gives to the optimiser
+        # 1. and 2.: as an attribute it is among the parameters that pythae's trainer gives to the optimizer
         self.guide = sg.SilentGuide(model_config.latent_dim, model_config.input_dim, schedule, "mean", **likeness)
 
     def forward(self, inputs: DatasetOutput, epoch: int = 1, **options: Any) -> ModelOutput:

@@ -157,7 +157,7 @@ class Decoder:
         decoder = self.build(latents).double()
         if isinstance(decoder, sg.LinearPrecisionGaussian):
             # Small weights: v stays so far from zero that quadrature resolves log v^2, and every tilt is in its domain.
-            torch.nn.init.uniform_(decoder.precision.weight, -0.06, 0.06)
+            torch.nn.init.uniform_(decoder.precision_affine.weight, -0.06, 0.06)
         return decoder
 
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*
 
 
 class Scripted(Estimator):
-    """Samples like reparameterisation, but the n-th call has the n-th noise, whoever calls."""
+    """Samples like reparameterization, but the n-th call has the n-th noise, whoever calls."""
 
     unbiased = True
 
@@ -71,7 +71,7 @@ def linear_vae(family: str, decoder: sg.LinearDecoder | None = None, kl_weight: 
     torch.manual_seed(4)
     chosen = decoder or sg.LinearGaussian(LATENTS, SHAPE, variance=0.1)
     if isinstance(chosen, sg.LinearPrecisionGaussian):
-        nn.init.normal_(chosen.precision.weight)
+        nn.init.normal_(chosen.precision_affine.weight)
     return GuidedVAE(encoder_of(family), chosen, kl_weight=kl_weight).double()
 
 
@@ -84,7 +84,7 @@ def brute_force(model: GuidedVAE, batches: Tensor, draws: int, epoch: int = 1) -
         model(x, epoch).total.backward()
         return torch.cat([p.grad.flatten() for p in model.encoder.parameters() if p.grad is not None])
 
-    own = model.estimator or model.linear_estimator
+    own = model.estimator or model.tractable_estimator
     found = []
     for x in batches:
         own.train()
@@ -94,7 +94,7 @@ def brute_force(model: GuidedVAE, batches: Tensor, draws: int, epoch: int = 1) -
         found.append(torch.stack([gradient(x) for _ in range(draws)]))
     if model.nonlinear is not None:
         return torch.stack(found), torch.zeros(0)
-    model.linear_estimator = Exact()
+    model.tractable_estimator = Exact()
     return torch.stack(found), torch.stack([gradient(x) for x in batches]).mean(0)
 
 
@@ -114,7 +114,7 @@ def test_every_draw_gives_the_textbook_figures() -> None:
     batches, draws = batches_of(6), 7
     model = linear_vae("gaussian", kl_weight=0.7)
     (found,) = gradient_variance(model, batches, draws, [Scripted()], "every").values()
-    model.linear_estimator = Scripted()
+    model.tractable_estimator = Scripted()
     g, exact = brute_force(model, batches, draws)
     for name, value in textbook(g).items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-9)
@@ -169,10 +169,10 @@ def test_both_methods_agree_with_brute_force(family: str, estimator: Callable[[]
     """The same batches, other draws: the difference is within the standard errors, which are small."""
     batches, draws = batches_of(16), 30
     model = linear_vae(family)
-    nn.init.constant_(model.decoder.mean.bias, 1.5)  # far off: without its baseline REINFORCE would be another
+    nn.init.constant_(model.decoder.affine.bias, 1.5)  # far off: without its baseline REINFORCE would be another
     measured = [gradient_variance(model, batches, draws, [estimator()], method, seed=1) for method in METHODS]
     torch.manual_seed(2)
-    model.linear_estimator = estimator()
+    model.tractable_estimator = estimator()
     expected = textbook(brute_force(model, batches, draws)[0])
     for (found,) in (results.values() for results in measured):
         for name, value in expected.items():
@@ -270,7 +270,7 @@ def test_refusals() -> None:
         gradient_variance(model, batches, 2, [])
     with pytest.raises(DomainError, match="sketch"):
         gradient_variance(model, batches, 2, [Reinforce()], "all")  # type: ignore[arg-type]
-    with pytest.raises(IntractableError, match="cannot be reparameterised"):
+    with pytest.raises(IntractableError, match="cannot be reparameterized"):
         gradient_variance(model, batches, 2, [Reparameterized()])
     with pytest.raises(DomainError, match="learned precision"):
         log_term_bias(model, batches[0])
@@ -306,7 +306,7 @@ def flat_gradient(loss: Tensor, model: GuidedVAE) -> Tensor:
 def test_the_deviation_of_a_closed_form_is_the_distance_by_hand(term: str) -> None:
     decoder = sg.LinearPrecisionGaussian(LATENTS, SHAPE, log_term=term)  # type: ignore[arg-type]
     model, x = linear_vae("bernoulli", decoder), batches_of(1)[0]
-    model.linear_estimator = Exact(allow_approximation=True)
+    model.tractable_estimator = Exact(allow_approximation=True)
     truth = enumerated_gradient(model, x)
     distance = (flat_gradient(model(x, 1).total, model) - truth).norm()
     found = log_term_bias(model, x)[term]  # type: ignore[index]
@@ -339,7 +339,9 @@ def test_what_draws_leave_shrinks_and_what_bias_leaves_does_not() -> None:
     assert many["GumbelSoftmax"].deviation > 5 * many["GumbelSoftmax"].noise
 
 
-SMALL = ModelConfig(latent="bernoulli", latent_dim=4, hidden=[16], linear="fixed", nonlinear=False, estimator="exact")
+SMALL = ModelConfig(
+    latent="bernoulli", latent_dim=4, hidden=[16], tractable="fixed", nonlinear=False, estimator="exact"
+)
 
 
 def trained(folder: Path, model: ModelConfig, epochs: int = 2, *callbacks: lightning.Callback) -> Path:

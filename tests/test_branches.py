@@ -52,13 +52,13 @@ def parameters_of(latent: Latent) -> Iterator[list[Tensor]]:
 def as_constructed(decoder: sg.LinearDecoder) -> None:
     """A = 0, as a newly made decoder has it."""
     if isinstance(decoder, sg.LinearPrecisionGaussian):
-        nn.init.zeros_(decoder.precision.weight)
+        nn.init.zeros_(decoder.precision_affine.weight)
 
 
 def without_weights(decoder: sg.LinearDecoder) -> None:
     """W = 0 as well: no variance reaches the outputs."""
     as_constructed(decoder)
-    nn.init.zeros_(decoder.mean.weight)
+    nn.init.zeros_(decoder.affine.weight)
 
 
 def with_gaps(decoder: sg.LinearDecoder) -> None:
@@ -176,7 +176,7 @@ def test_generating_functions_far_from_zero(name: str, dtype: torch.dtype) -> No
     tolerance = 1e-12 if dtype == DOUBLE else 2e-5
     for parameter, point in itertools.product(parameters, points):
         own, t = (torch.tensor(a, dtype=dtype).requires_grad_() for a in (parameter, point))
-        k = sg.cumulants(build(own))(t)
+        k = sg.generating_function(build(own))(t)
         (slope,) = torch.autograd.grad(k.value, t, create_graph=True)
         (curvature,) = torch.autograd.grad(slope, t, retain_graph=True)
         with mpmath.workdps(50):
@@ -191,7 +191,7 @@ def test_an_impossible_category_does_not_hide_the_others() -> None:
     """The exponent of a category without probability is by far the largest."""
     decoder = sg.LinearPrecisionGaussian(3, 1, link="exp")
     with torch.no_grad():
-        decoder.precision.weight.copy_(torch.tensor([[200.0, 0.0, 0.1]]))
+        decoder.precision_affine.weight.copy_(torch.tensor([[200.0, 0.0, 0.1]]))
     x = torch.zeros(1, 1)
     probs = torch.tensor([[0.0, 0.4, 0.6]])
     value = decoder.expected_log_prob(x, td.OneHotCategorical(probs=probs))
@@ -203,7 +203,7 @@ def test_an_impossible_category_does_not_hide_the_others() -> None:
 def test_steep_precision_of_a_bit(weight: float) -> None:
     """The expectation is that of both values of the bit, of which one has a vanishing precision."""
     decoder = sg.LinearPrecisionGaussian(1, 1, link="exp")
-    nn.init.constant_(decoder.precision.weight, weight)
+    nn.init.constant_(decoder.precision_affine.weight, weight)
     x, p = torch.zeros(1, 1), torch.tensor([[0.3]], requires_grad=True)
     value = decoder.expected_log_prob(x, td.Bernoulli(p))
     gradients = torch.autograd.grad(value.sum(), [p, *decoder.parameters()])
@@ -218,9 +218,9 @@ def test_steep_precision_of_a_bit(weight: float) -> None:
 )
 def test_a_large_precision_is_not_cut(dtype: torch.dtype, exponent: float) -> None:
     decoder = sg.LinearPrecisionGaussian(1, 1, link="exp").to(dtype)
-    nn.init.constant_(decoder.precision.bias, exponent)
-    nn.init.zeros_(decoder.mean.weight)
-    nn.init.zeros_(decoder.mean.bias)
+    nn.init.constant_(decoder.precision_affine.bias, exponent)
+    nn.init.zeros_(decoder.affine.weight)
+    nn.init.zeros_(decoder.affine.bias)
     q = td.Normal(torch.zeros(1, 1, dtype=dtype), torch.ones(1, 1, dtype=dtype))
     value = decoder.expected_log_prob(torch.ones(1, 1, dtype=dtype), q)
     with mpmath.workdps(50):
@@ -231,7 +231,7 @@ def test_a_large_precision_is_not_cut(dtype: torch.dtype, exponent: float) -> No
 @pytest.mark.parametrize(("dtype", "exponent"), [(torch.float32, 95.0), (DOUBLE, 720.0)])
 def test_a_precision_beyond_the_numbers_is_an_error(dtype: torch.dtype, exponent: float) -> None:
     decoder = sg.LinearPrecisionGaussian(1, 1, link="exp").to(dtype)
-    nn.init.constant_(decoder.precision.bias, exponent)
+    nn.init.constant_(decoder.precision_affine.bias, exponent)
     q = td.Normal(torch.zeros(1, 1, dtype=dtype), torch.ones(1, 1, dtype=dtype))
     with pytest.raises(sg.DomainError, match="overflow"):
         decoder.expected_log_prob(torch.ones(1, 1, dtype=dtype), q)
@@ -248,7 +248,7 @@ def test_a_compiled_graph_answers_nan_where_a_moment_is_infinite(
     family: Callable[..., td.Distribution], parameters: tuple[float, float]
 ) -> None:
     decoder = sg.LinearPrecisionGaussian(1, 2, link="exp")
-    nn.init.constant_(decoder.precision.weight, 1.0)
+    nn.init.constant_(decoder.precision_affine.weight, 1.0)
     own = [torch.full((3, 1), value) for value in parameters]
     x = torch.zeros(3, 2)
 
@@ -346,4 +346,4 @@ def test_counts_from_logits_keep_their_digits() -> None:
         odds = mpmath.exp(20)
         assert float(sg.central_moments(q).s2) == pytest.approx(float(3 * odds * (1 + odds)), rel=1e-6)
         truth = -3 * mpmath.log(1 - odds * mpmath.expm1(mpmath.mpf("-1e-3")))
-        assert float(sg.cumulants(q)(torch.tensor(-1e-3)).value) == pytest.approx(float(truth), rel=1e-6)
+        assert float(sg.generating_function(q)(torch.tensor(-1e-3)).value) == pytest.approx(float(truth), rel=1e-6)

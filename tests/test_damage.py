@@ -17,7 +17,7 @@ from silentgrad.lab.runs.records import RecordError, Run
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config, train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
-MODEL = ModelConfig(latent_dim=2, hidden=[8], linear="none")
+MODEL = ModelConfig(latent_dim=2, hidden=[8], tractable="none")
 TRAIN = TrainConfig(epochs=5, lr=0.5, accelerator="cpu", keep=[1])
 FINISHED = 3  # epochs before the interruption
 
@@ -44,7 +44,7 @@ class Runs:
         self.summary = train_model(*self.settings, self.whole, quiet=True)
         with pytest.raises(StoppedError):
             train_model(*self.settings, self.cut, quiet=True, callbacks=[Interruption()])
-        wider = self.settings._replace(model=ModelConfig(latent_dim=3, hidden=[5], linear="none"))
+        wider = self.settings._replace(model=ModelConfig(latent_dim=3, hidden=[5], tractable="none"))
         train_model(*wider, self.other, quiet=True)
 
 

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from silentgrad.lab.data import NAMES, Batches, DataError, Rows, dequantise, load
+from silentgrad.lab.data import NAMES, Batches, DataError, Rows, dequantize, load
 from silentgrad.lab.data import catalogue as cat
 from silentgrad.lab.data import formats as fmt
 from silentgrad.lab.data import sources as src
@@ -429,14 +429,14 @@ def test_real_files(name: str) -> None:
 # Feeding
 
 
-def test_dequantise() -> None:
+def test_dequantize() -> None:
     images = torch.arange(17, dtype=torch.uint8).repeat(1000, 1)
-    y = dequantise(images, 17, torch.Generator().manual_seed(0))
+    y = dequantize(images, 17, torch.Generator().manual_seed(0))
     assert y.dtype == torch.float32
     assert torch.equal((y * 17).floor().clamp(max=16), images.float())
     assert abs(float((y * 17 - images).mean()) - 0.5) < 0.01
-    assert torch.equal(y, dequantise(images, 17, torch.Generator().manual_seed(0)))
-    assert not torch.equal(y, dequantise(images, 17))
+    assert torch.equal(y, dequantize(images, 17, torch.Generator().manual_seed(0)))
+    assert not torch.equal(y, dequantize(images, 17))
 
 
 NUMBERED = torch.arange(50, dtype=torch.uint8).reshape(50, 1, 1, 1)

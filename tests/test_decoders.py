@@ -27,7 +27,7 @@ def every_decoder(latents: int, event_shape: tuple[int, ...] = (4,)) -> dict[str
     return decoders
 
 
-def randomise(decoder: sg.LinearDecoder, scale: float = 0.05) -> None:
+def randomize(decoder: sg.LinearDecoder, scale: float = 0.05) -> None:
     for layer in decoder.children():
         torch.nn.init.normal_(layer.weight, std=scale)
 
@@ -36,7 +36,7 @@ def randomise(decoder: sg.LinearDecoder, scale: float = 0.05) -> None:
 @pytest.mark.parametrize("link", ["fixed", "exp", "taylor"])
 def test_bernoulli_latents_equal_enumeration(latents: int, link: str) -> None:
     decoder = every_decoder(latents)["fixed" if link == "fixed" else "exp auto" if link == "exp" else "linear taylor"]
-    randomise(decoder, 0.3)
+    randomize(decoder, 0.3)
     decoder.double()
     probs = torch.rand(3, latents, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -85,8 +85,8 @@ def test_paper_expression_of_the_second_covariance_is_corrected() -> None:
     covariance = expect(u2 * v2) - expect(u2) * expect(v2)
     decoder = sg.LinearPrecisionGaussian(9, 1, log_term="taylor").double()
     with torch.no_grad():
-        decoder.mean.weight.copy_(w), decoder.mean.bias.zero_(), decoder.precision.weight.copy_(a)
-        decoder.precision.bias.zero_()
+        decoder.affine.weight.copy_(w), decoder.affine.bias.zero_(), decoder.precision_affine.weight.copy_(a)
+        decoder.precision_affine.bias.zero_()
     squares = -2 * (
         decoder.expected_log_prob(torch.zeros(1, 1, dtype=torch.float64), td.Bernoulli(p[None]))
         + math.log(2 * math.pi) / 2
@@ -115,8 +115,8 @@ EXTREMES = {
 def test_extremes_are_finite(extreme: str, name: str, precision: str, size: float) -> None:
     decoder = every_decoder(2)[name]
     if precision != "start" and isinstance(decoder, sg.LinearPrecisionGaussian):
-        torch.nn.init.normal_(decoder.precision.weight, std=0.05 if precision == "random" else 0.0)
-        torch.nn.init.zeros_(decoder.precision.bias)
+        torch.nn.init.normal_(decoder.precision_affine.weight, std=0.05 if precision == "random" else 0.0)
+        torch.nn.init.zeros_(decoder.precision_affine.bias)
     q = EXTREMES[extreme]()
     if (extreme, name, precision) == ("huge deviations", "exp auto", "random"):
         with pytest.raises(sg.DomainError, match="overflow"):  # e to the power of about a million
@@ -131,7 +131,7 @@ def test_extremes_are_finite(extreme: str, name: str, precision: str, size: floa
 @pytest.mark.parametrize("name", ["fixed", "linear auto", "linear taylor", "exp auto"])
 def test_probability_zero_has_the_right_one_sided_gradient(name: str) -> None:
     decoder = every_decoder(3)[name].double()
-    randomise(decoder, 0.1)
+    randomize(decoder, 0.1)
     probs = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
     x = torch.full((1, 4), 0.3, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(decoder.expected_log_prob(x, td.Bernoulli(probs)).sum(), probs)
@@ -169,7 +169,7 @@ def test_shapes_families_and_parameters(
         "categories": lambda r: td.OneHotCategorical(logits=r),
     }
     decoder = every_decoder(latents, tuple(event_shape))[name].double()
-    randomise(decoder)
+    randomize(decoder)
     x = torch.rand(*batch, *event_shape, dtype=torch.float64)
     value = decoder.expected_log_prob(x, families[family](rows))
     assert value.shape == tuple(batch)
@@ -183,7 +183,7 @@ def test_shapes_families_and_parameters(
 @pytest.mark.parametrize("family", ["bernoulli", "multivariate", "categories"])
 def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = sg.LinearPrecisionGaussian(6, 7, link="exp").double()
-    randomise(decoder, 0.2)
+    randomize(decoder, 0.2)
     leaf = torch.rand(3, 6, dtype=torch.float64, requires_grad=True)
     build = {
         "bernoulli": lambda: td.Bernoulli(leaf),
@@ -208,7 +208,7 @@ def test_chunks_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_traceable_in_one_graph(name: str, family: str) -> None:
     """Forward and backward, by the compiler's front end: no C++ compiler needed."""
     decoder = every_decoder(3)[name]
-    randomise(decoder)
+    randomize(decoder)
     leaf, x = torch.rand(2, 3).requires_grad_(), torch.rand(2, 4)
 
     def objective(leaf: Tensor) -> Tensor:
@@ -272,15 +272,15 @@ class Tilting(td.Distribution):
         super().__init__(probs.shape, validate_args=False)
 
 
-@sg.cumulants.register(Tilting)
-def _(q: Tilting) -> sg.CumulantFunction:
-    return sg.cumulants(td.Bernoulli(q.probs))
+@sg.generating_function.register(Tilting)
+def _(q: Tilting) -> sg.GeneratingFunction:
+    return sg.generating_function(td.Bernoulli(q.probs))
 
 
 @pytest.mark.parametrize("name", ["fixed", "exp auto"])
 def test_a_generating_function_alone_is_enough(name: str) -> None:
     decoder, probs, x = every_decoder(2)[name], torch.rand(5, 2), torch.rand(5, 4)
-    randomise(decoder)
+    randomize(decoder)
     value = decoder.expected_log_prob(x, td.Independent(Tilting(probs), 1))
     torch.testing.assert_close(value, decoder.expected_log_prob(x, td.Bernoulli(probs)))
 
@@ -295,13 +295,13 @@ def bad_inputs() -> dict[str, tuple[type[Exception], str, object]]:
     decoder, precise = sg.LinearGaussian(3, (2, 2)), sg.LinearPrecisionGaussian(3, (2, 2), link="exp")
     linear = sg.LinearPrecisionGaussian(3, (2, 2))
     wide = td.Laplace(torch.zeros(2, 3), torch.full((2, 3), 1e4))
-    torch.nn.init.constant_(precise.precision.weight, 0.1)
+    torch.nn.init.constant_(precise.precision_affine.weight, 0.1)
     return {
         "x of another shape": (sg.ShapeError, r"\(2, 4\).*\(2, 2, 2\)", lambda: decoder.expected_log_prob(torch.zeros(2, 4), q)),
         "another batch": (sg.ShapeError, "x has shape", lambda: decoder.expected_log_prob(torch.zeros(5, 2, 2), q)),
         "another number of latents": (sg.ShapeError, "3 latents", lambda: decoder(torch.zeros(2, 4))),
         "NaN in x": (sg.DomainError, "not finite: x", lambda: decoder.expected_log_prob(torch.full((2, 2, 2), nan), q)),
-        "integers": (sg.DomainError, "dequantise", lambda: decoder.expected_log_prob(torch.zeros(2, 2, 2, dtype=torch.uint8), q)),
+        "integers": (sg.DomainError, "dequantize", lambda: decoder.expected_log_prob(torch.zeros(2, 2, 2, dtype=torch.uint8), q)),
         "NaN in the latent": (
             sg.DomainError, "the latent",
             lambda: decoder.expected_log_prob(torch.zeros(2, 2, 2), td.Normal(torch.full((2, 3), nan), 1.0, validate_args=False)),
@@ -350,7 +350,10 @@ def test_geometric_latents_keep_their_digits_in_single_precision(probs: float) -
         torch.testing.assert_close(getattr(moments, order).double(), getattr(truth, order), rtol=1e-6, atol=0)
     for order in ("s3", "s4"):
         torch.testing.assert_close(getattr(moments, order)().double(), getattr(truth, order)(), rtol=1e-6, atol=0)
-    tilted, exact = sg.cumulants(single)(torch.tensor(t)), sg.cumulants(double)(torch.tensor(t, dtype=torch.float64))
+    tilted, exact = (
+        sg.generating_function(single)(torch.tensor(t)),
+        sg.generating_function(double)(torch.tensor(t, dtype=torch.float64)),
+    )
     with mpmath.workdps(40):
         fail = 1 - mpmath.mpf(double.probs.item())
         value = mpmath.log(1 - fail) - mpmath.log(1 - fail * mpmath.exp(t))
@@ -493,7 +496,7 @@ def test_vmap_names_a_nan() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own doing
 def test_forward_derivatives() -> None:
     decoder = sg.LinearPrecisionGaussian(3, 4)
-    randomise(decoder)
+    randomize(decoder)
     q, x = td.Normal(torch.zeros(2, 3), 1.0), torch.rand(2, 4)
     forward, backward = (
         jac(lambda x: decoder.expected_log_prob(x, q))(x) for jac in (torch.func.jacfwd, torch.func.jacrev)

@@ -78,10 +78,10 @@ class Linear(nn.Module):
 
     def __init__(self, latents: int) -> None:
         super().__init__()
-        self.mean = nn.Linear(latents, 3)
+        self.affine = nn.Linear(latents, 3)
 
     def forward(self, z: Tensor) -> td.Independent:
-        return td.Independent(td.Laplace(self.mean(z) - 100, 1.0), 1)
+        return td.Independent(td.Laplace(self.affine(z) - 100, 1.0), 1)
 
 
 def latents_of(family: str) -> int:
@@ -90,7 +90,7 @@ def latents_of(family: str) -> int:
 
 def constant_rung(latents: int) -> LinearGaussian:
     decoder = LinearGaussian(latents, 3, variance=0.3)
-    nn.init.zeros_(decoder.mean.weight)
+    nn.init.zeros_(decoder.affine.weight)
     return decoder
 
 
@@ -558,7 +558,7 @@ def test_a_wrong_latent_family_is_refused_by_name(member: Member) -> None:
         q, decoder = latent_of(family, leaves_of(family)), decoder_of("quadratic", family)
         message = {
             "gaussian": f"{type(member.build()).__name__} is for Bernoulli.* latents, got Normal",
-            "bernoulli": "Bernoulli cannot be reparameterised; for discrete latents choose GumbelSoftmax",
+            "bernoulli": "Bernoulli cannot be reparameterized; for discrete latents choose GumbelSoftmax",
         }[family]
         with pytest.raises(sg.IntractableError, match=message):
             member.build()(q, integrand_of(decoder, X.unsqueeze(0)))

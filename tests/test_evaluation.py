@@ -25,13 +25,13 @@ from silentgrad.lab.training.build import model_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 MODELS = {
-    "fixed": ModelConfig(latent_dim=3, hidden=[8], linear="fixed", nonlinear=False, estimator="exact"),
-    "linear": ModelConfig(latent_dim=3, hidden=[8], linear="linear", nonlinear=False, estimator="exact"),
-    "exp": ModelConfig(latent_dim=3, hidden=[8], linear="exp", nonlinear=False, estimator="exact"),
+    "fixed": ModelConfig(latent_dim=3, hidden=[8], tractable="fixed", nonlinear=False, estimator="exact"),
+    "linear": ModelConfig(latent_dim=3, hidden=[8], tractable="linear", nonlinear=False, estimator="exact"),
+    "exp": ModelConfig(latent_dim=3, hidden=[8], tractable="exp", nonlinear=False, estimator="exact"),
     "bernoulli": ModelConfig(
-        latent="bernoulli", latent_dim=3, hidden=[8], linear="exp", nonlinear=False, estimator="exact"
+        latent="bernoulli", latent_dim=3, hidden=[8], tractable="exp", nonlinear=False, estimator="exact"
     ),
-    "mlp": ModelConfig(latent_dim=3, hidden=[8], linear="none"),
+    "mlp": ModelConfig(latent_dim=3, hidden=[8], tractable="none"),
 }
 
 
@@ -133,7 +133,7 @@ class Laplacian(torch.nn.Module):
         self.mean = torch.nn.Linear(3, 64)
 
     def forward(self, z: Tensor) -> td.Independent:
-        return td.Independent(td.Laplace(self.mean(z).unflatten(-1, (1, 8, 8)), 0.3), 3)
+        return td.Independent(td.Laplace(self.affine(z).unflatten(-1, (1, 8, 8)), 0.3), 3)
 
 
 def test_noise_that_cannot_be_integrated_out_is_seeded_by_the_data(digits: Levels) -> None:
@@ -188,12 +188,12 @@ def test_autocast_does_not_change_the_figure(digits: Levels) -> None:
 def test_figures_are_told_with_what_they_are(digits: Levels) -> None:
     words = {name: evaluate_model(model_of(name, digits), digits).exactness for name in MODELS}
     assert words == {"fixed": "exact", "linear": "exact", "exp": "exact", "bernoulli": "exact", "mlp": "sampled"}
-    config = dataclasses.replace(MODELS["bernoulli"], linear="linear")
+    config = dataclasses.replace(MODELS["bernoulli"], tractable="linear")
     assert evaluate_model(model_for(config, digits), digits).exactness == "approximation"
 
 
 def test_bits_are_seeded_by_the_data() -> None:
-    bits = load("digits", kind="binarised")
-    model = model_for(dataclasses.replace(MODELS["linear"], linear="linear"), bits)
+    bits = load("digits", kind="binarized")
+    model = model_for(dataclasses.replace(MODELS["linear"], tractable="linear"), bits)
     assert evaluate_model(model, bits) == evaluate_model(model, bits)
     assert evaluate_model(model, bits, "valid").figure != evaluate_model(model, bits).figure

@@ -65,7 +65,7 @@ def test_alone_the_guide_gives_the_encoder_a_gradient_without_noise(vae: Autoenc
         return gradient(guide(x, q, nll, epoch=1) + kld)
 
     m, log_s2 = (t.flatten(1) for t in vae.quant_conv(vae.encoder(2 * x - 1)).chunk(2, dim=1))
-    W, b, s2 = guide.decoder.mean.weight, guide.decoder.mean.bias, log_s2.exp()
+    W, b, s2 = guide.decoder.affine.weight, guide.decoder.affine.bias, log_s2.exp()
     squares = (x.flatten(1) - m @ W.T - b).square() + s2 @ W.square().T  # E(x - u)^2 of u = Wz + b
     nll = gaussian_nll(squares, 2 * guide.decoder.likelihood.log_scale)
     truth = gradient(nll + (m.square() + s2 - 1 - log_s2).sum(1) / 2)
@@ -85,13 +85,13 @@ def test_linear_decoder_starts_as_ppca_of_patches(images: Levels) -> None:
     variances = deviations**2 / len(patches)
     noise = variances[4:].mean()
     truth = directions[:4].T @ np.diag(variances[:4] - noise) @ directions[:4]  # W W^T of one patch
-    W = guide.decoder.mean.weight.detach().unflatten(0, SHAPE).unflatten(-1, (example.CHANNELS, 2, 2))[0]
+    W = guide.decoder.affine.weight.detach().unflatten(0, SHAPE).unflatten(-1, (example.CHANNELS, 2, 2))[0]
     for i, j in corners:
         own = W[i : i + 4, j : j + 4, :, i // 4, j // 4].flatten(0, 1).double().numpy()
         np.testing.assert_allclose(own @ own.T, truth, atol=1e-6)
         assert float(W[i : i + 4, j : j + 4].abs().sum()) == pytest.approx(float(np.abs(own).sum()))  # no other latent
     assert float(guide.decoder.likelihood.scale.detach()) ** 2 == pytest.approx(noise)
-    torch.testing.assert_close(guide.decoder.mean.bias.detach(), x.mean(0).flatten())
+    torch.testing.assert_close(guide.decoder.affine.bias.detach(), x.mean(0).flatten())
 
 
 def test_figure_is_in_bits_per_dimension(images: Levels) -> None:

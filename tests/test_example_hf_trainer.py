@@ -1,4 +1,4 @@
-"""The guide under the Trainer of transformers: its steps, its optimiser, its checkpoints and its files."""
+"""The guide under the Trainer of transformers: its steps, its optimizer, its checkpoints and its files."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ def images() -> Levels:
 @pytest.fixture
 def image(images: Levels, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """A batch whose noise is fixed, so that the sample of z is all that is random."""
-    monkeypatch.setattr(hf_trainer, "dequantise", lambda image, levels: (image + 0.5) / levels)
+    monkeypatch.setattr(hf_trainer, "dequantize", lambda image, levels: (image + 0.5) / levels)
     return images.train[:32]
 
 
@@ -42,7 +42,7 @@ def vae(schedule: Schedule | None = None) -> VAE:
     model = VAE(VAEConfig(pixels=64, levels=17, latents=LATENTS, hidden=16))
     if schedule is not None:
         model.guide = sg.SilentGuide(LATENTS, 64, schedule)
-        torch.nn.init.normal_(model.guide.decoder.precision.weight, std=0.1)
+        torch.nn.init.normal_(model.guide.decoder.precision_affine.weight, std=0.1)
     return model
 
 
@@ -184,7 +184,7 @@ def test_the_guide_learns_at_a_rate_of_its_own(guided: Run) -> None:
 
 
 def test_the_figure_is_the_elbo_in_bits(unguided: Run, images: Levels) -> None:
-    """With the noise of dequantisation integrated out: its variance, 1 / (12 L^2), adds to the squared residual."""
+    """With the noise of dequantization integrated out: its variance, 1 / (12 L^2), adds to the squared residual."""
     model, x = unguided.trainer.model, (images.test.flatten(1) + 0.5) / 17
     loc, log_scale = model.encoder(x).chunk(2, dim=-1)
     q = Normal(loc, log_scale.exp())

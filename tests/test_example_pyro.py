@@ -99,7 +99,7 @@ def test_at_weight_zero_it_is_pyros_own_loss(how: str, pair: Pair, x: Tensor) ->
 
 def by_hand(pair: Pair, guide: sg.SilentGuide, x: Tensor) -> Tensor:
     """Of each example: E|x - Wz - b|^2 / 2v and its constant, and the divergence of N(m, s) from N(0.2, 1.5)."""
-    (m, log_s), W, b = pair.encoder(x).chunk(2, dim=-1), guide.decoder.mean.weight, guide.decoder.mean.bias
+    (m, log_s), W, b = pair.encoder(x).chunk(2, dim=-1), guide.decoder.affine.weight, guide.decoder.affine.bias
     s2 = log_s.mul(2).exp()
     squares = (x - m @ W.T - b).square().sum(-1) + (s2 * W.square().sum(0)).sum(-1)
     nll = squares / (2 * VARIANCE) + PIXELS / 2 * math.log(2 * math.pi * VARIANCE)
@@ -176,7 +176,7 @@ def other_sites() -> dict[str, tuple[str, Callable[[Tensor], None], Callable[[Te
         "not in the model": ("'code', but the model samples nothing", nothing, pair.guide),
         "nothing observed": ("'image', but the model observes nothing", only_latent, pair.guide),
         "two observed": ("'image', but the model observes image, another", observing, pair.guide),
-        "no reparameterisation": ("'code' is not reparameterised", pair.model, discrete),
+        "no reparameterization": ("'code' is not reparameterized", pair.model, discrete),
     }
 
 
@@ -198,7 +198,7 @@ def test_figure_is_the_elbo(images: Levels, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(comparison, "mean_elbo", watched)
     figure = pyro_svi.train(images, seed=0, guided=True, epochs=8)
     torch.set_rng_state(states[0])
-    store, x = pyro.get_param_store(), comparison.binarise(images.test, images.levels, seed=0).flatten(1)
+    store, x = pyro.get_param_store(), comparison.binarize(images.test, images.levels, seed=0).flatten(1)
 
     def layers(name: str, t: Tensor) -> Tensor:
         (W0, b0), (W2, b2) = ([store[f"{name}$$${i}.{part}"] for part in ("weight", "bias")] for i in (0, 2))

@@ -127,15 +127,15 @@ def test_the_schedule_follows_the_epochs_of_the_trainer(images: Levels, tmp_path
     assert asked == [1, *[1] * 4, *[2] * 4, *[3] * 4]  # four batches an epoch, none in evaluation
 
 
-def test_the_guide_learns_in_the_optimiser_of_the_trainer(images: Levels, tmp_path: Path) -> None:
+def test_the_guide_learns_in_the_optimizer_of_the_trainer(images: Levels, tmp_path: Path) -> None:
     model = silent_vae(constant(0.5))
     before = {name: value.clone() for name, value in model.guide.named_parameters()}
     trainer = trainer_of(model, images, tmp_path, epochs=1)
     trainer.train()
-    optimised = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    optimized = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
     assert before
     for name, value in model.guide.named_parameters():
-        assert id(value) in optimised
+        assert id(value) in optimized
         assert not torch.equal(value, before[name])
 
 

@@ -75,9 +75,9 @@ def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> 
     assert load_images("digits").figure(0.0) == pytest.approx(math.log2(17))
 
 
-def test_binarised_images_have_the_grey_values_as_means() -> None:
+def test_binarized_images_have_the_grey_values_as_means() -> None:
     grey = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
-    white = comparison.binarise(grey, 17, seed=0)
+    white = comparison.binarize(grey, 17, seed=0)
     assert white.unique().tolist() == [0, 1]
     torch.testing.assert_close(white.mean(0), torch.tensor([0.0, 0.25, 1.0]), atol=0.02, rtol=0)
 

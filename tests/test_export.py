@@ -32,7 +32,7 @@ def small(**settings: object) -> tuple[nn.Module, nn.Module, torch.Size]:
     config = ModelConfig(latent_dim=LATENTS, hidden=[16], channels=4, **settings)
     shape = torch.Size(SHAPES[config.network])
     vae = build_model(config, shape, 17)
-    for module in vae.modules():  # as if trained: statistics of a batch normalisation are not 0 and 1
+    for module in vae.modules():  # as if trained: statistics of a batch normalization are not 0 and 1
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.running_mean)
             nn.init.uniform_(module.running_var, 0.5, 2)
@@ -81,7 +81,7 @@ def test_encoders_whose_latents_depend_on_each_other(latent: str) -> None:
     [("mlp", None), ("conv", None), ("strided", None), ("mlp", "fixed"), ("mlp", "linear"), ("mlp", "exp")],
 )
 def test_decoders(network: str, linear: str | None) -> None:
-    alone = {"linear": linear, "nonlinear": False, "estimator": "exact"}
+    alone = {"tractable": linear, "nonlinear": False, "estimator": "exact"}
     _, decoder, shape = small(network=network, **({} if linear is None else alone))
     content = export.to_onnx(decoder, torch.randn(3, LATENTS), "z")
     z = torch.randn(7, LATENTS)
@@ -100,10 +100,10 @@ def by_hand(decoder: nn.Module, z: Tensor, linear: str | None) -> tuple[NDArray[
         most = np.log(12 * 17**2)
         log_precision = most - np.log1p(np.exp(most - np.log(9) - g.numpy()))
         return mean.numpy(), np.exp(-log_precision / 2)
-    mean = z @ decoder.mean.weight.T + decoder.mean.bias
+    mean = z @ decoder.affine.weight.T + decoder.affine.bias
     if linear == "fixed":
         return mean.numpy(), np.full_like(mean.numpy(), 0.1)
-    v = (z @ decoder.precision.weight.T + decoder.precision.bias).numpy()
+    v = (z @ decoder.precision_affine.weight.T + decoder.precision_affine.bias).numpy()
     return mean.numpy(), 1 / np.abs(v) if linear == "linear" else np.exp(-v / 2)
 
 

@@ -63,7 +63,7 @@ def numbers_of(family: Family, examples: int = 4) -> Tensor:
 def vae(family: Family, **options: object) -> GuidedVAE:
     torch.manual_seed(1)
     encoder = Encoder(mlp_body(SHAPE, family.numbers, (5,)), family)
-    parts: dict[str, object] = {"encoder": encoder, "linear": sg.LinearGaussian(family.shape.numel(), SHAPE, 0.3)}
+    parts: dict[str, object] = {"encoder": encoder, "tractable": sg.LinearGaussian(family.shape.numel(), SHAPE, 0.3)}
     return GuidedVAE(**{**parts, **options}).double()
 
 
@@ -321,8 +321,8 @@ def test_the_objective_and_the_figures_have_the_models_prior(name: str) -> None:
     torch.testing.assert_close(losses.kld, divergence.mean())
     torch.autograd.grad(losses.total, model.prior.numbers)
     found = evaluate(model, x)
-    assert model.linear is not None
-    torch.testing.assert_close(found.elbo, (model.linear.expected_log_prob(x, q) - divergence).sum())
+    assert model.tractable is not None
+    torch.testing.assert_close(found.elbo, (model.tractable.expected_log_prob(x, q) - divergence).sum())
     torch.testing.assert_close(found.kld_per_latent, model.prior.divergence_per_latent(q).sum(0))
     # With many samples the importance-weighted bound is above the ELBO.
     torch.manual_seed(0)
@@ -479,8 +479,8 @@ REFUSED = {
     "--model.categories has to be at least 2": {"latent": "categorical", "estimator": "rloo", "categories": 1},
     "--model.prior_components is for --model.prior mixture": {"prior_components": 5},
     "--model.prior_components has to be at least 1": {"prior": "mixture", "prior_components": 0},
-    "--model.linear linear with --model.log_term auto is not for --model.latent categorical": {
-        "latent": "categorical", "estimator": "rloo", "linear": "linear",
+    "--model.tractable linear with --model.log_term auto is not for --model.latent categorical": {
+        "latent": "categorical", "estimator": "rloo", "tractable": "linear",
     },
     "--model.estimator disarm is not for --model.latent poisson: choose among exact, reinforce, rloo, none": {
         "latent": "poisson", "estimator": "disarm",
@@ -497,5 +497,5 @@ def test_settings_that_do_not_go_together_are_refused(message: str) -> None:
 
 def test_asking_for_a_closed_form_draws_nothing() -> None:
     state = torch.get_rng_state()
-    ModelConfig(linear="exp").validate()
+    ModelConfig(tractable="exp").validate()
     assert torch.equal(state, torch.get_rng_state())

@@ -198,7 +198,7 @@ def test_start_from_data_is_a_better_start(x: Tensor) -> None:
     before = guide(x, q, nll, epoch=1).mean()
     guide.start_from(x)
     assert guide(x, q, nll, epoch=1).mean() < before
-    torch.testing.assert_close(guide.decoder.mean.bias.detach(), x.mean(0).flatten())
+    torch.testing.assert_close(guide.decoder.affine.bias.detach(), x.mean(0).flatten())
 
 
 def test_freeze_stops_learning_and_batch_statistics(host: Host, x: Tensor) -> None:

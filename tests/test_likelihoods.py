@@ -220,7 +220,7 @@ DECODERS = {
 def make_decoder(name: str, latents: int) -> LinearLikelihood:
     torch.manual_seed(1)
     decoder = LinearLikelihood(latents, OUTPUTS, DECODERS[name][0]()).double()
-    torch.nn.init.uniform_(decoder.mean.weight, -0.25, 0.25)  # every tilt is in its domain
+    torch.nn.init.uniform_(decoder.affine.weight, -0.25, 0.25)  # every tilt is in its domain
     for parameter in decoder.likelihood.parameters() if isinstance(decoder.likelihood, torch.nn.Module) else ():
         torch.nn.init.uniform_(parameter, -0.1, 0.3)  # wide enough for the oracle to resolve
     return decoder
@@ -305,7 +305,7 @@ def test_a_start_from_data_has_its_mean_and_components_to_first_order(
     centre = torch.full((2,), 0.0 if prior is None else 0.5)
     torch.testing.assert_close(decoder(centre).mean, images.mean(0), rtol=1e-4, atol=1e-5)
     slope = torch.autograd.functional.jacobian(lambda z: decoder(z).mean.flatten(), centre)
-    torch.testing.assert_close(slope, linear.mean.weight.detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(slope, linear.affine.weight.detach(), rtol=1e-3, atol=1e-4)
 
 
 def test_a_start_from_data_sets_the_scale() -> None:
@@ -334,12 +334,12 @@ def bad_inputs() -> dict[str, tuple[type[Exception], str, Callable[[], object]]]
         "negative variance": (sg.DomainError, "negative", lambda: expected_log_prob(bits, one, one, -one)),
         "bytes": (sg.DomainError, "between 0 and 1", lambda: expected_log_prob(bits, 255 * one, one, one)),
         "no counts": (sg.DomainError, "counts", lambda: expected_log_prob(likelihoods.Poisson(), -one, one, one)),
-        "dequantised": (sg.DomainError, "one of 5 equidistant", lambda: expected_log_prob(levels, 0.3 * one, one, one)),
+        "dequantized": (sg.DomainError, "one of 5 equidistant", lambda: expected_log_prob(levels, 0.3 * one, one, one)),
         "one level": (sg.DomainError, "two levels", lambda: likelihoods.DiscretisedLogistic(3, 1)),
         "no degrees of freedom": (sg.DomainError, "df", lambda: likelihoods.StudentT(3, 0.0)),
         "no nodes": (sg.DomainError, "node", lambda: quadrature.gauss_hermite(torch.exp, one, one, 0)),
         "NaN": (sg.DomainError, "not finite: x", lambda: laplace.expected_log_prob(one * float("nan"), normal)),
-        "no link": (sg.IntractableError, "link", lambda: unknown.init_from_data(one)),
+        "no u_at_mean": (sg.IntractableError, "u_at_mean", lambda: unknown.init_from_data(one)),
         "coins": (sg.IntractableError, "for Bernoulli latents", lambda: decoder.expected_log_prob(one, coin)),
     }
 

@@ -46,7 +46,7 @@ def guided(family: str, estimator: Estimator | None = None, **options: object) -
     torch.manual_seed(9)
     parts: dict[str, object] = {
         "encoder": encoder_of(family),
-        "linear": sg.LinearGaussian(LATENTS, SHAPE, variance=0.3),
+        "tractable": sg.LinearGaussian(LATENTS, SHAPE, variance=0.3),
         "nonlinear": NonlinearGaussian(mlp_network(LATENTS, SHAPE, (8,)), SHAPE),
         "estimator": estimator or (Reparameterized() if family == "gaussian" else StraightThrough()),
     }
@@ -63,11 +63,11 @@ def kld_by_hand(q: td.Independent) -> Tensor:
 
 def losses_by_hand(model: GuidedVAE, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L_lin, L_nl and KL, the first in closed form, the second with whatever the seed draws."""
-    assert model.linear is not None
+    assert model.tractable is not None
     assert model.nonlinear is not None
     assert model.estimator is not None
     q, decoder = model.encoder(x), model.nonlinear
-    linear = -model.linear.expected_log_prob(x, q).mean()
+    linear = -model.tractable.expected_log_prob(x, q).mean()
     nonlinear = -model.estimator(q, lambda z: decoder(z).log_prob(x)).mean()
     return linear, nonlinear, kld_by_hand(q).mean()
 
@@ -94,7 +94,7 @@ def test_the_loss_is_that_of_algorithm_1(family: str, estimator: Callable[[], Es
     total = w * linear + (1 - w) * nonlinear + kld
     for actual, expected in zip(losses, (total, kld, linear, nonlinear), strict=True):
         close(actual, expected)
-    for module in (model.encoder, model.linear, model.nonlinear):
+    for module in (model.encoder, model.tractable, model.nonlinear):
         close(gradient(losses.total, module), gradient(total, module))
 
 
@@ -110,7 +110,7 @@ def test_weighting_the_encoder_leaves_the_decoders_alone(family: str, estimator:
     silent, noisy, divergence = (gradient(loss, model.encoder) for loss in (linear, nonlinear, kld))
     assert min(g.norm() for g in (silent, noisy, divergence)) > 1e-6
     close(gradient(losses.total, model.encoder), w * silent + (1 - w) * noisy + divergence)
-    close(gradient(losses.total, model.linear), gradient(linear, model.linear))
+    close(gradient(losses.total, model.tractable), gradient(linear, model.tractable))
     close(gradient(losses.total, model.nonlinear), gradient(nonlinear, model.nonlinear))
 
 
@@ -136,41 +136,43 @@ def refuse(*args: object) -> None:
 def test_a_decoder_without_weight_is_not_evaluated(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = guided(family, schedule=linear_decay(0.5)), images()
     assert (model.weight(1), model.weight(2), model.weight(3)) == (0.5, 0.0, 0.0)
-    assert model(x, epoch=1).linear is not None
-    monkeypatch.setattr(model.linear, "expected_log_prob", refuse)
+    assert model(x, epoch=1).tractable is not None
+    monkeypatch.setattr(model.tractable, "expected_log_prob", refuse)
     with pytest.raises(AssertionError, match="evaluated"):
         model(x, epoch=1)
     losses = model(x, epoch=2)
-    assert losses.linear is None
+    assert losses.tractable is None
     close(losses.total, losses.nonlinear + losses.kld)
     unannealed = guided(family, schedule=constant(1.0))
     monkeypatch.setattr(unannealed.nonlinear, "forward", refuse)
     losses = unannealed(x, epoch=1)
     assert losses.nonlinear is None
-    close(losses.total, losses.linear + losses.kld)
+    close(losses.total, losses.tractable + losses.kld)
 
 
 @EACH_FAMILY
 def test_one_decoder_makes_a_plain_vae(family: str) -> None:
     x = images()
     linear = guided(family, nonlinear=None, estimator=None, schedule=linear_decay(0.5))
-    nonlinear = guided(family, linear=None, schedule=linear_decay(0.01))
+    nonlinear = guided(family, tractable=None, schedule=linear_decay(0.01))
     for epoch in (1, 9):
         assert (linear.weight(epoch), nonlinear.weight(epoch)) == (1.0, 0.0)
     losses = linear(x, epoch=9)
     assert losses.nonlinear is None
-    close(losses.total, -linear.linear.expected_log_prob(x, linear.encoder(x)).mean() + losses.kld)
+    close(losses.total, -linear.tractable.expected_log_prob(x, linear.encoder(x)).mean() + losses.kld)
     losses = nonlinear(x, epoch=1)
-    assert losses.linear is None
+    assert losses.tractable is None
     close(losses.total, losses.nonlinear + losses.kld)
-    assert linear.decoder is linear.linear
+    assert linear.decoder is linear.tractable
     assert nonlinear.decoder is nonlinear.nonlinear
 
 
 def test_the_linear_decoder_takes_any_estimator() -> None:
     """Enumeration of its expectation is its closed form."""
     x = images()
-    exact, enumerated = (guided("bernoulli", schedule=constant(1.0), linear_estimator=e) for e in (None, Enumerate()))
+    exact, enumerated = (
+        guided("bernoulli", schedule=constant(1.0), tractable_estimator=e) for e in (None, Enumerate())
+    )
     first, second = exact(x, 1).total, enumerated(x, 1).total
     close(first, second)
     close(gradient(first, exact.encoder), gradient(second, enumerated.encoder))
@@ -181,15 +183,15 @@ def test_the_linear_decoder_takes_any_estimator() -> None:
 def test_the_kl_weight_scales_the_divergence_only(family: str, kl_weight: float) -> None:
     model, x = guided(family, schedule=constant(1.0), kl_weight=kl_weight), images()
     losses = model(x, epoch=1)
-    close(losses.total, losses.linear + kl_weight * losses.kld)
+    close(losses.total, losses.tractable + kl_weight * losses.kld)
     close(losses.kld, kld_by_hand(model.encoder(x)).mean())
 
 
-def train(model: GuidedVAE, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+def train(model: GuidedVAE, optimizer: torch.optim.Optimizer, epoch: int) -> None:
     model.on_epoch(epoch)
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     model(images(), epoch).total.backward()
-    optimiser.step()
+    optimizer.step()
 
 
 @EACH_FAMILY
@@ -197,10 +199,10 @@ def train(model: GuidedVAE, optimiser: torch.optim.Optimizer, epoch: int) -> Non
 def test_the_cutoff_freezes_the_encoder_and_nothing_else(family: str, weighting: str) -> None:
     """Momentum and weight decay included."""
     model = guided(family, schedule=constant(0.5), weighting=weighting, cutoff=3)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
     for epoch in range(1, 6):
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        train(model, optimiser, epoch)
+        train(model, optimizer, epoch)
         for name, p in model.named_parameters():
             assert torch.equal(p, before[name]) == (name.startswith("encoder") and epoch >= 3), (name, epoch)
 
@@ -215,11 +217,11 @@ def test_an_encoder_frozen_by_its_owner_stays_frozen() -> None:
 
 def test_an_epoch_reaches_the_estimators() -> None:
     schedule = geometric(1.0, 0.5, 0.1)
-    model = guided("bernoulli", GumbelSoftmax(schedule), linear_estimator=GumbelSoftmax(schedule))
+    model = guided("bernoulli", GumbelSoftmax(schedule), tractable_estimator=GumbelSoftmax(schedule))
     model.on_epoch(3)
     assert isinstance(model.estimator, GumbelSoftmax)
-    assert isinstance(model.linear_estimator, GumbelSoftmax)
-    assert model.estimator.temperature == model.linear_estimator.temperature == 0.25
+    assert isinstance(model.tractable_estimator, GumbelSoftmax)
+    assert model.estimator.temperature == model.tractable_estimator.temperature == 0.25
 
 
 def test_the_baseline_of_reinforce_is_saved_with_the_model() -> None:
@@ -261,9 +263,9 @@ class Posterior(nn.Module):
         self.inner = decoder
 
     def forward(self, x: Tensor) -> td.Independent:
-        weight, variance = self.inner.mean.weight, self.inner.variance
+        weight, variance = self.inner.affine.weight, self.inner.variance
         precision = 1 + weight.square().sum(0) / variance
-        mean = (x.flatten(1) - self.inner.mean.bias) @ weight / variance / precision
+        mean = (x.flatten(1) - self.inner.affine.bias) @ weight / variance / precision
         return td.Independent(td.Normal(mean, precision.rsqrt().expand_as(mean)), 1)
 
 
@@ -271,13 +273,13 @@ def linear_gaussian(orthogonal: bool = False) -> sg.LinearGaussian:
     torch.manual_seed(2)
     decoder = sg.LinearGaussian(LATENTS, SHAPE, variance=0.3).double()
     if orthogonal:
-        nn.init.orthogonal_(decoder.mean.weight)
+        nn.init.orthogonal_(decoder.affine.weight)
     return decoder
 
 
 def marginal(decoder: sg.LinearGaussian, x: Tensor) -> Tensor:
     """log p(x) under z ~ N(0, I)."""
-    weight, bias = decoder.mean.weight, decoder.mean.bias
+    weight, bias = decoder.affine.weight, decoder.affine.bias
     covariance = weight @ weight.T + decoder.variance * torch.eye(len(bias), dtype=torch.float64)
     return td.MultivariateNormal(bias, covariance).log_prob(x.flatten(1))
 
@@ -295,7 +297,7 @@ def replicated(model: GuidedVAE, samples: int, replicates: int = 4000, groups: i
 def test_a_linear_decoders_bound_is_its_closed_form(family: str) -> None:
     model, x = guided(family, nonlinear=None, estimator=None), images()
     result, q = evaluate(model, x), model.encoder(x)
-    close(result.elbo, (model.linear.expected_log_prob(x, q) - kld_by_hand(q)).sum().detach())
+    close(result.elbo, (model.tractable.expected_log_prob(x, q) - kld_by_hand(q)).sum().detach())
     close(result.elbo, -len(x) * model(x, epoch=1).total.detach())
 
 
@@ -335,7 +337,7 @@ def test_the_sampled_bound_has_the_mean_of_many_samples(family: str) -> None:
 def test_the_sampled_bound_of_a_linear_decoder_has_the_mean_of_its_closed_form(samples: int) -> None:
     """More samples only lift it, towards the likelihood and never beyond."""
     decoder = linear_gaussian()
-    model = guided("gaussian", linear=None, nonlinear=Opaque(decoder))
+    model = guided("gaussian", tractable=None, nonlinear=Opaque(decoder))
     q = model.encoder(images(1))
     elbo = (decoder.expected_log_prob(images(1), q) - kld_by_hand(q)).item()
     mean, error = replicated(model, samples)
@@ -349,8 +351,8 @@ def test_the_sampled_bound_of_a_linear_decoder_has_the_mean_of_its_closed_form(s
 def test_a_linear_decoder_has_the_importance_weighted_bound_too(family: str) -> None:
     """Above the ELBO, which is its closed form, and the same as if the decoder were a nonlinear one."""
     decoder, x = linear_gaussian(), images(1)
-    model = guided(family, linear=decoder, nonlinear=None, estimator=None)
-    opaque = guided(family, linear=None, nonlinear=Opaque(decoder))
+    model = guided(family, tractable=decoder, nonlinear=None, estimator=None)
+    opaque = guided(family, tractable=None, nonlinear=Opaque(decoder))
     elbo = evaluate(model, x).elbo.item()
     mean, error = replicated(model, 16)
     other, error_other = replicated(opaque, 16)
@@ -361,7 +363,7 @@ def test_a_linear_decoder_has_the_importance_weighted_bound_too(family: str) -> 
 @EACH_FAMILY
 def test_importance_weighting_climbs_to_the_likelihood(family: str) -> None:
     decoder = linear_gaussian()
-    model = guided(family, linear=None, nonlinear=Opaque(decoder))
+    model = guided(family, tractable=None, nonlinear=Opaque(decoder))
     x = images(1)
     if family == "gaussian":
         likelihood = marginal(decoder, x).item()
@@ -378,7 +380,7 @@ def test_importance_weighting_climbs_to_the_likelihood(family: str) -> None:
 def test_with_the_exact_posterior_every_bound_is_the_likelihood(samples: int) -> None:
     decoder, x = linear_gaussian(orthogonal=True), images()
     truth = marginal(decoder, x).sum().detach()
-    close(evaluate(GuidedVAE(Posterior(decoder), linear=decoder), x, samples).elbo, truth)
+    close(evaluate(GuidedVAE(Posterior(decoder), tractable=decoder), x, samples).elbo, truth)
     sampled = GuidedVAE(Posterior(decoder), nonlinear=Opaque(decoder), estimator=Reparameterized())
     if samples > 1:
         # Each importance weight is the likelihood, so this holds without any average.
@@ -408,7 +410,7 @@ def test_a_foreign_latent_of_no_family_is_named() -> None:
 
 
 def test_an_estimator_that_does_not_fit_the_latent_says_so() -> None:
-    with pytest.raises(sg.IntractableError, match="Bernoulli cannot be reparameterised"):
+    with pytest.raises(sg.IntractableError, match="Bernoulli cannot be reparameterized"):
         guided("bernoulli", Reparameterized(), schedule=constant(0.5))(images(), epoch=1)
 
 

@@ -199,7 +199,7 @@ def log_precision(levels: int, said: float, dtype: torch.dtype = torch.float64) 
 
 @pytest.mark.parametrize("levels", [2, 17, 256])
 @pytest.mark.parametrize("said", [-50.0, -1.0, 0.0, 1.0, 5.0, 10.0, 50.0, 1e4])
-def test_the_precision_never_exceeds_that_of_the_dequantisation_noise(levels: int, said: float) -> None:
+def test_the_precision_never_exceeds_that_of_the_dequantization_noise(levels: int, said: float) -> None:
     most = math.log(12 * levels**2)
     assert log_precision(levels, said) <= most + 1e-12
     assert log_precision(levels, said, torch.float32) <= most + 1e-5

@@ -28,12 +28,12 @@ SMALL = {"latent_dim": 3, "hidden": [8]}
 TRAIN = TrainConfig(epochs=2, lr=5e-3, accelerator="cpu")
 DATA = DataConfig(batch_size=256)
 TRAINED = {  # one way to train each family, all ways between them
-    "gaussian": {"linear": "exp", "estimator": "reparameterized", "prior": "mixture", "prior_components": 3},
-    "full-gaussian": {"linear": "linear", "nonlinear": False, "estimator": "exact", "prior": "learned"},
-    "laplace": {"linear": "fixed", "nonlinear": False, "estimator": "rloo", "start": "ppca", "prior": "mixture"},
-    "bernoulli": {"linear": "exp", "estimator": "disarm", "prior": "learned"},
-    "categorical": {"linear": "exp", "estimator": "gumbel-softmax", "categories": 4, "start": "ppca"},
-    "poisson": {"linear": "exp", "estimator": "none", "prior": "learned"},
+    "gaussian": {"tractable": "exp", "estimator": "reparameterized", "prior": "mixture", "prior_components": 3},
+    "full-gaussian": {"tractable": "linear", "nonlinear": False, "estimator": "exact", "prior": "learned"},
+    "laplace": {"tractable": "fixed", "nonlinear": False, "estimator": "rloo", "start": "ppca", "prior": "mixture"},
+    "bernoulli": {"tractable": "exp", "estimator": "disarm", "prior": "learned"},
+    "categorical": {"tractable": "exp", "estimator": "gumbel-softmax", "categories": 4, "start": "ppca"},
+    "poisson": {"tractable": "exp", "estimator": "none", "prior": "learned"},
 }
 
 
@@ -106,7 +106,7 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
 
 def test_a_family_is_one_file(newcomer: ModuleType, tmp_path: Path) -> None:
     family = newcomer.FAMILIES["exponential"](3)
-    model = ModelConfig(**SMALL, latent="exponential", linear="exp", estimator="reparameterized", prior="learned")
+    model = ModelConfig(**SMALL, latent="exponential", tractable="exp", estimator="reparameterized", prior="learned")
     summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
     assert summary["kld"] > 0
     images = torch.rand(4, 5, 1, 2, 2)
@@ -226,8 +226,8 @@ def test_a_schedule_of_ones_own() -> None:
     for epoch in (5, 10, 15):
         losses = vae(x, epoch)
         parts = [losses.kld]
-        if losses.linear is not None:
-            parts.append(waves(epoch) * losses.linear)
+        if losses.tractable is not None:
+            parts.append(waves(epoch) * losses.tractable)
         if losses.nonlinear is not None:
             parts.append((1 - waves(epoch)) * losses.nonlinear)
         torch.testing.assert_close(losses.total, torch.stack(parts).sum())

@@ -350,11 +350,11 @@ def test_what_a_foreign_model_lacks_is_named() -> None:
 # --- the guided objective
 
 
-def guided(linear_estimator: Estimator) -> sg.GuidedVAE:
+def guided(tractable_estimator: Estimator) -> sg.GuidedVAE:
     torch.manual_seed(2)
     decoders = [sg.LinearGaussian(LATENTS, OUTPUTS, variance) for variance in (0.3, 2.0)]
     schedule = linear_decay(0.1)
-    return sg.GuidedVAE(Encoder("gaussian"), *decoders, linear_estimator, Exact(), schedule).double()
+    return sg.GuidedVAE(Encoder("gaussian"), *decoders, tractable_estimator, Exact(), schedule).double()
 
 
 def test_the_closed_form_of_a_guided_objective_has_the_weights() -> None:

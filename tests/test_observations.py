@@ -13,7 +13,7 @@ from torch import Tensor
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import (
     Batches,
-    Binarised,
+    Binarized,
     Counts,
     DataError,
     Levels,
@@ -113,8 +113,8 @@ def test_a_wrong_array_is_named(tmp_path: Path) -> None:
 
 
 def test_kinds_that_the_rows_are_not(table: Path) -> None:
-    with pytest.raises(DataError, match=r"--data.kind binarised is for images, but .* is a table"):
-        load(str(table), kind="binarised")
+    with pytest.raises(DataError, match=r"--data.kind binarized is for images, but .* is a table"):
+        load(str(table), kind="binarized")
     with pytest.raises(DataError, match=r"--data.kind reals is for tables, but digits holds images"):
         load("digits", kind="reals")
     with pytest.raises(DataError, match=r"expected a count, found -?\d"):
@@ -124,7 +124,7 @@ def test_kinds_that_the_rows_are_not(table: Path) -> None:
 # --- as seen, and the unit
 
 
-def test_reals_are_standardised_and_the_unit_takes_it_back(table: Path) -> None:
+def test_reals_are_standardized_and_the_unit_takes_it_back(table: Path) -> None:
     """The figure of a density does not depend on what the columns are measured in, up to that unit itself."""
     reals = load(str(table))
     x = reals.as_seen(reals.rows("train"))
@@ -138,12 +138,12 @@ def test_reals_are_standardised_and_the_unit_takes_it_back(table: Path) -> None:
 
 def test_bits_are_drawn_with_the_grey_values_as_means_or_cut() -> None:
     grey = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
-    drawn = Binarised(grey, grey, grey, "grey", levels=17)
+    drawn = Binarized(grey, grey, grey, "grey", levels=17)
     x = drawn.as_seen(drawn.rows("train"), torch.Generator().manual_seed(0))
     assert x.unique().tolist() == [0, 1]
     torch.testing.assert_close(x.mean(0), torch.tensor([0.0, 0.25, 1.0]), atol=0.02, rtol=0)
     assert not torch.equal(x, drawn.as_seen(drawn.rows("train"), torch.Generator().manual_seed(1)))
-    cut = Binarised(grey, grey, grey, "grey", levels=17, threshold=0.5)
+    cut = Binarized(grey, grey, grey, "grey", levels=17, threshold=0.5)
     assert cut.as_seen(cut.rows("test"))[0].tolist() == [0, 0, 1]
     assert drawn.figure(-80.0) == 80
 
@@ -162,7 +162,7 @@ def test_counts_have_a_size_and_a_unit_and_say_that_they_cannot_be_trained(tmp_p
 
 def test_a_process_sees_its_part_of_the_noise() -> None:
     digits = load("digits")
-    for observations in (digits, Binarised(digits.train, digits.valid, digits.test, "digits", levels=17)):
+    for observations in (digits, Binarized(digits.train, digits.valid, digits.test, "digits", levels=17)):
         rows = observations.rows("test").between(0, 10)
         whole = observations.as_seen(rows, torch.Generator().manual_seed(3))
         part = observations.as_seen(rows.between(4, 7), torch.Generator().manual_seed(3), Part(4, 10))
@@ -209,7 +209,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("linear", ["fixed", "linear", "exp"])
 def test_a_table_trains_with_a_linear_decoder(linear: str, table: Path, tmp_path: Path) -> None:
-    model = ModelConfig(latent_dim=2, hidden=[8], linear=linear, nonlinear=False, estimator="exact", start="ppca")
+    model = ModelConfig(latent_dim=2, hidden=[8], tractable=linear, nonlinear=False, estimator="exact", start="ppca")
     train = TrainConfig(epochs=20, lr=1e-2, accelerator="cpu")
     summary = train_model(DataConfig(name=str(table), batch_size=32), model, train, tmp_path / "run", quiet=True)
     normal = torch.distributions.Normal(load(str(table)).mean, load(str(table)).deviation)
@@ -239,7 +239,7 @@ def test_a_table_trains_from_the_command_line(table: Path, tmp_path: Path, capsy
     other.write_text(table.read_text())
     with pytest.raises(SystemExit):
         main(["evaluate", str(folder), "--data", str(other)])
-    assert "standardised by other rows" in capsys.readouterr().err
+    assert "standardized by other rows" in capsys.readouterr().err
     for command in ("reconstruct", "sample"):
         with pytest.raises(SystemExit):
             main([command, str(folder)])
@@ -249,20 +249,20 @@ def test_a_table_trains_from_the_command_line(table: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize("nonlinear", [True, False])
 def test_bits_train(nonlinear: bool, tmp_path: Path) -> None:
     estimator = "reparameterized" if nonlinear else "exact"
-    model = ModelConfig(latent_dim=2, hidden=[8], linear="linear", nonlinear=nonlinear, estimator=estimator)
-    summary = train_model(DataConfig(kind="binarised", batch_size=256), model, QUICK, tmp_path / "run", quiet=True)
+    model = ModelConfig(latent_dim=2, hidden=[8], tractable="linear", nonlinear=nonlinear, estimator=estimator)
+    summary = train_model(DataConfig(kind="binarized", batch_size=256), model, QUICK, tmp_path / "run", quiet=True)
     assert summary["unit"] == "NLL nats per example"
     assert 0 < summary["nll"] < 64  # a fair coin for each pixel has 64 log 2 = 44.4
     assert summary["exactness"] == ("sampled" if nonlinear else "exact")
 
 
 def test_what_does_not_go_together_is_named(table: Path) -> None:
-    digits, bits = load("digits"), load("digits", kind="binarised")
+    digits, bits = load("digits"), load("digits", kind="binarized")
     wrong = {
         "--model.likelihood bernoulli is not for levels": (ModelConfig(likelihood="bernoulli"), digits),
-        "--model.likelihood gaussian is not for binarised": (ModelConfig(likelihood="gaussian"), bits),
-        "--model.linear exp .* bits have none": (ModelConfig(), bits),
-        "Gaussian latents only": (ModelConfig(latent="bernoulli", linear="linear", estimator="rloo"), bits),
+        "--model.likelihood gaussian is not for binarized": (ModelConfig(likelihood="gaussian"), bits),
+        "--model.tractable exp .* bits have none": (ModelConfig(), bits),
+        "Gaussian latents only": (ModelConfig(latent="bernoulli", tractable="linear", estimator="rloo"), bits),
         "--model.network conv is for images": (ModelConfig(network="conv"), load(str(table))),
     }
     for message, (model, observations) in wrong.items():

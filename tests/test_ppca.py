@@ -41,10 +41,10 @@ def test_optimal_encoder_attains_the_bound_and_nothing_exceeds_it() -> None:
     decoder = sg.LinearGaussian(latents, 6).double()
     decoder.set_variance(variance)  # after the conversion: 0.09 in single precision is another number
     decoder.init_from_data(data, "ppca")
-    w = decoder.mean.weight.detach()
+    w = decoder.affine.weight.detach()
     precision = torch.eye(latents, dtype=torch.float64) + w.T @ w / variance
     covariance = precision.inverse()
-    mean = (data - decoder.mean.bias.detach()) @ w @ covariance / variance
+    mean = (data - decoder.affine.bias.detach()) @ w @ covariance / variance
     prior = td.MultivariateNormal(torch.zeros(latents).double(), torch.eye(latents).double())
 
     def elbo(mean: Tensor, covariance: Tensor) -> float:
@@ -65,10 +65,10 @@ def test_precision_decoder_starts_from_data(link: str) -> None:
     left_over = principal_components(data).variances[3:].mean()
     torch.testing.assert_close(decoder(torch.zeros(1, 3).double()).variance, left_over.expand(1, 6))
     torch.testing.assert_close(decoder(torch.zeros(1, 3).double()).mean, data.mean(0, keepdim=True))
-    weight = decoder.mean.weight.clone()
+    weight = decoder.affine.weight.clone()
     decoder.init_from_data(data + 1, "mean")
-    torch.testing.assert_close(decoder.mean.bias, data.mean(0) + 1)
-    assert torch.equal(decoder.mean.weight, weight)
+    torch.testing.assert_close(decoder.affine.bias, data.mean(0) + 1)
+    assert torch.equal(decoder.affine.weight, weight)
 
 
 @pytest.mark.parametrize("data", [torch.zeros(0, 3), torch.zeros(3)], ids=["empty", "flat"])

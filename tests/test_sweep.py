@@ -117,10 +117,10 @@ def test_the_grids_are_the_papers() -> None:
         (["momentum"], {}, "--over takes some of lr, annealing_rate, cutoff"),
         (["lr", "lr"], {}, "--over takes"),
         ([""], {}, "--over takes"),
-        (["annealing_rate"], {"linear": "none"}, "an annealing rate needs a guide"),
+        (["annealing_rate"], {"tractable": "none"}, "an annealing rate needs a guide"),
         (["annealing_rate"], {"nonlinear": False, "estimator": "exact"}, "an annealing rate needs a guide"),
         (["annealing_rate"], {"estimator": "none"}, "an annealing rate needs a guide"),
-        (["cutoff"], {"linear": "none"}, "a cut-off needs a guided VAE"),
+        (["cutoff"], {"tractable": "none"}, "a cut-off needs a guided VAE"),
         (["cutoff"], {}, r"cut-offs \[100, 150, 200\] come after the last of 80 epochs"),
     ],
 )

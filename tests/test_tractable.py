@@ -46,8 +46,8 @@ class KnownLoadings:
 def twin(decoder: KnownLoadings) -> sg.LinearGaussian:
     """The same decoder as a linear one, whose every use is tested elsewhere."""
     linear = sg.LinearGaussian(LATENTS, SHAPE, variance=VARIANCE).double().requires_grad_(False)
-    linear.mean.weight.copy_(decoder.loadings)
-    nn.init.zeros_(linear.mean.bias)
+    linear.affine.weight.copy_(decoder.loadings)
+    nn.init.zeros_(linear.affine.bias)
     return linear
 
 
@@ -94,7 +94,7 @@ def test_a_decoder_that_inherits_from_nothing_guides(family: str) -> None:
     for model in models:
         torch.manual_seed(2)
         losses.append(model(x, epoch=1))
-    torch.testing.assert_close(losses[0].linear, losses[1].linear)
+    torch.testing.assert_close(losses[0].tractable, losses[1].tractable)
     q = models[0].encoder(x)
     nll = torch.full((len(x),), 5.0, dtype=torch.float64)
     guided = sg.Guide(own, constant(0.7))(x, q, nll, epoch=1)
@@ -165,7 +165,7 @@ def test_a_claim_of_exactness_holds() -> None:
     q = td.Bernoulli(torch.rand(4, 6).double())
     for link, log_term in (("exp", "auto"), ("linear", "auto"), ("linear", "taylor")):
         decoder = sg.LinearPrecisionGaussian(6, 3, link, log_term).double()  # type: ignore[arg-type]
-        nn.init.normal_(decoder.precision.weight, std=0.5)
+        nn.init.normal_(decoder.precision_affine.weight, std=0.5)
         integrand = integrand_of(decoder, x)
         error = (Exact(allow_approximation=True)(q, integrand) - sg.Enumerate()(q, integrand)).abs().max()
         assert (error < 1e-10) == (decoder.exactness(q) is EXACT)
@@ -190,7 +190,7 @@ def test_exact_takes_a_lower_bound() -> None:
 
 def test_a_log_term_is_an_argument_and_changes_nothing() -> None:
     decoder, x = sg.LinearPrecisionGaussian(LATENTS, 3, log_term="taylor"), torch.rand(5, 3)
-    nn.init.normal_(decoder.precision.weight)
+    nn.init.normal_(decoder.precision_affine.weight)
     automatic = sg.LinearPrecisionGaussian(LATENTS, 3)
     automatic.load_state_dict(decoder.state_dict())
     assert torch.equal(decoder.expected_log_prob(x, NORMAL, log_term="auto"), automatic.expected_log_prob(x, NORMAL))
@@ -302,12 +302,12 @@ class LearnedBaseline(sg.Estimator):
 def test_an_estimator_may_own_parameters_and_a_loss() -> None:
     """Its baseline descends to the mean log-probability; the decoder's weight does not scale its loss."""
     x, estimator = batches()[0], LearnedBaseline()
-    model = vae(KnownLoadings(), "bernoulli", linear_estimator=estimator)
-    assert "linear_estimator.baseline" in model.state_dict()
+    model = vae(KnownLoadings(), "bernoulli", tractable_estimator=estimator)
+    assert "tractable_estimator.baseline" in model.state_dict()
     torch.manual_seed(0)
     losses = model(x, epoch=1)
-    assert losses.linear is not None
-    assert losses.total > losses.linear + losses.kld
+    assert losses.tractable is not None
+    assert losses.total > losses.tractable + losses.kld
     optimizer = torch.optim.SGD([estimator.baseline], 0.1)
     values = []
     for _ in range(200):
@@ -315,8 +315,8 @@ def test_an_estimator_may_own_parameters_and_a_loss() -> None:
         losses = model(x, epoch=1)
         losses.total.backward()
         optimizer.step()
-        assert losses.linear is not None
-        values.append(-losses.linear.item())
+        assert losses.tractable is not None
+        values.append(-losses.tractable.item())
     assert estimator.baseline.item() == pytest.approx(sum(values) / len(values), rel=0.2)
     assert sg.gradient_variance(model, batches(), 20, [estimator])["LearnedBaseline"].est > 0
 

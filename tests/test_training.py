@@ -81,7 +81,7 @@ def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, tmp_path: 
     alone = ["exact"] if not nonlinear else ["none"] if linear != "none" else []
     for estimator in sampling + alone:
         model = ModelConfig(
-            latent=latent, latent_dim=4, hidden=[16], linear=linear, nonlinear=nonlinear, estimator=estimator
+            latent=latent, latent_dim=4, hidden=[16], tractable=linear, nonlinear=nonlinear, estimator=estimator
         )
         model.cutoff = 2 if estimator == "none" else None
         train = TrainConfig(epochs=2, accelerator="cpu")
@@ -109,7 +109,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    words = ["train", *SMALL, "--train.epochs", "2", "--model.linear", "exp", "--model.nonlinear", "false",
+    words = ["train", *SMALL, "--train.epochs", "2", "--model.tractable", "exp", "--model.nonlinear", "false",
              "--model.estimator", "exact"]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "runs" / "digits-001"  # the second is the folder that it finds for itself
     for more in (["--folder", str(one)], ["--train.devices", "2"]):
@@ -147,7 +147,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exists" in fails(capsys, "train", *SMALL, "--folder", str(folder))
     assert (folder / "precious").read_text() == "mine"
     assert "no run" in fails(capsys, "train", "--resume", "true", "--folder", str(tmp_path / "none"))
-    assert "Did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterised-cpu")
+    assert "Did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterized-cpu")
     assert "mnist" in fails(capsys, "train", *SMALL, "--data.name", "mnits", "--folder", str(tmp_path / "a"))
     assert "model.unknown" in fails(capsys, "train", "--model.unknown", "3")
     wrong = fails(capsys, "train", *SMALL, "--model.estimator", "exact", "--folder", str(tmp_path / "b"))
@@ -194,7 +194,7 @@ def _missing(*_: object, **__: object) -> None:
 def test_figures_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     """The rate is so high that the last epoch is not the best one."""
     train = TrainConfig(epochs=4, lr=0.05, accelerator="cpu")
-    model = ModelConfig(latent_dim=4, hidden=[16], linear="none")
+    model = ModelConfig(latent_dim=4, hidden=[16], tractable="none")
     summary = train_model(DataConfig(), model, train, tmp_path / "run", quiet=True)
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
     assert summary["best_epoch"] == 1 + bpd.index(min(bpd))
@@ -208,7 +208,7 @@ def test_a_run_tells_what_its_closed_form_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], log_term: str, word: str
 ) -> None:
     folder = tmp_path / "run"
-    options = "--model.linear linear --model.nonlinear false --model.estimator exact --model.latent_dim 2"
+    options = "--model.tractable linear --model.nonlinear false --model.estimator exact --model.latent_dim 2"
     size = "--model.hidden [4] --data.batch_size 512 --train.epochs 1 --train.accelerator cpu --quiet true"
     main(["train", *options.split(), "--model.log_term", log_term, *size.split(), "--folder", str(folder)])
     assert f"closed form {word} " in capsys.readouterr().out
@@ -218,7 +218,7 @@ def test_a_run_tells_what_its_closed_form_is(
 
 def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:
     """With its first, large variance this model has a better BPD, but it is another model."""
-    model = ModelConfig(latent_dim=2, hidden=[4], linear="fixed", nonlinear=False, estimator="exact")
+    model = ModelConfig(latent_dim=2, hidden=[4], tractable="fixed", nonlinear=False, estimator="exact")
     model.variance_start, model.variance_factor, model.variance = 0.3, 0.01, 0.003
     train = TrainConfig(epochs=3, lr=1e-5, accelerator="cpu")
     summary = train_model(DataConfig(), model, train, tmp_path / "run", quiet=True)
@@ -229,7 +229,7 @@ def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:
 
 def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
-    model = ModelConfig(latent_dim=2, hidden=[4], linear="fixed", nonlinear=False, estimator="exact", start="ppca")
+    model = ModelConfig(latent_dim=2, hidden=[4], tractable="fixed", nonlinear=False, estimator="exact", start="ppca")
     train = TrainConfig(epochs=1, lr=1e-6, accelerator="cpu")
     limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True)["limit_bpd"]
     found = []
@@ -239,8 +239,8 @@ def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.Capture
         assert ("(importance-weighted bound, 30 samples)" in said) == (samples == "30")
         found.append(float(said.split()[2]))
     elbo, weighted = found
-    dequantisation = 0.02  # another draw of its noise
-    assert limit - dequantisation < weighted < elbo - 0.1
+    dequantization = 0.02  # another draw of its noise
+    assert limit - dequantization < weighted < elbo - 0.1
 
 
 def test_divergence_says_what_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,7 +204,7 @@ class Workshop:
             counter.install()
         train_model(
             DataConfig(name=str(self.data), batch_size=4),
-            ModelConfig(latent_dim=2, hidden=[8], linear="none"),
+            ModelConfig(latent_dim=2, hidden=[8], tractable="none"),
             TrainConfig(epochs=EPOCHS, lr=0.4, seed=2, accelerator="cpu", keep=[2], variance_every=2),
             folder,
             resume=RunFolder(folder).config.exists(),

@@ -32,7 +32,7 @@ CPU_EPOCHS = {"mnist": 20, "imagenet32": 20, "cifar10": 20}
 
 def fixed(latent: str, method: str, scale: str) -> dict:
     estimator = "exact" if method == "silent" else method
-    model = {"latent": latent, "latent_dim": 200, "linear": "fixed", "variance": 0.01, "nonlinear": False,
+    model = {"latent": latent, "latent_dim": 200, "tractable": "fixed", "variance": 0.01, "nonlinear": False,
              "estimator": estimator}  # fmt: skip
     if scale == "paper":
         model |= {"network": "conv", "channels": 32}
@@ -47,14 +47,14 @@ def fixed(latent: str, method: str, scale: str) -> dict:
 def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
     guided = method.endswith("-sg")
     estimator = method.removesuffix("-sg")
-    model = {"latent": latent, "latent_dim": LATENTS[dataset], "linear": "exp" if guided else "none", "nonlinear": True,
+    model = {"latent": latent, "latent_dim": LATENTS[dataset], "tractable": "exp" if guided else "none", "nonlinear": True,
              "estimator": estimator}  # fmt: skip
     epochs = 300 if dataset == "mnist" and "reinforce" in method else EPOCHS[dataset]
     train = {"epochs": epochs, "lr": 1e-4}
     if scale == "paper":
         model |= {"network": "conv" if dataset == "mnist" else "strided", "channels": 32 if dataset == "mnist" else 64}
         if guided:
-            model |= {"linear": "linear", "log_term": "taylor", "annealing_rate": 0.01}
+            model |= {"tractable": "linear", "log_term": "taylor", "annealing_rate": 0.01}
         if estimator == "none":
             model |= {"cutoff": 100 if epochs >= 200 else 50}
     else:
@@ -62,7 +62,7 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
         model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
         if guided:
             # Bernoulli latents: the exponential link would take ten times as long
-            model |= {"linear": "exp" if latent == "gaussian" else "linear", "start": "ppca", "annealing_rate": 0.1}
+            model |= {"tractable": "exp" if latent == "gaussian" else "linear", "start": "ppca", "annealing_rate": 0.1}
             train |= {"lr_precision": 5e-3 if latent == "gaussian" else 1e-2}
         if estimator == "none":
             model |= {"cutoff": int(0.7 * CPU_EPOCHS[dataset])}

@@ -21,8 +21,8 @@ from silentgrad.exactness import Exactness
 from silentgrad.guide import Guide, SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents import families
-from silentgrad.latents.cumulants import CumulantFunction, Cumulants, cumulants
 from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.generating import Cumulants, GeneratingFunction, generating_function
 from silentgrad.latents.moments import JointMoments, Moments, central_moments
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior, StandardPrior
 from silentgrad.likelihoods import expected_log_prob
@@ -31,7 +31,6 @@ from silentgrad.ppca import ppca_bound
 
 __version__ = "0.1.0"
 __all__ = [
-    "CumulantFunction",
     "Cumulants",
     "DisArm",
     "DomainError",
@@ -40,6 +39,7 @@ __all__ = [
     "Exact",
     "Exactness",
     "Family",
+    "GeneratingFunction",
     "Guide",
     "GuidedVAE",
     "GumbelSoftmax",
@@ -65,7 +65,6 @@ __all__ = [
     "TractableIntegrand",
     "UnregisteredLatentError",
     "central_moments",
-    "cumulants",
     "dawson",
     "dawson_integral",
     "expected_log_prob",
@@ -73,6 +72,7 @@ __all__ = [
     "families",
     "family_of",
     "freeze",
+    "generating_function",
     "gradient_bias",
     "gradient_variance",
     "integrand_of",

@@ -31,7 +31,7 @@ class Losses(NamedTuple):
 
     total: Tensor
     kld: Tensor
-    linear: Tensor | None
+    tractable: Tensor | None
     nonlinear: Tensor | None
 
 
@@ -40,9 +40,9 @@ class GuidedVAE(nn.Module):
 
     Args:
         encoder: From images to a latent q(z|x); if it has a `family`, latents are built and taken apart by that.
-        linear: The linear decoder or another tractable one, or None for a plain VAE.
-        nonlinear: The nonlinear decoder, or None for a linear VAE.
-        linear_estimator: Of the linear decoder's expectation: exact unless another is to be compared with it.
+        tractable: The tractable decoder, such as a linear one or a circuit; None for a plain VAE.
+        nonlinear: The nonlinear decoder, or None for a VAE whose tractable decoder is the model.
+        tractable_estimator: Of the tractable decoder's expectation: exact unless another is to be compared with it.
         estimator: Of the nonlinear decoder's expectation.
         schedule: The weight of the linear decoder as a function of the epoch, counted from 1.
         weighting: What the weights scale: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
@@ -54,9 +54,9 @@ class GuidedVAE(nn.Module):
     def __init__(
         self,
         encoder: nn.Module,
-        linear: Tractable | None = None,
+        tractable: Tractable | None = None,
         nonlinear: nn.Module | None = None,
-        linear_estimator: Estimator | None = None,
+        tractable_estimator: Estimator | None = None,
         estimator: Estimator | None = None,
         schedule: Schedule | None = None,
         weighting: Weighting = "loss",
@@ -65,14 +65,14 @@ class GuidedVAE(nn.Module):
         prior: Prior | None = None,
     ) -> None:
         super().__init__()
-        if linear is None and nonlinear is None:
-            raise DomainError("a VAE needs a decoder: linear, nonlinear or both")
+        if tractable is None and nonlinear is None:
+            raise DomainError("a VAE needs a decoder: tractable, nonlinear or both")
         if nonlinear is not None and estimator is None:
             raise DomainError("a nonlinear decoder needs an estimator, such as Reparameterized()")
         if weighting not in get_args(Weighting):
             raise DomainError(f'weighting has to be "loss" or "encoder", got {weighting!r}')
-        self.encoder, self.linear, self.nonlinear = encoder, linear, nonlinear
-        self.linear_estimator = linear_estimator or Exact()
+        self.encoder, self.tractable, self.nonlinear = encoder, tractable, nonlinear
+        self.tractable_estimator = tractable_estimator or Exact()
         self.estimator = estimator
         self.schedule = schedule or constant(1.0)
         self.weighting, self.cutoff, self.kl_weight = weighting, cutoff, kl_weight
@@ -98,13 +98,13 @@ class GuidedVAE(nn.Module):
         """
         if self.nonlinear is None:
             return 1.0
-        if self.linear is None or epoch is None:
+        if self.tractable is None or epoch is None:
             return 0.0
         return self.schedule(epoch)
 
     def on_epoch(self, epoch: int) -> None:
         """What changes between epochs: temperatures, and the encoder's freezing at the cut-off."""
-        for estimator in (self.linear_estimator, self.estimator):
+        for estimator in (self.tractable_estimator, self.estimator):
             if estimator is not None:
                 estimator.on_epoch(epoch)
         if self.cutoff is not None and epoch >= self.cutoff:
@@ -116,15 +116,15 @@ class GuidedVAE(nn.Module):
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
         q = self.encoder(x)  # stats <- E(x)
         total, kld, losses = self.objective(q, epoch)(x, q)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
-        return Losses(total, kld, losses.get("linear"), losses.get("nonlinear"))
+        return Losses(total, kld, losses.get("tractable"), losses.get("nonlinear"))
 
     def objective(self, q: td.Distribution, epoch: int | None) -> Objective:
         """The objective of an epoch, counted from 1, for latents q; without an epoch, as for :meth:`weight`."""
         w_lin = self.weight(epoch)  # w_lin <- max(0, 1 - n lambda)
         w_nl = 1 - w_lin
         terms: dict[str, Term] = {}
-        if self.linear is not None and w_lin > 0:
-            terms["linear"] = Term(self.linear, self.linear_estimator, w_lin)  # L_lin <- -D_lin(stats, x)
+        if self.tractable is not None and w_lin > 0:
+            terms["tractable"] = Term(self.tractable, self.tractable_estimator, w_lin)  # L_lin <- -D_lin(stats, x)
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
             assert self.estimator is not None
             terms["nonlinear"] = Term(self.nonlinear, self.estimator, w_nl)  # L_nl <- -log p_nl(x|z)
@@ -139,6 +139,6 @@ class GuidedVAE(nn.Module):
     @property
     def decoder(self) -> Callable[[Tensor], td.Distribution]:
         """The decoder that a trained model is judged by: the nonlinear one if there is one."""
-        decoder = self.linear if self.nonlinear is None else self.nonlinear
+        decoder = self.tractable if self.nonlinear is None else self.nonlinear
         assert decoder is not None
         return decoder

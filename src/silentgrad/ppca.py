@@ -56,7 +56,7 @@ def ppca_bound(data: Tensor, latent_dim: int, variance: float, test: Tensor | No
     """Nats per example that no fixed-variance linear decoder with Gaussian latents can exceed on `data`.
 
     Args:
-        data: Training examples `(examples, *event_shape)`, as the model sees them (dequantised, say).
+        data: Training examples `(examples, *event_shape)`, as the model sees them (dequantized, say).
         latent_dim: Number of latents.
         variance: The decoder's fixed output variance.
         test: Score these examples under the model fitted to `data`, instead of `data` itself.

@@ -54,7 +54,7 @@ class QuadraticIntegrand(SeveralDraws):
     def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:
         super().__init__(decoder, x)
         self.linear = decoder
-        weight, residual = decoder.mean.weight, x.flatten(-len(decoder.event_shape)) - decoder.mean.bias
+        weight, residual = decoder.affine.weight, x.flatten(-len(decoder.event_shape)) - decoder.affine.bias
         scaled = weight / decoder.variance.reshape(-1, 1)
         self.h, self.G = residual @ scaled, weight.T @ scaled
         self.at_zero = decoder.log_prob(x, torch.zeros_like(self.h))

@@ -52,7 +52,7 @@ def gradient_variance(
     Args:
         model: Any model with an `encoder`, which returns one latent of a registered family, and a `decoder`, to which
             the estimators are applied; its `prior`, if it has one, is a `Prior`. It is measured as it stands: call
-            `model.eval()` first for batch normalisation with its running statistics.
+            `model.eval()` first for batch normalization with its running statistics.
         batches: Examples as the model sees them, at least four batches of one size; each is encoded once. Wrap them in
             `rich.progress.track` to see progress.
         draws: Latent draws per batch. Memory does not grow with them. An exact estimator draws nothing: it is evaluated

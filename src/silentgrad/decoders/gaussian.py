@@ -46,7 +46,7 @@ class LinearGaussian(LinearDecoder):
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int], variance: float | Tensor = 0.01) -> None:
         super().__init__(latent_dim, event_shape)
         self._given = self._validated(variance)
-        self.register_buffer("variance", self._given.to(self.mean.weight))
+        self.register_buffer("variance", self._given.to(self.affine.weight))
 
     def set_variance(self, variance: float | Tensor) -> None:
         """Changes the variance, as a schedule does during training."""
@@ -57,14 +57,14 @@ class LinearGaussian(LinearDecoder):
         self.variance.copy_(self._given)
 
     def forward(self, z: Tensor) -> td.Independent:
-        mean = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
+        mean = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         return td.Independent(td.Normal(mean, self.variance.sqrt()), len(self.event_shape))
 
     def exactness(self, q: td.Distribution) -> Exactness:
         return Exactness.EXACT
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        residual = self.mean(mean) - x  # in this order, the backward pass need not change a sign
+        residual = self.affine(mean) - x  # in this order, the backward pass need not change a sign
         squares = self._over_variance(residual.square()) + self._projected_variance(moments, mean)
         log_volume = (2 * math.pi * self.variance).log().mean() * x.shape[-1]
         return -0.5 * (squares + log_volume)
@@ -77,7 +77,7 @@ class LinearGaussian(LinearDecoder):
 
     def _projected_variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
         """The sum over outputs of Var(u) / variance."""
-        weight = self.mean.weight
+        weight = self.affine.weight
         if isinstance(moments, Moments):
             return moments.s2.reshape(mean.shape) @ self._over_variance(weight.square().T)
         size = moments.covariance.shape[-1]
@@ -93,7 +93,7 @@ class LinearGaussian(LinearDecoder):
         if value.dim() > 0 and value.shape != self.event_shape:
             shapes = f"{tuple(value.shape)}, expected one number or {tuple(self.event_shape)}"
             raise ShapeError(f"variance has shape {shapes}")
-        used = value.to(self.mean.weight.dtype)
+        used = value.to(self.affine.weight.dtype)
         if not (used > 0).all() or not used.isfinite().all():
             raise DomainError(f"variance has to be positive and finite, got {value.min():g} at the least")
         return value.clone()

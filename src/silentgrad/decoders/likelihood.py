@@ -53,31 +53,31 @@ class LinearLikelihood(LinearDecoder):
         self.nodes = nodes
 
     def forward(self, z: Tensor) -> td.Independent:
-        u = self.mean(self.flatten_latent(z)).unflatten(-1, self.event_shape)
+        u = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         return td.Independent(self.likelihood(u), len(self.event_shape))
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts from data like every linear decoder; where u is not the mean of x, to first order in z."""
-        link = getattr(self.likelihood, "link", None)
-        if link is None:
+        u_at_mean = getattr(self.likelihood, "u_at_mean", None)
+        if u_at_mean is None:
             raise IntractableError(
-                "a start from data needs the likelihood's `link`, from the mean of x to u and its derivative, as those "
-                "of silentgrad.likelihoods have it; or set decoder.mean yourself"
+                "a start from data needs the likelihood's `u_at_mean`, from the mean of x to u and its derivative, as those "
+                "of silentgrad.likelihoods have it; or set decoder.affine yourself"
             )
         super().init_from_data(data, method, prior)
         with torch.no_grad():
-            u, slope = link(self.mean.bias + self.shift(prior))
+            u, slope = u_at_mean(self.affine.bias + self.shift(prior))
             if method == "ppca":
-                self.mean.weight.mul_(slope.unsqueeze(-1))
-            self.mean.bias.copy_(u - self.shift(prior))
+                self.affine.weight.mul_(slope.unsqueeze(-1))
+            self.affine.bias.copy_(u - self.shift(prior))
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
-            tilted = tilt(q, moments, mean, self.mean, self.mean)
+            tilted = tilt(q, moments, mean, self.affine, self.affine)
             known = self._unflattened(x, tilted.exponent, tilted.log_mass)
             outputs = from_generating_function(self.likelihood, *known)
         else:
-            known = self._unflattened(x, self.mean(mean), self._variance(moments, mean))
+            known = self._unflattened(x, self.affine(mean), self._variance(moments, mean))
             outputs = expected_log_prob(self.likelihood, *known, self.nodes)
         return outputs.flatten(mean.dim() - 1).sum(-1)
 
@@ -99,8 +99,8 @@ class LinearLikelihood(LinearDecoder):
 
     def _variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
         if isinstance(moments, JointMoments):
-            return project(moments, mean, self.mean, self.mean).var_u
-        return linear(moments.s2.reshape(mean.shape), self.mean.weight.square())
+            return project(moments, mean, self.affine, self.affine).var_u
+        return linear(moments.s2.reshape(mean.shape), self.affine.weight.square())
 
     def start_variance(self, components: PrincipalComponents) -> float:
         variance = unexplained_variance(components, self.latent_dim)

@@ -8,7 +8,7 @@ from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.exactness import Exactness
-from silentgrad.latents.cumulants import moments_of
+from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
 from silentgrad.tracing import underlying
@@ -29,7 +29,7 @@ class LinearDecoder(nn.Module):
         self.event_shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
         if latent_dim < 1 or min(self.event_shape, default=0) < 1:
             raise ShapeError(f"latent_dim and event_shape have to be positive, got {latent_dim} and {event_shape}")
-        self.mean = nn.Linear(latent_dim, self.event_shape.numel())
+        self.affine = nn.Linear(latent_dim, self.event_shape.numel())
 
     def forward(self, z: Tensor) -> td.Independent:
         """p(x|z) for latents of shape `(*batch, latent_dim)`."""
@@ -60,9 +60,9 @@ class LinearDecoder(nn.Module):
             return self._evaluate(closed_form, widened(x), widened_latent(q))
 
     def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution) -> Tensor:
-        if self.mean.weight.dtype in NARROW:
+        if self.affine.weight.dtype in NARROW:
             raise DomainError(
-                f"the decoder is {self.mean.weight.dtype}, too narrow for its closed form: call decoder.float(); "
+                f"the decoder is {self.affine.weight.dtype}, too narrow for its closed form: call decoder.float(); "
                 "x and q may stay as they are"
             )
         moments = moments_of(q)
@@ -98,14 +98,14 @@ class LinearDecoder(nn.Module):
                 variance = self.start_variance(components)
                 weights = ppca_weights(components, self.latent_dim, variance)
                 scale = 1.0 if prior is None else prior.stddev.flatten().to(weights)
-                self.mean.weight.copy_(weights / scale)
-            self.mean.bias.copy_(components.mean - self.shift(prior))
+                self.affine.weight.copy_(weights / scale)
+            self.affine.bias.copy_(components.mean - self.shift(prior))
 
     def shift(self, prior: td.Distribution | None) -> Tensor:
         """The mean of W z under a prior; zero under N(0, 1), which None stands for."""
         if prior is None:
-            return torch.zeros_like(self.mean.bias)
-        weight = self.mean.weight
+            return torch.zeros_like(self.affine.bias)
+        weight = self.affine.weight
         return weight @ prior.mean.flatten().to(weight).expand(self.latent_dim)
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
@@ -153,13 +153,13 @@ class LinearDecoder(nn.Module):
                 f"event_shape {tuple(self.event_shape)} it has to be {tuple(expected)}"
             )
         if not x.is_floating_point():
-            raise DomainError(f"x has to be floating point, got {x.dtype}: dequantise or scale it first")
+            raise DomainError(f"x has to be floating point, got {x.dtype}: dequantize or scale it first")
         self.require_dtype("x", x)
         return x.flatten(mean.dim() - 1)
 
     def require_dtype(self, name: str, value: Tensor) -> None:
         """Refuses another precision than the decoder's, which autocast alone may mix."""
-        dtype = self.mean.weight.dtype
+        dtype = self.affine.weight.dtype
         if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
             return
         raise DomainError(

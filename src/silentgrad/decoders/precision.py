@@ -27,7 +27,7 @@ from silentgrad.decoders.projection import Projection, project
 from silentgrad.decoders.tilting import tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
-from silentgrad.latents.cumulants import moments_of
+from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
@@ -62,13 +62,13 @@ class LinearPrecisionGaussian(LinearDecoder):
                 raise DomainError(f"{name} has to be one of {', '.join(options)}; got {value!r}")
         self.link: Link = link
         self.log_term: LogTerm = log_term
-        self.precision = nn.Linear(latent_dim, self.event_shape.numel())
-        nn.init.zeros_(self.precision.weight)
+        self.precision_affine = nn.Linear(latent_dim, self.event_shape.numel())
+        nn.init.zeros_(self.precision_affine.weight)
         self._start_precision(START_PRECISION)
 
     def forward(self, z: Tensor) -> td.Independent:
         z = self.flatten_latent(z)
-        mean, precision = self.mean(z), self.precision(z)
+        mean, precision = self.affine(z), self.precision_affine(z)
         if self.link == "linear":
             scale = precision.abs().clamp(min=torch.finfo(z.dtype).tiny).reciprocal()
         else:
@@ -123,7 +123,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         """E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
-        p = project(moments, mean, self.mean, self.precision)
+        p = project(moments, mean, self.affine, self.precision_affine)
         d, e = x - p.mean_u, p.mean_v
         # addcmul(z, x, y) = z + x y, in one pass
         squares = torch.addcmul(p.var_u, d, d) * torch.addcmul(p.var_v, e, e)
@@ -138,17 +138,19 @@ class LinearPrecisionGaussian(LinearDecoder):
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
     ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 e^g] and E[g], per output."""
-        tilted = tilt(q, moments, mean, self.mean, self.precision)
+        tilted = tilt(q, moments, mean, self.affine, self.precision_affine)
         squares = tilted.log_mass.exp() * ((x - tilted.mean).square() + tilted.variance)
         return squares, tilted.exponent
 
     def _start_precision(self, precision: float) -> None:
-        nn.init.constant_(self.precision.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision))
+        nn.init.constant_(
+            self.precision_affine.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision)
+        )
 
     def start_variance(self, components: PrincipalComponents) -> float:
         """What the components left out leave unexplained, on average; it also becomes the constant precision."""
         variance = unexplained_variance(components, self.latent_dim)
-        nn.init.zeros_(self.precision.weight)
+        nn.init.zeros_(self.precision_affine.weight)
         self._start_precision(1 / variance)
         return variance
 

@@ -1,12 +1,12 @@
 r"""E[(x - u)^2 e^g] for u = W z + b, g = A z + c: the exponential precision link, exact for every latent family.
 
-Weighting q by :math:`e^{a \cdot z}` and normalising gives another distribution, the tilted one, in which
+Weighting q by :math:`e^{a \cdot z}` and normalizing gives another distribution, the tilted one, in which
 
 .. math::
     E[(x - u)^2 e^g] = e^{c + \log E[e^{a \cdot z}]} \left( (x - \tilde E u)^2 + \widetilde{\mathrm{Var}}\, u \right).
 
 Independent latents stay independent, with mean :math:`k_i'(a_i)` and variance :math:`k_i''(a_i)` (see
-:mod:`silentgrad.latents.cumulants`); Gaussian ones keep their covariance and move by :math:`\Sigma a`; a one-hot
+:mod:`silentgrad.latents.generating`); Gaussian ones keep their covariance and move by :math:`\Sigma a`; a one-hot
 category keeps its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
 """
 
@@ -18,7 +18,7 @@ from torch import distributions as td
 
 from silentgrad.decoders.chunks import map_outputs
 from silentgrad.decoders.projection import project
-from silentgrad.latents.cumulants import cumulants, finite_exp
+from silentgrad.latents.generating import finite_exp, generating_function
 from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.moments import JointMoments, Moments
 
@@ -60,7 +60,7 @@ class _Form(NamedTuple):
 
 def _independent(q: td.Distribution) -> _Form:
     """One term per latent, from its cumulant generating function."""
-    k = cumulants(q)
+    k = generating_function(q)
 
     def terms(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         value, mean, variance = k.formula(a, *parameters)

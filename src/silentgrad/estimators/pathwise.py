@@ -13,7 +13,7 @@ from silentgrad.schedules import Schedule, constant
 
 
 class Reparameterized(Estimator):
-    """The reparameterisation trick: differentiates through `q.rsample()` (Kingma and Welling 2014)."""
+    """The reparameterization trick: differentiates through `q.rsample()` (Kingma and Welling 2014)."""
 
     unbiased = True
 
@@ -24,7 +24,7 @@ class Reparameterized(Estimator):
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         if not q.has_rsample:
             raise IntractableError(
-                f"{type(base_of(q)).__name__} cannot be reparameterised; for discrete latents choose GumbelSoftmax, "
+                f"{type(base_of(q)).__name__} cannot be reparameterized; for discrete latents choose GumbelSoftmax, "
                 "StraightThrough, Reinforce, Rloo or DisArm"
             )
         return per_example(integrand(q.rsample()), q)

@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-Kind = Literal["auto", "levels", "binarised", "reals", "counts"]
+Kind = Literal["auto", "levels", "binarized", "reals", "counts"]
 LikelihoodName = Literal["gaussian", "bernoulli"]

@@ -7,7 +7,7 @@ Gauss-Hermite quadrature. A likelihood that knows better says so by attributes o
 - `needs`, one of :class:`Needs`, and the method that goes with it: then it takes other latents too;
 - `expected_log_prob(x, mean, variance)`, a rule of its own for the expectation;
 - `exactness`, what that rule's result is. Unless it is declared, an approximation;
-- `link(mean)`, the u at which x has this mean, and its derivative: for a start from data.
+- `u_at_mean(mean)`, the u at which x has this mean, and its derivative: for a start from data.
 """
 
 from collections.abc import Callable

@@ -34,7 +34,7 @@ class LocationScale(nn.Module):
     def scale(self) -> Tensor:
         return self.log_scale.exp()
 
-    def link(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """The u at which x has this mean, and its derivative."""
         return mean, torch.ones_like(mean)
 
@@ -42,7 +42,7 @@ class LocationScale(nn.Module):
         """Starts the scale so that x varies by this much around u."""
         nn.init.constant_(self.log_scale, math.log(variance / self.unit_variance) / 2)
 
-    def standardised(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def standardized(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of (x - u) / scale."""
         return (x - mean) / self.scale, variance / self.scale.square()
 
@@ -57,7 +57,7 @@ class Normal(LocationScale):
         return td.Normal(u, self.scale, validate_args=False)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        t, v = self.standardised(x, mean, variance)
+        t, v = self.standardized(x, mean, variance)
         return -(t.square() + v) / 2 - self.log_scale - math.log(2 * math.pi) / 2
 
 
@@ -71,7 +71,7 @@ class Laplace(LocationScale):
         return td.Laplace(u, self.scale, validate_args=False)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return -expected_abs(*self.standardised(x, mean, variance)) - self.log_scale - math.log(2)
+        return -expected_abs(*self.standardized(x, mean, variance)) - self.log_scale - math.log(2)
 
 
 class StudentT(LocationScale):
@@ -96,7 +96,7 @@ class StudentT(LocationScale):
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         df = self.df
-        t, v = self.standardised(x, mean, variance)
+        t, v = self.standardized(x, mean, variance)
         log_norm = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - math.log(df * math.pi) / 2
         return log_norm - self.log_scale - (df + 1) / 2 * expected_log1p_square(t / math.sqrt(df), v / df)
 
@@ -111,5 +111,5 @@ class Logistic(LocationScale):
         return distributions.Logistic(u, self.scale, validate_args=False)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        t, v = self.standardised(x, mean, variance)
+        t, v = self.standardized(x, mean, variance)
         return t - 2 * expected_softplus(t, v) - self.log_scale

@@ -24,7 +24,7 @@ class Bernoulli(nn.Module):
     def forward(self, u: Tensor) -> td.Bernoulli:
         return td.Bernoulli(logits=u, validate_args=False)
 
-    def link(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """The u at which x has this mean, and its derivative: where a start from data begins."""
         p = mean.clamp(0.02, 0.98)  # a pixel that is never on should not start beyond recall
         return p.logit(), 1 / (p * (1 - p))
@@ -43,7 +43,7 @@ class Poisson(nn.Module):
     def forward(self, u: Tensor) -> td.Poisson:
         return td.Poisson(u.exp(), validate_args=False)
 
-    def link(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """The u at which x has this mean, and its derivative."""
         rate = mean.clamp(min=0.02)
         return rate.log(), 1 / rate
@@ -55,7 +55,7 @@ class Poisson(nn.Module):
 
 
 class DiscretisedLogistic(LocationScale):
-    """A logistic variable around u in levels: a probability, not a density, for data that were not dequantised.
+    """A logistic variable around u in levels: a probability, not a density, for data that were not dequantized.
 
     Args:
         event_shape: Shape of one example.
@@ -80,7 +80,7 @@ class DiscretisedLogistic(LocationScale):
         x = required(
             x,
             on_level & (x >= 0) & (x <= 1),
-            f"x is not one of {self.levels} equidistant values from 0 to 1; dequantised data take Logistic",
+            f"x is not one of {self.levels} equidistant values from 0 to 1; dequantized data take Logistic",
         )
         p, v = self(mean), variance / self.scale.square()
         above, below = p.borders(x)

@@ -163,7 +163,7 @@ def bias_table(found: list[MeasuredBias]) -> Table:
 
 def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: int, seed: int) -> Path:
     model = ModelConfig(
-        latent="bernoulli", latent_dim=latents, linear=link, log_term="taylor", nonlinear=False, estimator="exact"
+        latent="bernoulli", latent_dim=latents, tractable=link, log_term="taylor", nonlinear=False, estimator="exact"
     )
     train_model(data, model, TrainConfig(epochs=epochs, seed=seed), folder)
     return folder
@@ -173,11 +173,11 @@ def _biases(run: Path, count: int, draws: int, seed: int) -> list[MeasuredBias]:
     config = read_config(run)
     images = observations_of(config)
     found = load_run(run, images)
-    if found.linear is None or not Enumerate.suits(family_named(config.model.latent)):
+    if found.tractable is None or not Enumerate.suits(family_named(config.model.latent)):
         raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")
-    vae = GuidedVAE(found.encoder, found.linear, kl_weight=found.kl_weight, prior=found.prior).double()
+    vae = GuidedVAE(found.encoder, found.tractable, kl_weight=found.kl_weight, prior=found.prior).double()
     x = next(training_batches(images, count, 1, seed)).double()
     silent = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
     sampled = {"REINFORCE": Reinforce(), "Gumbel-Softmax": GumbelSoftmax(config.model.temperature)}
     results = silent | gradient_bias(vae, x, sampled, draws, seed)
-    return [MeasuredBias(config.model.linear, name, value) for name, value in results.items()]
+    return [MeasuredBias(config.model.tractable, name, value) for name, value in results.items()]

@@ -4,14 +4,14 @@ from silentgrad.lab.data.catalogue import NAMES, load, load_images
 from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.loader import Batches, Together
 from silentgrad.lab.data.observations import (
-    Binarised,
+    Binarized,
     Counts,
     Levels,
     Observations,
     Reals,
     SplitName,
     Unit,
-    dequantise,
+    dequantize,
 )
 from silentgrad.lab.data.rows import Part, Rows, Splits
 from silentgrad.lab.data.seeds import mixed
@@ -19,7 +19,7 @@ from silentgrad.lab.data.seeds import mixed
 __all__ = [
     "NAMES",
     "Batches",
-    "Binarised",
+    "Binarized",
     "Counts",
     "DataError",
     "Levels",
@@ -31,7 +31,7 @@ __all__ = [
     "Splits",
     "Together",
     "Unit",
-    "dequantise",
+    "dequantize",
     "load",
     "load_images",
     "mixed",

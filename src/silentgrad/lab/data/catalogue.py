@@ -26,7 +26,7 @@ from torch import Tensor
 
 from silentgrad.lab.data import formats, sources
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.observations import Binarised, Counts, Levels, Observations, Reals
+from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observations, Reals
 from silentgrad.lab.data.rows import Splits
 from silentgrad.lab.data.tables import holds_images, read_table
 from silentgrad.lab.kinds import Kind
@@ -87,13 +87,13 @@ def load_images(name: str, root: Path | None = None) -> Levels:
 def _as_kind(images: Levels, kind: Kind) -> Observations:
     if kind in ("auto", "levels"):
         return images
-    if kind == "binarised":
-        return Binarised(images.train, images.valid, images.test, images.name, levels=images.levels)
-    raise DataError(f"--data.kind {kind} is for tables, but {images.name} holds images: choose levels or binarised")
+    if kind == "binarized":
+        return Binarized(images.train, images.valid, images.test, images.name, levels=images.levels)
+    raise DataError(f"--data.kind {kind} is for tables, but {images.name} holds images: choose levels or binarized")
 
 
 def _table(name: str, kind: Kind) -> Observations:
-    if kind in ("levels", "binarised"):
+    if kind in ("levels", "binarized"):
         raise DataError(f"--data.kind {kind} is for images, but {name} is a table: choose reals or counts")
     path = Path(name)
     table = read_table(path)

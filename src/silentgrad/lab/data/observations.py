@@ -3,9 +3,9 @@
 ======================  ===========================  ============================  ===========  ===================
 kind                    stored                       as the model sees it          likelihood   unit
 ======================  ===========================  ============================  ===========  ===================
-:class:`Levels`         integers in 0..L-1           dequantised, (x + U) / L      Gaussian     bits per dimension
-:class:`Binarised`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
-:class:`Reals`          real numbers                 standardised, (x - m) / s     Gaussian     nats per entry
+:class:`Levels`         integers in 0..L-1           dequantized, (x + U) / L      Gaussian     bits per dimension
+:class:`Binarized`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
+:class:`Reals`          real numbers                 standardized, (x - m) / s     Gaussian     nats per entry
 :class:`Counts`         integers from 0 on           as they are                   none yet     nats per entry
 ======================  ===========================  ============================  ===========  ===================
 
@@ -130,7 +130,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Levels(Observations):
-    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantised.
+    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantized.
 
     Args:
         levels: Number of levels L.
@@ -160,7 +160,7 @@ class Levels(Observations):
 
 
 @dataclass(frozen=True)
-class Binarised(Observations):
+class Binarized(Observations):
     """Images in L levels as bits.
 
     Args:
@@ -187,9 +187,9 @@ class Binarised(Observations):
 
 @dataclass(frozen=True)
 class Reals(Observations):
-    """Real vectors or a table, standardised by the mean and the standard deviation of each column in training.
+    """Real vectors or a table, standardized by the mean and the standard deviation of each column in training.
 
-    The standardisation is taken back in the unit: figures are those of the numbers as they are stored.
+    The standardization is taken back in the unit: figures are those of the numbers as they are stored.
 
     Args:
         columns: The columns' names; numbers from 1 on if absent.
@@ -257,8 +257,8 @@ class Counts(Observations):
         return -elbo / self.event_shape.numel()
 
 
-def dequantise(images: Tensor, levels: int, generator: torch.Generator | None = None) -> Tensor:
-    r"""Uniform dequantisation, :math:`y = (x + u) / L` with :math:`u \sim U[0, 1)`, in float32.
+def dequantize(images: Tensor, levels: int, generator: torch.Generator | None = None) -> Tensor:
+    r"""Uniform dequantization, :math:`y = (x + u) / L` with :math:`u \sim U[0, 1)`, in float32.
 
     It turns a density of y into a bound on the probability of x,
     :math:`\log P(x) \ge E_u \log p(y) - k \log L`, which is what makes bits per dimension comparable between models.
@@ -269,7 +269,7 @@ def dequantise(images: Tensor, levels: int, generator: torch.Generator | None = 
         generator: Source of the noise, on the images' own device; the device's global one if absent.
 
     Example:
-        >>> dequantise(torch.tensor([0, 16], dtype=torch.uint8), levels=17).mul(17).floor()
+        >>> dequantize(torch.tensor([0, 16], dtype=torch.uint8), levels=17).mul(17).floor()
         tensor([ 0., 16.])
     """
     return uniform(images, generator, None).add_(images).div_(levels)

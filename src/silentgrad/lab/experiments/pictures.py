@@ -31,7 +31,7 @@ def _needs_schedule(cell: Cell) -> bool:
 def _learned_group(results: Results, dataset: str) -> PictureGroup:
     cells = [cell for cell in results.where(dataset=dataset, seed=0) if cell.method.endswith(paper.GUIDED)]
     title = f"Learned variance, {paper.DATASETS[dataset]}"
-    caption = "Test images, reconstructed means, and learned standard deviations (normalised)."
+    caption = "Test images, reconstructed means, and learned standard deviations (normalized)."
     return PictureGroup(f"figure-{dataset}", title, caption, _labelled(results, cells))
 
 

@@ -30,20 +30,20 @@ def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, lis
 
 
 def _guided(model: ModelConfig) -> bool:
-    return model.linear != "none" and model.nonlinear
+    return model.tractable != "none" and model.nonlinear
 
 
 def _require_two_estimators(model: ModelConfig) -> None:
     if not _guided(model) or model.estimator == "none":
         raise SweepError(
-            "an annealing rate needs a guide that gives way to another estimator: --model.linear other than none, "
+            "an annealing rate needs a guide that gives way to another estimator: --model.tractable other than none, "
             "--model.nonlinear true and --model.estimator other than none"
         )
 
 
 def _require_cutoffs(cutoffs: list[int], around: Settings) -> None:
     if not _guided(around.model):
-        raise SweepError("a cut-off needs a guided VAE: --model.linear other than none and --model.nonlinear true")
+        raise SweepError("a cut-off needs a guided VAE: --model.tractable other than none and --model.nonlinear true")
     epochs = around.train.epochs
     late = [cutoff for cutoff in cutoffs if cutoff > epochs]
     if late:

@@ -99,7 +99,7 @@ def _measured(run: RunFolder, cell: Cell, epoch: int, images: Observations, scal
     if not path.exists():
         vae = load_weights(run.path, run.kept(epoch), images)
         batches = training_batches(images, cell.settings.data.batch_size, BATCHES[scale], seed=0)
-        (parts,) = gradient_variance(vae, batches, DRAWS[scale], [vae.linear_estimator]).values()
+        (parts,) = gradient_variance(vae, batches, DRAWS[scale], [vae.tractable_estimator]).values()
         variance = Variance(parts.batch, parts.est, parts.est_percent)
         write_json_atomically(path, variance._asdict())
     return Variance(**read_json(path))

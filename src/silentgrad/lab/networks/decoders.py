@@ -15,7 +15,7 @@ from silentgrad.errors import ShapeError
 class NonlinearGaussian(nn.Module):
     """p(x|z) = N(mean(z), exp(-g(z))), both from one network that doubles the channels.
 
-    Within a bin of width 1/levels the dequantisation noise alone has standard deviation 1/(levels sqrt 12), so a
+    Within a bin of width 1/levels the dequantization noise alone has standard deviation 1/(levels sqrt 12), so a
     log-precision g beyond log(12 levels^2) gains nothing; it is bent smoothly below that.
 
     Args:
@@ -94,7 +94,7 @@ def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32
 
 
 def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int = 64, numbers: int = 2) -> nn.Module:
-    """The paper's decoder for CIFAR-10 and ImageNet: transposed 4x4 convolutions with batch normalisation."""
+    """The paper's decoder for CIFAR-10 and ImageNet: transposed 4x4 convolutions with batch normalization."""
     colours, height, width = event_shape
     if height % 8 or width % 8 or height < 32 or width < 32:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Encoders: a body that computes numbers from an image, and the latent that those numbers parameterise.
+"""Encoders: a body that computes numbers from an image, and the latent that those numbers parameterize.
 
 The convolutional bodies are those of the paper's appendix, which leaves the number of channels open: 32 for MNIST, 64
 (doubling with each stride) for 32 x 32 colour images are ours.
@@ -55,7 +55,7 @@ def conv_body(event_shape: Sequence[int], outputs: int, channels: int = 32) -> n
 
 
 def strided_body(event_shape: Sequence[int], outputs: int, channels: int = 64) -> nn.Module:
-    """The paper's encoder for CIFAR-10 and ImageNet: strided 4x4 convolutions with batch normalisation."""
+    """The paper's encoder for CIFAR-10 and ImageNet: strided 4x4 convolutions with batch normalization."""
     colours, height, width = event_shape
     if height % 8 or width % 8 or height < 32 or width < 32:
         raise ShapeError(

@@ -5,7 +5,7 @@ Training's validation and test, `silentgrad evaluate`, the paper's tables and th
 batch's place alone, drawn from generators of its own, so that the figure depends neither on the batch size of training,
 nor on its seed, nor on the number of processes, and the global random state is left as it was.
 
-Dequantisation noise is integrated out where the decoder is Gaussian given z: the encoder sees the centre of each bin,
+Dequantization noise is integrated out where the decoder is Gaussian given z: the encoder sees the centre of each bin,
 and :math:`E (y - u)^2 = (c - u)^2 + 1 / (12 L^2)` for a bin of centre c. It is a bound of the same kind as the one with
 drawn noise: :math:`E_U \\log p(y|z) - k \\log L \\le \\log P(x|z)` for every z.
 """

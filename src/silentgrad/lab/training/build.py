@@ -61,15 +61,15 @@ def build_model(
 
 def _require_bernoulli(config: ModelConfig) -> None:
     """Refuses what a Bernoulli likelihood does not have."""
-    if config.linear in ("fixed", "exp"):
+    if config.tractable in ("fixed", "exp"):
         raise ConfigError(
-            f"--model.linear {config.linear} is a Gaussian decoder's variance, and bits have none: "
-            "choose --model.linear linear, or none"
+            f"--model.tractable {config.tractable} is a Gaussian decoder's variance, and bits have none: "
+            "choose --model.tractable linear, or none"
         )
-    if config.linear != "none" and not family_named(config.latent).gaussian:
+    if config.tractable != "none" and not family_named(config.latent).gaussian:
         raise ConfigError(
             f"a linear decoder of bits has a closed form for Gaussian latents only, not for --model.latent "
-            f"{config.latent}: choose --model.linear none"
+            f"{config.latent}: choose --model.tractable none"
         )
 
 
@@ -81,9 +81,9 @@ def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood
     estimator = _sampler(family) if alone else build_estimator(config)
     return GuidedVAE(
         encoder=_encoder(config, family, event_shape),
-        linear=linear,
+        tractable=linear,
         nonlinear=nonlinear,
-        linear_estimator=estimator if nonlinear is None else closed_form(),
+        tractable_estimator=estimator if nonlinear is None else closed_form(),
         estimator=None if nonlinear is None else estimator,
         schedule=constant(1.0) if alone else linear_decay(config.annealing_rate),
         weighting="encoder" if alone else config.weighting,
@@ -136,13 +136,13 @@ def _linear(
     config: ModelConfig, family: Family, event_shape: torch.Size, likelihood: LikelihoodName
 ) -> LinearDecoder | None:
     latents = family.shape.numel()
-    if config.linear == "none":
+    if config.tractable == "none":
         return None
     if likelihood == "bernoulli":
         return LinearLikelihood(latents, event_shape, Bernoulli())
-    if config.linear == "fixed":
+    if config.tractable == "fixed":
         return LinearGaussian(latents, event_shape, variance_schedule(config)(1))
-    return LinearPrecisionGaussian(latents, event_shape, link=config.linear, log_term=config.log_term)
+    return LinearPrecisionGaussian(latents, event_shape, link=config.tractable, log_term=config.log_term)
 
 
 def _nonlinear(

@@ -18,7 +18,7 @@ from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
 from silentgrad.lab.training.suitable import (
     EstimatorName,
-    LinearKind,
+    TractableKind,
     family_named,
     require_closed_form,
     require_network,
@@ -40,7 +40,7 @@ class DataConfig:
             .npz or .csv file.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
         batch_size: Rows per step, over all processes.
-        kind: What the rows are. auto: images are levels, tables are reals; images can be binarised, tables counts.
+        kind: What the rows are. auto: images are levels, tables are reals; images can be binarized, tables counts.
     """
 
     name: str = "digits"
@@ -69,7 +69,8 @@ class ModelConfig:
         network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
         hidden: Widths of the mlp's hidden layers.
         channels: Of the convolutions, the first one's for strided. The paper does not give it.
-        linear: Linear decoder: none, fixed variance, or learned precision with linear or exponential link.
+        tractable: Tractable decoder: none, or a linear one with fixed variance or with learned precision, of linear or
+            exponential link.
         log_term: How the linear link evaluates E[log v^2].
         nonlinear: Whether there is a nonlinear decoder beside the linear one.
         estimator: Of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is alone.
@@ -86,7 +87,7 @@ class ModelConfig:
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence.
         start: The linear decoder's mean: random, the mean image, or probabilistic PCA.
-        likelihood: Of x given z: gaussian for levels and reals, bernoulli for binarised images; that if absent.
+        likelihood: Of x given z: gaussian for levels and reals, bernoulli for binarized images; that if absent.
     """
 
     latent: str = "gaussian"
@@ -97,7 +98,7 @@ class ModelConfig:
     network: str = "mlp"
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
-    linear: LinearKind = "exp"
+    tractable: TractableKind = "exp"
     log_term: LogTerm = "auto"
     nonlinear: bool = True
     estimator: EstimatorName = "reparameterized"
@@ -118,15 +119,15 @@ class ModelConfig:
     def validate(self) -> None:
         """Raises ConfigError for what makes no model."""
         _require_ranges("model", self)
-        if self.linear == "none" and not self.nonlinear:
-            raise ConfigError("there is no decoder: --model.linear none needs --model.nonlinear true")
+        if self.tractable == "none" and not self.nonlinear:
+            raise ConfigError("there is no decoder: --model.tractable none needs --model.nonlinear true")
         require_network(self.network)
         family = family_named(self.latent)
         require_options(family, self.categories)
         if self.prior_components is not None and self.prior != "mixture":
             raise ConfigError("--model.prior_components is for --model.prior mixture")
         self._require_estimator()
-        require_closed_form(family, self.linear, self.log_term)
+        require_closed_form(family, self.tractable, self.log_term)
         _require_shrinking("temperature", self.temperature_start, self.temperature)
         _require_shrinking("variance", self.variance_start, self.variance)
 
@@ -137,10 +138,10 @@ class ModelConfig:
                 f"--model.estimator {self.estimator} is not for --model.latent {self.latent}: "
                 f"choose among {', '.join(suitable)}"
             )
-        if self.estimator == "none" and (self.linear == "none" or not self.nonlinear):
+        if self.estimator == "none" and (self.tractable == "none" or not self.nonlinear):
             raise ConfigError(
                 "--model.estimator none (the encoder follows the linear decoder only) needs both decoders: "
-                "--model.linear other than none and --model.nonlinear true"
+                "--model.tractable other than none and --model.nonlinear true"
             )
         if self.estimator == "exact" and self.nonlinear:
             raise ConfigError(

@@ -25,7 +25,7 @@ PICTURES, SAMPLES = 16, 64
 
 def limit(model: ModelConfig, observations: Observations) -> float | None:
     """The figure that no encoder can beat, where probabilistic PCA says so, with noise integrated out."""
-    if model.nonlinear or model.linear != "fixed" or not observations.likelihoods:
+    if model.nonlinear or model.tractable != "fixed" or not observations.likelihoods:
         return None
     # A learned Gaussian prior is a standard one with other weights; a mixture is not.
     if not family_named(model.latent).gaussian or model.prior == "mixture":
@@ -40,13 +40,13 @@ def limit(model: ModelConfig, observations: Observations) -> float | None:
 
 def _closed_form(vae: GuidedVAE, observations: Observations) -> Exactness | None:
     """What the closed form that the model was trained with is for its latents; None if it has none."""
-    if vae.linear is None:
+    if vae.tractable is None:
         return None
     row = observations.rows("test").between(0, 1)
     with evaluating(vae), torch.no_grad():
         x = observations.as_seen(row, torch.Generator().manual_seed(0))
         q = vae.encoder(x.to(next(vae.parameters())))
-    return vae.linear.exactness(q)
+    return vae.tractable.exactness(q)
 
 
 def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds: float) -> dict[str, Any]:

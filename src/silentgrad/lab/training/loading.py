@@ -24,13 +24,13 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
         root: Folder that holds the datasets, if it is another than the run's.
 
     Raises:
-        RunError: The other data are a table: its columns are standardised by its own rows, not by those of the run.
+        RunError: The other data are a table: its columns are standardized by its own rows, not by those of the run.
     """
     own = settings.data
     found = load(data or own.name, root or own.root, own.kind)
     if data not in (None, own.name) and isinstance(found, Reals):
         raise RunError(
-            f"--data {data} is a table, whose columns would be standardised by other rows than those of {own.name}, "
+            f"--data {data} is a table, whose columns would be standardized by other rows than those of {own.name}, "
             "which the model was trained on: train on both in one table"
         )
     return found

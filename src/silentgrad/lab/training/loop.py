@@ -1,6 +1,6 @@
 """One epoch after the other, on Lightning's Trainer.
 
-Everything random is a function of (seed, epoch, batch): the order of rows, the dequantisation noise, the latents. A
+Everything random is a function of (seed, epoch, batch): the order of rows, the dequantization noise, the latents. A
 run that was interrupted and resumed from the last finished epoch therefore ends with the same bits, and several
 processes see the noise of one. Validation and test are those of :mod:`silentgrad.lab.runs.evaluation`, whose draws do
 not depend on the run at all, so that weights have one figure each.
@@ -60,9 +60,9 @@ class TrainingPlan(lightning.LightningModule):
         return self.current_epoch + 1
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        linear = self.model.linear
-        mean = list(linear.mean.parameters()) if isinstance(linear, LinearDecoder) else []
-        precision = list(linear.precision.parameters()) if isinstance(linear, LinearPrecisionGaussian) else []
+        linear = self.model.tractable
+        mean = list(linear.affine.parameters()) if isinstance(linear, LinearDecoder) else []
+        precision = list(linear.precision_affine.parameters()) if isinstance(linear, LinearPrecisionGaussian) else []
         separate = {id(p) for p in (*mean, *precision)}
         rest = [p for p in self.model.parameters() if id(p) not in separate]
         rates = (self.config.lr, self.config.lr_mean, self.config.lr_precision)
@@ -78,8 +78,8 @@ class TrainingPlan(lightning.LightningModule):
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(mixed(self.config.seed, self.epoch, self.global_rank))
         self.model.on_epoch(self.epoch)
-        if isinstance(self.model.linear, LinearGaussian):
-            self.model.linear.set_variance(self.variance(self.epoch))
+        if isinstance(self.model.tractable, LinearGaussian):
+            self.model.tractable.set_variance(self.variance(self.epoch))
         self.losses = []
         loader = self.trainer.train_dataloader
         if isinstance(loader, Together):

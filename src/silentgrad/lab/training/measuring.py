@@ -132,7 +132,7 @@ class GradientVarianceLog(lightning.Callback):
 
 def own_estimators(model: GuidedVAE) -> list[Estimator]:
     """The estimator that a model is trained with, and the exact one if its decoder has a closed form."""
-    own = model.linear_estimator if model.estimator is None else model.estimator
+    own = model.tractable_estimator if model.estimator is None else model.estimator
     if own.exact or not is_tractable(model.decoder):
         return [own]
     return [Exact(allow_approximation=True), own]  # the run's log term was its user's choice

@@ -75,7 +75,7 @@ class Recorder(lightning.Callback):
             **{f"valid_{name}": figure for name, figure in plan.evaluation.summary().items()},
             "train_loss": torch.stack(plan.losses).double().mean().item(),
             "weight": plan.model.weight(plan.epoch),
-            "variance": plan.variance(plan.epoch) if hasattr(plan.model.linear, "variance") else "",
+            "variance": plan.variance(plan.epoch) if hasattr(plan.model.tractable, "variance") else "",
             **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
         }
         self.lines.append(csv_line([row.get(column, "") for column in self.columns]))

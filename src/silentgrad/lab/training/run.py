@@ -112,11 +112,11 @@ def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: Observati
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
     """The linear decoder's start, for which a part of the training rows is enough."""
-    if isinstance(vae.linear, LinearDecoder) and model.start != "random":
+    if isinstance(vae.tractable, LinearDecoder) and model.start != "random":
         assert vae.prior is not None
         rows = observations.rows("train").between(0, START_ROWS)
         x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0)))
-        vae.linear.init_from_data(x.float(), model.start, vae.prior())
+        vae.tractable.init_from_data(x.float(), model.start, vae.prior())
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family
 
-LinearKind = Literal["none", "fixed", "linear", "exp"]
+TractableKind = Literal["none", "fixed", "linear", "exp"]
 EstimatorName = Literal[
     "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
 ]
@@ -61,7 +61,7 @@ def require_options(family: type[Family], categories: int | None) -> None:
         raise ConfigError(f"--model.categories is not for --model.latent {family.name}: it has no categories")
 
 
-def require_closed_form(family: type[Family], linear: LinearKind, log_term: LogTerm) -> None:
+def require_closed_form(family: type[Family], linear: TractableKind, log_term: LogTerm) -> None:
     """Asks a small linear decoder of a kind whether it is tractable for a family."""
     if linear == "none":
         return
@@ -75,12 +75,12 @@ def require_closed_form(family: type[Family], linear: LinearKind, log_term: LogT
         except IntractableError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"--model.linear {linear} with --model.log_term {log_term} is not for --model.latent {family.name}: "
+                f"--model.tractable {linear} with --model.log_term {log_term} is not for --model.latent {family.name}: "
                 f"{reason}"
             ) from None
 
 
-def _small_decoder(latents: int, linear: LinearKind, log_term: LogTerm) -> LinearDecoder:
+def _small_decoder(latents: int, linear: TractableKind, log_term: LogTerm) -> LinearDecoder:
     if linear == "linear" or linear == "exp":
         return LinearPrecisionGaussian(latents, 1, link=linear, log_term=log_term)
     return LinearGaussian(latents, 1)

@@ -1,6 +1,6 @@
 """Black and white images, a linear decoder with a Bernoulli likelihood: one sample, or the expectation itself.
 
-No guide and no second decoder here. "Without" is reparameterisation, "with" the deterministic expectation of the same
+No guide and no second decoder here. "Without" is reparameterization, "with" the deterministic expectation of the same
 decoder; both are judged by the latter.
 """
 
@@ -10,14 +10,14 @@ from torch.distributions import Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Binarised, Levels
+from silentgrad.lab.data import Binarized, Levels
 from silentgrad.lab.runs.evaluation import evaluate_model
 
 LATENTS, HIDDEN = 200, 512
 
 
 def train(images: Levels, seed: int, silent: bool, epochs: int) -> float:
-    bits = Binarised(images.train, images.valid, images.test, images.name, levels=images.levels)
+    bits = Binarized(images.train, images.valid, images.test, images.name, levels=images.levels)
     x_train = bits.as_seen(bits.rows("train"), torch.Generator().manual_seed(0))
     torch.manual_seed(seed)
     pixels = images.event_shape.numel()
@@ -42,7 +42,7 @@ def train(images: Levels, seed: int, silent: bool, epochs: int) -> float:
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch}: ELBO of the last batch {-loss:.2f}", flush=True)
-    model = sg.GuidedVAE(comparison.Part(latent, encoder), linear=decoder)
+    model = sg.GuidedVAE(comparison.Part(latent, encoder), tractable=decoder)
     return -evaluate_model(model, bits).figure
 
 

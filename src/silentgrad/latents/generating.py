@@ -3,12 +3,12 @@ r"""Cumulant generating functions of latents, for decoders that are exponential 
 With :math:`k(t) = \log E[e^{t z}]`, the distribution tilted by :math:`e^{t z}` has mean :math:`k'(t)` and variance
 :math:`k''(t)`. That is all the exponential precision link needs: :math:`E[e^{tz} f(z)] = e^{k(t)} E_t[f(z)]`.
 
-:func:`cumulants` is a registry like :func:`silentgrad.central_moments`. A family joins it with a formula and the
+:func:`generating_function` is a registry like :func:`silentgrad.central_moments`. A family joins it with a formula and the
 parameters that the formula takes::
 
-    @silentgrad.cumulants.register(MyDistribution)
-    def _(q: MyDistribution) -> silentgrad.CumulantFunction:
-        return silentgrad.CumulantFunction(my_formula, (q.loc, q.scale))    # my_formula(t, loc, scale) -> Cumulants
+    @silentgrad.generating_function.register(MyDistribution)
+    def _(q: MyDistribution) -> silentgrad.GeneratingFunction:
+        return silentgrad.GeneratingFunction(my_formula, (q.loc, q.scale))    # my_formula(t, loc, scale) -> Cumulants
 
 Where :math:`E[e^{tz}]` is infinite the answer is a :class:`~silentgrad.DomainError`.
 """
@@ -47,7 +47,7 @@ class Cumulants(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CumulantFunction:
+class GeneratingFunction:
     """k as a function of t: `formula(t, *parameters)`, where `t` broadcasts against the parameters.
 
     The parameters are listed so that the formula can be evaluated piece by piece and differentiated in them.
@@ -61,7 +61,7 @@ class CumulantFunction:
 
 
 @singledispatch
-def cumulants(q: td.Distribution) -> CumulantFunction:
+def generating_function(q: td.Distribution) -> GeneratingFunction:
     """The cumulant generating function of each latent, with its first two derivatives.
 
     Args:
@@ -74,30 +74,32 @@ def cumulants(q: td.Distribution) -> CumulantFunction:
         >>> cumulants(td.Poisson(torch.tensor(2.0)))(torch.tensor(0.0)).mean
         tensor(2.)
     """
-    raise UnregisteredLatentError(unregistered(q, "cumulants", "(q) -> CumulantFunction(formula, parameters)"))
+    raise UnregisteredLatentError(
+        unregistered(q, "generating_function", "(q) -> GeneratingFunction(formula, parameters)")
+    )
 
 
 def moments_of(q: td.Distribution) -> Moments | JointMoments:
-    """Moments of a latent: those of `central_moments`, or k'(0) and k''(0) of a family that has only `cumulants`."""
+    """Moments of a latent: those of `central_moments`, or k'(0) and k''(0) of a family that has only `generating_function`."""
     try:
         return central_moments(q)
     except UnregisteredLatentError as unregistered_moments:
         try:
-            k = cumulants(q)
+            k = generating_function(q)
         except UnregisteredLatentError:
             raise unregistered_moments from None
     at_zero = k(k.parameters[0].new_zeros(()))
     return Moments(at_zero.mean, at_zero.variance)
 
 
-@cumulants.register(td.Independent)
-def _(q: td.Independent) -> CumulantFunction:
-    return cumulants(q.base_dist)
+@generating_function.register(td.Independent)
+def _(q: td.Independent) -> GeneratingFunction:
+    return generating_function(q.base_dist)
 
 
-@cumulants.register(td.Normal)
-def _(q: td.Normal) -> CumulantFunction:
-    return CumulantFunction(_normal, (q.loc, q.scale))
+@generating_function.register(td.Normal)
+def _(q: td.Normal) -> GeneratingFunction:
+    return GeneratingFunction(_normal, (q.loc, q.scale))
 
 
 def _normal(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
@@ -105,14 +107,14 @@ def _normal(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     return Cumulants(loc * t + s2 * t.square() / 2, loc + s2 * t, s2.expand_as(loc + t))
 
 
-@cumulants.register(td.Bernoulli)
-def _(q: td.Bernoulli) -> CumulantFunction:
-    return CumulantFunction(_bernoulli, both_probabilities(q))
+@generating_function.register(td.Bernoulli)
+def _(q: td.Bernoulli) -> GeneratingFunction:
+    return GeneratingFunction(_bernoulli, both_probabilities(q))
 
 
-@cumulants.register(td.Binomial)
-def _(q: td.Binomial) -> CumulantFunction:
-    return CumulantFunction(_binomial, (q.total_count, *both_probabilities(q)))
+@generating_function.register(td.Binomial)
+def _(q: td.Binomial) -> GeneratingFunction:
+    return GeneratingFunction(_binomial, (q.total_count, *both_probabilities(q)))
 
 
 def _bernoulli(t: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
@@ -139,9 +141,9 @@ def _binomial(t: Tensor, n: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
     return Cumulants(n * value, n * mean, n * variance)
 
 
-@cumulants.register(td.Laplace)
-def _(q: td.Laplace) -> CumulantFunction:
-    return CumulantFunction(_laplace, (q.loc, q.scale))
+@generating_function.register(td.Laplace)
+def _(q: td.Laplace) -> GeneratingFunction:
+    return GeneratingFunction(_laplace, (q.loc, q.scale))
 
 
 def _laplace(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
@@ -150,9 +152,9 @@ def _laplace(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     return Cumulants(loc * t - torch.log1p(-y), loc + 2 * b2 * t / (1 - y), 2 * b2 * (1 + y) / (1 - y).square())
 
 
-@cumulants.register(td.Uniform)
-def _(q: td.Uniform) -> CumulantFunction:
-    return CumulantFunction(_uniform, (q.low, q.high))
+@generating_function.register(td.Uniform)
+def _(q: td.Uniform) -> GeneratingFunction:
+    return GeneratingFunction(_uniform, (q.low, q.high))
 
 
 def _uniform(t: Tensor, low: Tensor, high: Tensor) -> Cumulants:
@@ -185,9 +187,9 @@ def _log_sinhc(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-@cumulants.register(td.Poisson)
-def _(q: td.Poisson) -> CumulantFunction:
-    return CumulantFunction(_poisson, (q.rate,))
+@generating_function.register(td.Poisson)
+def _(q: td.Poisson) -> GeneratingFunction:
+    return GeneratingFunction(_poisson, (q.rate,))
 
 
 def _poisson(t: Tensor, rate: Tensor) -> Cumulants:
@@ -195,14 +197,14 @@ def _poisson(t: Tensor, rate: Tensor) -> Cumulants:
     return Cumulants(rate * t.expm1(), tilted, tilted)
 
 
-@cumulants.register(td.Gamma)
-def _(q: td.Gamma) -> CumulantFunction:
-    return CumulantFunction(_gamma, (q.concentration, q.rate))
+@generating_function.register(td.Gamma)
+def _(q: td.Gamma) -> GeneratingFunction:
+    return GeneratingFunction(_gamma, (q.concentration, q.rate))
 
 
-@cumulants.register(td.Exponential)
-def _(q: td.Exponential) -> CumulantFunction:
-    return CumulantFunction(_gamma, (torch.ones_like(q.rate), q.rate))
+@generating_function.register(td.Exponential)
+def _(q: td.Exponential) -> GeneratingFunction:
+    return GeneratingFunction(_gamma, (torch.ones_like(q.rate), q.rate))
 
 
 def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
@@ -210,15 +212,15 @@ def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
     return Cumulants(-a * torch.log1p(-t / rate), a / (rate - t), a / (rate - t).square())
 
 
-@cumulants.register(td.Geometric)
-def _(q: td.Geometric) -> CumulantFunction:
+@generating_function.register(td.Geometric)
+def _(q: td.Geometric) -> GeneratingFunction:
     odds = odds_of_failure(q)
-    return CumulantFunction(_negative_binomial, (torch.ones_like(odds), odds))
+    return GeneratingFunction(_negative_binomial, (torch.ones_like(odds), odds))
 
 
-@cumulants.register(td.NegativeBinomial)
-def _(q: td.NegativeBinomial) -> CumulantFunction:
-    return CumulantFunction(_negative_binomial, (q.total_count, odds_of_one_more(q)))
+@generating_function.register(td.NegativeBinomial)
+def _(q: td.NegativeBinomial) -> GeneratingFunction:
+    return GeneratingFunction(_negative_binomial, (q.total_count, odds_of_one_more(q)))
 
 
 def _negative_binomial(t: Tensor, r: Tensor, odds: Tensor) -> Cumulants:
@@ -229,9 +231,9 @@ def _negative_binomial(t: Tensor, r: Tensor, odds: Tensor) -> Cumulants:
     return Cumulants(-r * torch.log1p(-growth), r * one, r * one * (1 + one))
 
 
-@cumulants.register(td.Gumbel)
-def _(q: td.Gumbel) -> CumulantFunction:
-    return CumulantFunction(_gumbel, (q.loc, q.scale))
+@generating_function.register(td.Gumbel)
+def _(q: td.Gumbel) -> GeneratingFunction:
+    return GeneratingFunction(_gumbel, (q.loc, q.scale))
 
 
 def _gumbel(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
@@ -244,9 +246,9 @@ def _gumbel(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     return Cumulants(loc * t + torch.lgamma(y), loc - scale * digamma, scale.square() * trigamma)
 
 
-@cumulants.register(td.HalfNormal)
-def _(q: td.HalfNormal) -> CumulantFunction:
-    return CumulantFunction(_half_normal, (q.scale,))
+@generating_function.register(td.HalfNormal)
+def _(q: td.HalfNormal) -> GeneratingFunction:
+    return GeneratingFunction(_half_normal, (q.scale,))
 
 
 def _half_normal(t: Tensor, scale: Tensor) -> Cumulants:
