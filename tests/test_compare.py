@@ -9,28 +9,23 @@ import yaml
 
 from browser import WIDTHS, look, needs_browser
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.reports.compare import (
-    Reach,
-    comparison,
-    curves,
-    differences,
-    first_reach,
-    reaches,
-    run_names,
-    write_comparison,
-)
+from silentgrad.lab.reports.compare import comparison, curves, write_comparison
+from silentgrad.lab.reports.differences import differences, run_names
+from silentgrad.lab.reports.reaches import Reach, first_reach, reaches
 from silentgrad.lab.runs.records import Metrics, RecordError, Run, write_json_atomically
 
 CONFIG = {"data": {"name": "digits"}, "model": {"latent_dim": 8, "hidden": [64]}, "train": {"lr": 1e-3, "seed": 0}}
 SUMMARY = {"bpd": 2.5, "mse": 0.02, "kld": 7.5, "active": 6, "seconds": 75.0, "epochs": 20}
 
 
-def make_run(folder: Path, best: float = 2.5, lr: float = 1e-3, summary: dict[str, Any] | None = None) -> Path:
+def make_run(
+    folder: Path, best: float = 2.5, lr: float = 1e-3, summary: dict[str, Any] | None = None, metric: str = "bpd"
+) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"train": {"lr": lr, "seed": 0}}))
     with (folder / "metrics.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["epoch", "seconds", "valid_bpd", "valid_kld", "valid_mse"])
+        rows.writerow(["epoch", "seconds", f"valid_{metric}", "valid_kld", "valid_mse"])
         rows.writerows([epoch, 3 * epoch, best + 4 / epoch, 7.0, 1 / epoch] for epoch in range(1, 21))
     if summary is not None:
         write_json_atomically(folder / "summary.json", summary)
@@ -77,10 +72,39 @@ def test_the_table_has_figures_and_differences(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", summary=SUMMARY | {"limit_bpd": 2.25})
     two = make_run(tmp_path / "two", lr=5e-4)
     table = comparison(read(one, two)).joined()
-    first, second = (dict(zip(table.names, row, strict=True)) for row in table.rows)
+    heads = [column.name for column in table.columns]
+    first, second = (dict(zip(heads, row, strict=True)) for row in table.rows)
+    assert table.best == [0]
     assert first == {"run": "one", "test BPD": 2.5, "limit BPD": 2.25, "MSE": 0.02, "KLD": 7.5, "active": 6,
                      "epochs": 20, "time": "1 min 15 s", "lr": "0.001"}  # fmt: skip
     assert (second["test BPD"], second["epochs"], second["time"], second["lr"]) == (None, 20, "1 min 00 s", "0.0005")
+
+
+def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
+    per_entry = {"nll": 1.25, "limit_nll": 1.0, "kld": 0.5, "unit": "NLL nats per entry"}
+    finished = make_run(tmp_path / "finished", summary=per_entry, metric="nll")
+    under_way = make_run(tmp_path / "under-way", metric="nll")  # it does not say yet what it is counted per
+    runs = read(under_way, finished)
+    heads = [column.name for column in comparison(runs).results.columns]
+    assert heads == ["run", "test NLL, nats per entry", "limit NLL", "KLD", "epochs", "time"]
+    assert comparison(runs).results.rows[1][1] == 1.25
+    assert curves(runs).axes[0].get_title(loc="left") == "NLL"
+    assert len(curves(runs).axes[0].get_lines()) == 3  # with the limit
+    reached = reaches(runs)
+    assert reached is not None
+    assert reached.title == "First to reach a validation NLL of"
+    write_comparison([finished, under_way], tmp_path / "page.html")
+    assert "Validation NLL in nats per entry over epochs" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("other", [("bpd", {"bpd": 2.5}), ("nll", {"nll": 9.0, "unit": "NLL nats per example"})])
+def test_runs_in_different_units_are_refused(tmp_path: Path, other: tuple[str, dict[str, Any]]) -> None:
+    metric, summary = other
+    one = make_run(tmp_path / "one", summary={"nll": 1.25, "unit": "NLL nats per entry"}, metric="nll")
+    two = make_run(tmp_path / "two", summary=summary, metric=metric)
+    with pytest.raises(RecordError, match="one is told in NLL nats per entry, two in "):
+        write_comparison([one, make_run(tmp_path / "new", metric="nll"), two], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_settings_of_one_name_keep_their_groups() -> None:
@@ -91,7 +115,7 @@ def test_settings_of_one_name_keep_their_groups() -> None:
 def test_levels_are_reached_when_the_curves_say_so(tmp_path: Path) -> None:
     table = reaches(read(make_run(tmp_path / "fast", best=2.0), make_run(tmp_path / "slow", best=2.5)))
     assert table is not None
-    levels = [float(name) for name in table.names[1:]]
+    levels = [float(column.name) for column in table.columns[1:]]
     assert levels == sorted(levels, reverse=True)
     assert len(levels) >= 3
     for best, (_, *cells) in zip((2.0, 2.5), table.rows, strict=True):

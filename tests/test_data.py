@@ -305,7 +305,7 @@ def test_downloaded_archive_is_unpacked(tmp_path: Path, monkeypatch: pytest.Monk
         dict.fromkeys(batches[1:-1], known),
         folder="cifar-10-batches-bin",
         mirrors=("https://example.org/",),
-        archive=("small.tar.gz", digest),
+        archive=src.Remote("small.tar.gz", digest),
     )
 
     def download(_: str, output: str, __: object) -> None:

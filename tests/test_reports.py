@@ -244,7 +244,7 @@ def test_everything_a_page_is_given_is_escaped() -> None:
         html.header(evil, ""),
         html.section(evil, ""),
         html.paragraph(evil),
-        html.tiles({evil: (evil, evil)}),
+        html.tiles([html.Tile(evil, evil, evil)]),
         html.picture(b"", evil, evil),
         html.table([evil], [[evil]], evil),
         html.details(evil, ""),

@@ -12,8 +12,9 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import run_all
-from silentgrad.lab.experiments.tables import Results, fixed_table, learned_table, spread
+from silentgrad.lab.experiments.tables import fixed_table, learned_table
 from silentgrad.lab.reports.tables import write_tables
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import RecordError

@@ -27,8 +27,10 @@ from silentgrad.lab.cli.sweep import sweep as sweep_command
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments import sweep as module
 from silentgrad.lab.experiments.grid import Grid
-from silentgrad.lab.experiments.study import EachPointOnce, uninterrupted
-from silentgrad.lab.experiments.sweep import Sweep, SweepError, run_sweep, search_space
+from silentgrad.lab.experiments.plan import Sweep
+from silentgrad.lab.experiments.space import search_space
+from silentgrad.lab.experiments.study import EachPointOnce, SweepError, uninterrupted
+from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.reports.sweep import write_sweep_page
 from silentgrad.lab.runs.records import RecordError
 from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep

@@ -16,7 +16,7 @@ import optuna
 import pytest
 
 import workers
-from silentgrad.lab.experiments.sweep import Sweep
+from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.training import read_config
 from workers import shared_sweep, started
 

@@ -11,7 +11,8 @@ from typing import Any
 import lightning
 
 from silentgrad.lab.experiments import runner, study
-from silentgrad.lab.experiments.sweep import Sweep, run_sweep
+from silentgrad.lab.experiments.plan import Sweep
+from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.runs.trials import read_sweep
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
 

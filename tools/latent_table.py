@@ -3,6 +3,7 @@
 python tools/latent_table.py
 """
 
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -44,37 +45,41 @@ EXAMPLES: dict[type[td.Distribution], td.Distribution] = {
 }
 
 
-def has_closed_form(decoder: sg.LinearDecoder, q: td.Distribution) -> bool:
+FIXED = sg.LinearGaussian(LATENTS, 1)
+LINEAR_LINK = sg.LinearPrecisionGaussian(LATENTS, 1, "linear")
+EXPONENTIAL_LINK = sg.LinearPrecisionGaussian(LATENTS, 1, "exp")
+IN_WORDS = {sg.Exactness.EXACT: "exact", sg.Exactness.APPROXIMATION: "exact but for the log term"}
+
+
+def families() -> list[type[td.Distribution]]:
+    """The distributions of torch that have closed forms; a user's own are not in the table."""
+    of_torch = list(vars(td).values())
+    known = [family for family in sg.central_moments.registry if family in of_torch]
+    known.remove(td.Independent)
+    return sorted(known, key=attrgetter("__name__"))
+
+
+def told(decoder: sg.Tractable, q: td.Distribution, absent: str = "no closed form") -> str:
+    """What a decoder says of a latent, in the words of the table."""
     try:
         decoder.expected_log_prob(torch.zeros(1, 1), q)
     except sg.IntractableError:
-        return False
-    return True
+        return absent
+    return IN_WORDS[decoder.exactness(q)]
 
 
 def row(family: type[td.Distribution]) -> str:
+    """A family's line of the table."""
     q = EXAMPLES[family]
-    fixed = "exact" if has_closed_form(sg.LinearGaussian(LATENTS, 1), q) else "no closed form"
-    exponential = "exact" if has_closed_form(sg.LinearPrecisionGaussian(LATENTS, 1, "exp"), q) else "no closed form"
-    return f"| `{family.__name__}` | {fixed} | {linear_link(q)} | {exponential} |"
-
-
-def linear_link(q: td.Distribution) -> str:
-    if has_closed_form(sg.LinearPrecisionGaussian(LATENTS, 1, "linear", "exact"), q):
-        return "exact"
-    if has_closed_form(sg.LinearPrecisionGaussian(LATENTS, 1, "linear"), q):
-        return "exact but for the log term"
-    return "not available"
-
-
-def name_of(family: type[td.Distribution]) -> str:
-    return family.__name__
+    fixed = told(FIXED, q)
+    linear = told(LINEAR_LINK, q, absent="not available")
+    exponential = told(EXPONENTIAL_LINK, q)
+    return f"| `{family.__name__}` | {fixed} | {linear} | {exponential} |\n"
 
 
 def table() -> str:
-    ours = [f for f in sg.central_moments.registry if f.__module__.startswith("torch.")]  # not what a user registered
-    families = [f for f in ours if f not in (td.Distribution, td.Independent)]
-    return HEADER + "\n".join(map(row, sorted(families, key=name_of))) + "\n"
+    """The content of the page."""
+    return HEADER + "".join(map(row, families()))
 
 
 if __name__ == "__main__":

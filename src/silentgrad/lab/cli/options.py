@@ -10,11 +10,11 @@ def require_output(path: Path, suffix: str) -> None:
     """Refuses a file that could not be written at the end.
 
     Args:
-        path: The file.
-        suffix: How its name has to end.
+        path: Path of the file.
+        suffix: Ending that its name has to have.
 
     Raises:
-        ConfigError: It names --output.
+        ConfigError: The file cannot be written; the message names --output.
     """
     if path.suffix != suffix:
         raise ConfigError(f"--output has to be a {suffix} file, got {path}")
@@ -28,7 +28,7 @@ def require_folder(path: Path, option: str = "--folder") -> None:
     """Refuses a place where no run can be kept: a file stands in the way, or Lightning cannot read the name.
 
     Raises:
-        ConfigError: It names the option.
+        ConfigError: The place is refused; the message names the option.
     """
     if "::" in str(path):
         raise ConfigError(f"{option} {path}: a name with :: is taken for an address; choose another")
@@ -40,15 +40,17 @@ def require_folder(path: Path, option: str = "--folder") -> None:
 
 
 def stem_of(name: str) -> str:
-    """What a dataset's runs are called: its name, or the last part of its path."""
-    return name if name in NAMES else Path(name).stem
+    """The name of a dataset's runs: its own, or the last part of its path."""
+    if name in NAMES:
+        return name
+    return Path(name).stem
 
 
 def next_folder(name: str) -> Path:
     """The first of runs/NAME-001, runs/NAME-002, ... that does not exist.
 
     Args:
-        name: A dataset's name or path.
+        name: Name or path of the dataset.
     """
     number = 1
     while (folder := Path("runs") / f"{stem_of(name)}-{number:03}").exists():

@@ -10,8 +10,9 @@ from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Scale, fixed_cells, learned_cells
 from silentgrad.lab.experiments.pictures import pictures
+from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError, run_all
-from silentgrad.lab.experiments.tables import Results, fixed_table, learned_table
+from silentgrad.lab.experiments.tables import fixed_table, learned_table
 from silentgrad.lab.experiments.variances import variance_table
 from silentgrad.lab.reports.tables import write_pictures, write_tables
 from silentgrad.lab.runs.tables import Table, write_record
@@ -42,36 +43,51 @@ def reproduce(
 
     Args:
         what: The table to make; figures are the reconstructions; all is everything.
-        scale: smoke only shows that it works, cpu is for two processor cores, paper is what the paper did.
+        scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, paper is the paper's.
         seeds: Number of runs of each kind.
         datasets: The datasets of the learned-variance tables: some of mnist, imagenet32, cifar10.
-        folder: Where runs and tables go; reproduce/SCALE if absent.
+        folder: Folder for runs and tables; reproduce/SCALE if absent.
         jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
         root: Folder that holds the datasets.
-        accelerator: As Lightning names them: auto, cpu, gpu, mps.
+        accelerator: Name of the accelerator in Lightning: auto, cpu, gpu, mps.
     """
-    unknown = sorted(set(datasets) - set(paper.DATASETS))
-    if unknown or not datasets:
-        given = ", ".join(unknown) or "none"
-        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
+    _require_datasets(datasets)
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
     require_machine(TrainConfig(accelerator=accelerator), "--")
     folder = folder or Path("reproduce") / scale
     require_folder(folder)
-    parts = [what] if what != "all" else ["fixed", "variance", *LEARNED, "figures"]
-    fixed = Results(folder, fixed_cells(scale, seeds) if NEED_FIXED & {*parts} else [])
-    learned = Results(folder, learned_cells(scale, datasets, seeds) if NEED_LEARNED & {*parts} else [])
+    parts = _parts(what)
+    fixed, learned = Results(folder, []), Results(folder, [])
+    if NEED_FIXED.intersection(parts):
+        fixed = Results(folder, fixed_cells(scale, seeds))
+    if NEED_LEARNED.intersection(parts):
+        learned = Results(folder, learned_cells(scale, datasets, seeds))
     run_all([*fixed.cells, *learned.cells], folder, jobs or _at_once(accelerator), root, accelerator)
     command = f"silentgrad reproduce {what} --scale {scale} --seeds {seeds} --datasets [{','.join(datasets)}]"
     for part in parts:
         if part == "figures":
-            figures = pictures(fixed, learned, datasets)
-            page = write_pictures(write_record(folder, replace(figures, command=command)))
+            record = pictures(fixed, learned, datasets)
+            page = write_pictures(write_record(folder, replace(record, command=command)))
         else:
             table = _table(part, fixed, learned, datasets, scale, root)
             page = write_tables(write_record(folder, replace(table, command=command)))
         say(f"{part}: {page}")
+
+
+def _require_datasets(names: list[str]) -> None:
+    """Refuses names that the paper does not have, and no names at all."""
+    unknown = sorted(set(names) - set(paper.DATASETS))
+    if unknown or not names:
+        given = ", ".join(unknown) or "none"
+        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
+
+
+def _parts(what: What) -> list[str]:
+    """The tables to make, and the figures."""
+    if what == "all":
+        return ["fixed", "variance", *LEARNED, "figures"]
+    return [what]
 
 
 def _at_once(accelerator: str) -> int:

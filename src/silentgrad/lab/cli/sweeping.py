@@ -9,8 +9,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder, stem_of
 from silentgrad.lab.experiments.grid import Grid
+from silentgrad.lab.experiments.plan import Sweep
+from silentgrad.lab.experiments.space import search_space
 from silentgrad.lab.experiments.study import PATIENCE, SweepError
-from silentgrad.lab.experiments.sweep import Sweep, run_sweep, search_space
+from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.reports.html import duration
 from silentgrad.lab.reports.sweep import setting, write_sweep_page
 from silentgrad.lab.runs.folder import SweepFolder
@@ -33,29 +35,24 @@ def sweep_and_report(
     """Trains the points of a grid that are left, tells of each, and writes the sweep's page.
 
     Args:
-        around: The settings that all trials have in common.
-        over: What to vary, separated by commas.
-        grid: The values to try.
-        study: The sweep's name; made of the data's and of what is varied if absent.
-        storage: The URL of the study's database; a file in the sweep's folder if absent.
+        around: Settings that all trials have in common.
+        over: Names of the settings to vary, separated by commas.
+        grid: Values to try.
+        study: Name of the sweep; made of the data's name and of what is varied if absent.
+        storage: URL of the study's database; a file in the sweep's folder if absent.
         trials: Number of points to train here at most.
-        folder: Where the trials and the page go; sweeps/STUDY if absent.
-        quiet: No progress bars.
+        folder: Folder of the trials and the page; sweeps/STUDY if absent.
+        quiet: Whether to show no progress bars.
     """
     around.validate()
     require_machine(around.train)
     require("--trials", trials, COUNT)
-    names = [name.strip() for name in over.split(",")]
-    space = search_space(names, grid, around)
-    name = "-".join([stem_of(around.data.name), *names]) if study is None else study
-    if not name or name != Path(name).name:
-        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {name!r}")
-    plan = Sweep(name, around, space, folder or Path("sweeps") / name)
+    plan = _planned(around, over, grid, study, folder)
     _require_points(plan)
     require_folder(plan.folder)
     if storage is not None:
         _require_storage(storage)
-    say(f"sweep {name}: {plan.size} points over {', '.join(names)}, in {plan.folder}")
+    say(f"sweep {plan.name}: {plan.size} points over {', '.join(plan.space)}, in {plan.folder}")
     try:
         for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
             say(line(trial))
@@ -66,6 +63,17 @@ def sweep_and_report(
     for text in closing(read_sweep(plan.folder), plan.folder):
         say(text)
     say(f"page: {write_sweep_page(plan.folder)}")
+
+
+def _planned(around: Settings, over: str, grid: Grid, study: str | None, folder: Path | None) -> Sweep:
+    """The sweep that the options ask for; arguments are those of `sweep_and_report`."""
+    names = list(map(str.strip, over.split(",")))
+    space = search_space(names, grid, around)
+    if study is None:
+        study = "-".join([stem_of(around.data.name), *names])
+    if not study or study != Path(study).name:
+        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
+    return Sweep(study, around, space, folder or Path("sweeps") / study)
 
 
 def _own_storage(folder: Path) -> str:
@@ -96,13 +104,17 @@ def _require_points(plan: Sweep) -> None:
 def line(trial: Trial) -> str:
     """A trial in one line."""
     point = ", ".join(f"{name} {setting(value)}" for name, value in trial.point.items())
-    bpd = "" if trial.valid_bpd is None else f"validation BPD {trial.valid_bpd:.4f}, "
-    spent = "" if trial.seconds is None else f", {duration(trial.seconds)}"
-    return f"trial {trial.number} {trial.state}: {point}: {bpd}{trial.epochs} epochs{spent}"
+    parts = []
+    if trial.valid_bpd is not None:
+        parts.append(f"validation BPD {trial.valid_bpd:.4f}")
+    parts.append(f"{trial.epochs} epochs")
+    if trial.seconds is not None:
+        parts.append(duration(trial.seconds))
+    return f"trial {trial.number} {trial.state}: {point}: {', '.join(parts)}"
 
 
 def closing(record: SweepRecord, folder: Path) -> Iterator[str]:
-    """What the sweep came to."""
+    """What the sweep came to, in lines."""
     yield f"{record.points_done()} of {record.size} points done"
     if any(trial.state == "running" for trial in record.trials):
         yield (

@@ -38,7 +38,15 @@ _IN_MEMORY = 2**31  # bytes of a memory-mapped array that may be copied, in orde
 
 
 class Row(NamedTuple):
-    """What the catalogue knows about one dataset."""
+    """What the catalogue knows about one dataset.
+
+    Args:
+        name: Name of the dataset.
+        shape: Channels, height and width of an image.
+        levels: Number of levels of a pixel.
+        files: Names of the files, separated by commas.
+        where: Folder of the files, or why they are not there.
+    """
 
     name: str
     shape: tuple[int, int, int]
@@ -53,7 +61,7 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto") -> Observatio
     Args:
         name: One of `NAMES`, or a path.
         root: Folder that holds the datasets; `$SILENTGRAD_DATA` or the cache if absent. What is missing is downloaded.
-        kind: What the rows are; auto takes images in their levels, and tables as real numbers.
+        kind: Kind of the rows; auto takes images in their levels, and tables as real numbers.
 
     Raises:
         DataError: No such dataset, or its files are missing or damaged, or its rows are not of that kind.
@@ -92,32 +100,48 @@ def _table(name: str, kind: Kind) -> Observations:
     splits = _split(name, _permuted(table.values), "rows")
     if kind != "counts":
         return Reals(*splits, name, columns=table.columns)
-    for row, column in ((table.values < 0) | (table.values != table.values.floor())).nonzero()[:1].tolist():
-        found = table.values[row, column].item()
-        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a count, found {found:g}")
+    _require_counts(path, table.values)
     return Counts(*splits, name, columns=table.columns)
+
+
+def _require_counts(path: Path, values: Tensor) -> None:
+    wrong = (values < 0) | (values != values.floor())
+    for row, column in wrong.nonzero()[:1].tolist():
+        value = values[row, column].item()
+        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a count, found {value:g}")
 
 
 def describe(root: Path | None = None) -> list[Row]:
     """Every dataset with its shape and whether its files are here; nothing is downloaded."""
     rows = [Row("digits", (1, 8, 8), 17, "none", "scikit-learn")]
-    return rows + [_row(name, root or sources.default_root()) for name in _SHAPES]
+    for name in _SHAPES:
+        rows.append(_row(name, root or sources.default_root()))
+    return rows
 
 
 def check(name: str, root: Path | None = None) -> str:
     """Verifies the files of a dataset, reads all of them, and says what is there; nothing is downloaded."""
+    if name not in sources.SOURCES:
+        return f"{name}: {_content(load(name))}; no files to verify"
     root = root or sources.default_root()
-    files = sources.find(name, root) if name in sources.SOURCES else {}
+    files = sources.find(name, root)
     if files is None:
         raise sources.missing(name, root)
-    found = _read(name, files) if files else load(name)
-    splits = f"{len(found.train)} + {len(found.valid)} + {len(found.test)}"
-    shape = "x".join(map(str, found.event_shape))
-    what = f"rows (train + validation + test) of {shape} numbers"
-    if isinstance(found, Levels):
-        what = f"images (train + validation + test) of {shape}, {found.levels} levels"
-    origin = f"{len(files)} files in {next(iter(files.values())).parent}" if files else "no files to verify"
-    return f"{name}: {splits} {what}; {origin}"
+    return f"{name}: {_content(_read(name, files))}; {len(files)} files in {_folder(files)}"
+
+
+def _content(observations: Observations) -> str:
+    """How many rows there are, and of which kind."""
+    splits = f"{len(observations.train)} + {len(observations.valid)} + {len(observations.test)}"
+    shape = "x".join(map(str, observations.event_shape))
+    if isinstance(observations, Levels):
+        return f"{splits} images (train + validation + test) of {shape}, {observations.levels} levels"
+    return f"{splits} rows (train + validation + test) of {shape} numbers"
+
+
+def _folder(files: Files) -> Path:
+    first, *_ = files.values()
+    return first.parent
 
 
 def _row(name: str, root: Path) -> Row:
@@ -128,7 +152,7 @@ def _row(name: str, root: Path) -> Row:
         return Row(name, _SHAPES[name], 256, wanted, str(error))
     if files is None:
         return Row(name, _SHAPES[name], 256, wanted, "not found")
-    return Row(name, _SHAPES[name], 256, ", ".join(files), str(next(iter(files.values())).parent))
+    return Row(name, _SHAPES[name], 256, ", ".join(files), str(_folder(files)))
 
 
 def _read(name: str, files: Files) -> Levels:
@@ -138,14 +162,16 @@ def _read(name: str, files: Files) -> Levels:
 
 
 def _mnist(files: Files) -> tuple[Tensor, Tensor]:
-    train, test = (formats.read_idx(files[f"{part}-images-idx3-ubyte.gz"]) for part in ("train", "t10k"))
+    train = formats.read_idx(files["train-images-idx3-ubyte.gz"])
+    test = formats.read_idx(files["t10k-images-idx3-ubyte.gz"])
     return train, test
 
 
 def _cifar10(files: Files) -> tuple[Tensor, Tensor]:
-    read = formats.read_cifar_binary if "test_batch.bin" in files else formats.read_cifar_pickle
-    test = next(path for file, path in files.items() if file.startswith("test"))
-    return torch.cat([read(path) for path in _batches(files)]), read(test)
+    read, test = formats.read_cifar_pickle, "test_batch"
+    if "test_batch.bin" in files:
+        read, test = formats.read_cifar_binary, "test_batch.bin"
+    return torch.cat(list(map(read, _batches(files)))), read(files[test])
 
 
 def _imagenet(size: int) -> Reader:
@@ -201,12 +227,12 @@ def _from_path(name: str) -> Levels:
 
 
 def _permuted(rows: Tensor) -> Tensor:
-    """In an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
+    """The rows in an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
     return rows[torch.from_numpy(np.random.RandomState(0).permutation(len(rows)))]
 
 
 def _split(name: str, rows: Tensor, what: str) -> Splits:
-    """The last tenth for the test, the one before it for validation, the rest for training."""
+    """Three splits: the last tenth for the test, the one before it for validation, the rest for training."""
     tenth = max(1, len(rows) // 10)
     return _required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
 
@@ -219,9 +245,10 @@ def _required(name: str, splits: Splits, what: str) -> Splits:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, NAMES, n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
+    message = f"{name!r} is no dataset."
+    for near in difflib.get_close_matches(name, NAMES, n=1):
+        message += f" Did you mean {near}?"
     return (
-        f"{name!r} is no dataset.{meant} There are {', '.join(NAMES)}; "
+        f"{message} There are {', '.join(NAMES)}; "
         "or give the path of a folder of images, or of a .npy, .npz or .csv file."
     )

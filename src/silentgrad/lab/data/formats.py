@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -67,7 +68,7 @@ def require_memory(size: int, path: Path) -> None:
 
 def read_idx(path: Path) -> Tensor:
     """Images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, then the pixels."""
-    with reading(path, "an idx file of images"), (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+    with reading(path, "an idx file of images"), _opened(path) as file:
         header = file.read(16)
         require(len(header) == 16, path, "an idx header of 16 bytes", f"{len(header)} bytes")
         magic, count, height, width = struct.unpack(">4I", header)
@@ -76,10 +77,16 @@ def read_idx(path: Path) -> Tensor:
         require_memory(size, path)
         content = file.read(size + 1)
     expected = f"{count} images of {height}x{width}, {size} bytes"
-    found = "more" if len(content) > size else f"{len(content)} bytes"
-    require(len(content) == size, path, expected, found)
+    require(len(content) <= size, path, expected, "more")
+    require(len(content) == size, path, expected, f"{len(content)} bytes")
     pixels = np.frombuffer(content, np.uint8)
     return torch.from_numpy(pixels.reshape(count, 1, height, width).copy())  # a buffer of bytes is read-only
+
+
+def _opened(path: Path) -> BufferedIOBase:
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    return path.open("rb")
 
 
 def read_cifar_binary(path: Path) -> Tensor:
@@ -109,8 +116,8 @@ def _rows(path: Path, array: object, shape: tuple[int, int, int]) -> Tensor:
     expected = f"`data` of uint8 and shape (images, {np.prod(shape)})"
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}: expected {expected}, found {type(array).__name__}")
-    right = array.dtype == np.uint8 and array.ndim == 2 and array.shape[1] == np.prod(shape) and len(array) > 0
-    require(right, path, expected, _kind(array))
+    rows = array.ndim == 2 and array.shape[1] == np.prod(shape) and len(array) > 0
+    require(rows and array.dtype == np.uint8, path, expected, _kind(array))
     return torch.from_numpy(array.reshape(-1, *shape))
 
 
@@ -119,7 +126,13 @@ def _kind(array: NDArray[Any]) -> str:
 
 
 class Header(NamedTuple):
-    """What an array in numpy's format says of itself, and where its content begins."""
+    """What an array in numpy's format says of itself.
+
+    Args:
+        shape: Shape of the array.
+        dtype: Type of its elements.
+        start: Position in the file at which its content begins.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -127,7 +140,7 @@ class Header(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The array's type and shape, in print."""
+        """Type and shape of the array, in print."""
         return f"{self.dtype} of shape {self.shape}"
 
     def check(self, path: Path, size: int) -> None:
@@ -138,23 +151,28 @@ class Header(NamedTuple):
 
     def require_size(self, path: Path, size: int) -> None:
         """Refuses an array that says to be another size than that of its file."""
-        found = f"{size - self.start} bytes"
+        content = size - self.start
         whole = math.prod(self.shape) * self.dtype.itemsize
-        require(size - self.start == whole, path, f"an array of {self.kind}", found)
+        require(content == whole, path, f"an array of {self.kind}", f"{content} bytes")
 
 
 def npy_header(file: IO[bytes]) -> Header:
     """What the array in a file of numpy's format says of itself."""
     version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
     return Header(shape, dtype, file.tell())
 
 
 @contextmanager
 def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes]]]:
     """An array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
-    with reading(path, f"an npz file with {f'`{name}`' if name else 'images'}"), zipfile.ZipFile(path) as archive:
+    content = "images"
+    if name is not None:
+        content = f"`{name}`"
+    with reading(path, f"an npz file with {content}"), zipfile.ZipFile(path) as archive:
         member = f"{name or _only_array(path, archive)}.npy"
         with archive.open(member) as file:
             header = npy_header(file)
@@ -165,8 +183,10 @@ def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes
 
 def _only_array(path: Path, archive: zipfile.ZipFile) -> str:
     names = [name.removesuffix(".npy") for name in archive.namelist()]
-    require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
-    return "data" if "data" in names else names[0]
+    if "data" in names:
+        return "data"
+    require(len(names) == 1, path, "one array, or one called `data`", names)
+    return names[0]
 
 
 def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
@@ -204,13 +224,19 @@ def _from_npy(path: Path) -> Bytes:
     return array
 
 
+def _array(path: Path) -> Bytes:
+    if path.suffix == ".npz":
+        return _from_npz(path, None)
+    return _from_npy(path)
+
+
 def read_array(path: Path) -> Tensor:
     """A `.npy` file, memory-mapped so that it stays on disk, or a `.npz` file's `data` or only array.
 
     Shapes: `(images, height, width)`, `(images, height, width, channels)` or `(images, channels, height, width)`, with
     one or three channels; where both of the latter would fit, the channels come first.
     """
-    array = _from_npz(path, None) if path.suffix == ".npz" else _from_npy(path)
+    array = _array(path)
     with warnings.catch_warnings():
         # a read-only map is meant: a writable one would have to fit into memory
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -228,10 +254,13 @@ def read_folder(folder: Path) -> Tensor:
     """Every image file in a folder and its subfolders, in the order of their paths; grey only if all are grey."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
-    modes, sizes = zip(*(_header(path) for path in paths), strict=True)
-    mode, (width, height) = "L" if _GREY.issuperset(modes) else "RGB", sizes[0]
+    modes, sizes = zip(*map(_header, paths), strict=True)
+    width, height = sizes[0]
     for path, size in zip(paths, sizes, strict=True):
         require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
+    mode = "RGB"
+    if _GREY.issuperset(modes):
+        mode = "L"
     require_memory(len(paths) * height * width * len(mode), folder)
     images = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for path, image in zip(paths, images, strict=True):
@@ -240,6 +269,7 @@ def read_folder(folder: Path) -> Tensor:
 
 
 def _header(path: Path) -> tuple[str, tuple[int, int]]:
+    """Mode and size, (width, height), of an image."""
     with reading(path, "an image"), Image.open(path) as image:
         mode, size = image.mode, image.size
     require(mode in _GREY | _COLOUR, path, "an image of 8 bits per channel", f"one of mode {mode}")

@@ -5,13 +5,26 @@ a whole, a size (`size:...`). Only image files are listed; no labels are used.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pooch  # type: ignore[import-untyped]
 
 from silentgrad.lab.data.formats import DataError
+
+
+class Remote(NamedTuple):
+    """A file to download.
+
+    Args:
+        name: Name of the file.
+        checksum: Checksum of its content, as pooch writes it.
+    """
+
+    name: str
+    checksum: str
 
 
 @dataclass(frozen=True)
@@ -19,11 +32,11 @@ class Source:
     """One form in which a dataset is distributed.
 
     Args:
-        required: File names and the identities accepted for each; none means any.
-        optional: More of the same, used if present: a dataset may be there in part.
-        folder: The folder that unpacking the official archive makes.
-        mirrors: Addresses to which a file's name is appended.
-        archive: Name and checksum of the archive that the mirrors hold instead of single files.
+        required: Names of the files and the identities accepted for each; none means any.
+        optional: More files, used if present: a dataset may be there in part.
+        folder: Folder that unpacking the official archive makes.
+        mirrors: Addresses to which the name of a file is appended.
+        archive: Archive that the mirrors hold instead of single files.
         hint: How else to come by the files.
     """
 
@@ -31,14 +44,40 @@ class Source:
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folder: str = "."
     mirrors: tuple[str, ...] = ()
-    archive: tuple[str, str] | None = None
+    archive: Remote | None = None
     hint: str = ""
 
     @property
-    def remote(self) -> Mapping[str, str]:
-        """What to download: file names and checksums."""
-        files = [self.archive] if self.archive else [(file, known[0]) for file, known in self.required.items() if known]
-        return dict(files)
+    def files(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of all files and the identities accepted for each."""
+        return {**self.required, **self.optional}
+
+    @property
+    def downloads(self) -> list[Remote]:
+        """The files to download; none if they have no checksum."""
+        if self.archive is not None:
+            return [self.archive]
+        downloads = []
+        for name, identities in self.required.items():
+            if identities:
+                downloads.append(Remote(name, identities[0]))
+        return downloads
+
+    def present(self, folder: Path) -> dict[str, Path]:
+        """The files that a folder holds; empty if a required one is missing."""
+        present = {}
+        for name in self.files:
+            path = folder / name
+            if path.is_file():
+                present[name] = path
+        if self.required.keys() <= present.keys():
+            return present
+        return {}
+
+
+def _numbered(pattern: str, last: int, identities: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """The batches of a dataset from the second on, with the identities accepted for each."""
+    return {pattern.format(number): identities for number in range(2, last + 1)}
 
 
 def _imagenet(size: int) -> tuple[Source, ...]:
@@ -46,8 +85,8 @@ def _imagenet(size: int) -> tuple[Source, ...]:
         f"Downsampled ImageNet needs an account: log in at https://image-net.org/download-images.php, request the "
         f"{size}x{size} npz files (train_data_batch_1.npz to train_data_batch_10.npz, val_data.npz) and unpack them."
     )
-    more = {f"train_data_batch_{i}.npz": () for i in range(2, 11)}
-    return (Source({"train_data_batch_1.npz": (), "val_data.npz": ()}, more, hint=hint),)
+    required: dict[str, tuple[str, ...]] = {"train_data_batch_1.npz": (), "val_data.npz": ()}
+    return (Source(required, _numbered("train_data_batch_{}.npz", 10), hint=hint),)
 
 
 _BINARY_BATCH = ("size:30730000",)
@@ -88,15 +127,15 @@ SOURCES: Mapping[str, tuple[Source, ...]] = {
     "cifar10": (
         Source(
             {"data_batch_1.bin": _BINARY_BATCH, "test_batch.bin": _BINARY_BATCH},
-            {f"data_batch_{i}.bin": _BINARY_BATCH for i in range(2, 6)},
+            _numbered("data_batch_{}.bin", 5, _BINARY_BATCH),
             folder="cifar-10-batches-bin",
             mirrors=("https://www.cs.toronto.edu/~kriz/",),
-            archive=("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
+            archive=Remote("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
             hint="They are the members of cifar-10-binary.tar.gz; cifar-10-python.tar.gz, unpacked, will do as well.",
         ),
         Source(
             {"data_batch_1": (), "test_batch": ()},
-            {f"data_batch_{i}": () for i in range(2, 6)},
+            _numbered("data_batch_{}", 5),
             folder="cifar-10-batches-py",
         ),
     ),
@@ -111,24 +150,24 @@ def cache() -> Path:
 
 
 def default_root() -> Path:
-    """Where datasets are looked for unless a folder is given: `$SILENTGRAD_DATA`, else the cache."""
+    """The folder of the datasets unless another is given: `$SILENTGRAD_DATA`, or else the cache."""
     return Path(os.environ.get("SILENTGRAD_DATA") or cache())
 
 
 def locate(name: str, root: Path) -> dict[str, Path]:
-    """Files of a dataset by name, from `root/<name>/`, `root/`, the cache or a mirror, in this order.
+    """Files of a dataset by their names, from `root/<name>/`, `root/`, the cache or a mirror, in this order.
 
     Raises:
         DataError: A file is not what its name says, or the dataset is nowhere to be had; the message then lists which
             files to put where.
     """
-    found = find(name, root)
-    if found is None:
+    files = find(name, root)
+    if files is None:
         _download(name, root)
-        found = find(name, root)
-    if found is None:
+        files = find(name, root)
+    if files is None:
         raise missing(name, root)
-    return found
+    return files
 
 
 def find(name: str, root: Path) -> dict[str, Path] | None:
@@ -136,10 +175,9 @@ def find(name: str, root: Path) -> dict[str, Path] | None:
     for folder in (root / name, root, cache() / name):
         for source in SOURCES[name]:
             for place in (folder, folder / source.folder):
-                paths = {file: place / file for file in (*source.required, *source.optional)}
-                present = {file: path for file, path in paths.items() if path.is_file()}
-                if source.required.keys() <= present.keys() and _all_genuine(name, source, present):
-                    return present
+                files = source.present(place)
+                if files and _all_genuine(name, source, files):
+                    return files
     return None
 
 
@@ -147,47 +185,72 @@ def missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
     """The error for a dataset that is nowhere: which files to put where, and what was tried to get them."""
     source = SOURCES[name][0]
     lines = [f"{name} was not found. Put these files into {root / name}:"]
-    lines += [f"    {file}" for file in source.required]
-    lines += [f"    {file} (optional)" for file in source.optional]
+    for file in source.required:
+        lines.append(f"    {file}")
+    for file in source.optional:
+        lines.append(f"    {file} (optional)")
     if source.hint:
         lines.append(source.hint)
     if failures:
-        lines += ["Mirrors tried:", *(f"    {failure}" for failure in failures)]
+        lines.append("Mirrors tried:")
+    for failure in failures:
+        lines.append(f"    {failure}")
     return DataError("\n".join(lines))
 
 
 def _all_genuine(name: str, source: Source, paths: Mapping[str, Path]) -> bool:
     """Whether every file is the right one; False if they are another dataset's, which shares the names."""
-    known = {**source.required, **source.optional}
     for file, path in paths.items():
-        accepted = known[file]
-        found = [_identity(path, kind) for kind in {identity.partition(":")[0] for identity in accepted}]
-        if accepted and not set(found) & set(accepted):
-            if any(set(found) & set(other.required.get(file, ())) for other in _others(name)):
-                return False
-            raise DataError(f"{path}: expected {' or '.join(accepted)}, found {', '.join(found)}; replace or remove it")
+        accepted = source.files[file]
+        identities = _identities(path, accepted)
+        if not accepted or identities.intersection(accepted):
+            continue
+        if _of_another_dataset(name, file, identities):
+            return False
+        found = ", ".join(sorted(identities))
+        raise DataError(f"{path}: expected {' or '.join(accepted)}, found {found}; replace or remove it")
     return True
 
 
-def _others(name: str) -> list[Source]:
-    return [source for other, sources in SOURCES.items() if other != name for source in sources]
+def _identities(path: Path, like: Iterable[str]) -> set[str]:
+    """A file's own identities, of the same kinds as some others."""
+    kinds = {identity.partition(":")[0] for identity in like}
+    return {_identity(path, kind) for kind in kinds}
 
 
 def _identity(path: Path, kind: str) -> str:
-    return f"{kind}:{path.stat().st_size if kind == 'size' else pooch.file_hash(str(path), alg=kind)}"
+    if kind == "size":
+        return f"size:{path.stat().st_size}"
+    return f"{kind}:{pooch.file_hash(str(path), alg=kind)}"
+
+
+def _of_another_dataset(name: str, file: str, identities: set[str]) -> bool:
+    """Whether a file of that name and one of these identities belongs to another dataset."""
+    for other, sources in SOURCES.items():
+        for source in sources:
+            if other != name and identities.intersection(source.required.get(file, ())):
+                return True
+    return False
 
 
 def _download(name: str, root: Path) -> None:
     source = SOURCES[name][0]
-    members = [f"{source.folder}/{file}" for file in (*source.required, *source.optional)]
-    for file, checksum in source.remote.items():
+    for remote in source.downloads:
         failures = []
         for mirror in source.mirrors:
-            unpack = pooch.Untar(members=members, extract_dir=".") if source.archive else None
             try:
-                pooch.retrieve(mirror + file, checksum, file, cache() / name, processor=unpack, progressbar=True)
+                _retrieve(mirror, remote, cache() / name, source)
                 break
             except (OSError, ValueError) as error:  # no network, no such file; a wrong checksum
-                failures.append(f"{mirror + file}: {error}")
+                failures.append(f"{mirror + remote.name}: {error}")
         else:
             raise missing(name, root, failures)
+
+
+def _retrieve(mirror: str, remote: Remote, folder: Path, source: Source) -> None:
+    """Downloads one file, and unpacks it if it is an archive."""
+    unpack = None
+    if source.archive is not None:
+        members = [f"{source.folder}/{file}" for file in source.files]
+        unpack = pooch.Untar(members=members, extract_dir=".")
+    pooch.retrieve(mirror + remote.name, remote.checksum, remote.name, folder, processor=unpack, progressbar=True)

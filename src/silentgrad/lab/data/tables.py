@@ -15,7 +15,12 @@ from silentgrad.lab.data.formats import DataError, npy_header, reading, require,
 
 
 class Table(NamedTuple):
-    """Numbers `(rows, columns)` in double precision, and the columns' names; none if the file has no header."""
+    """A table of numbers.
+
+    Args:
+        values: Numbers `(rows, columns)` in double precision.
+        columns: Names of the columns; none if the file has no header.
+    """
 
     values: Tensor
     columns: tuple[str, ...]
@@ -25,9 +30,12 @@ def read_table(path: Path) -> Table:
     """A table of finite numbers.
 
     Raises:
-        DataError: It names the file, and the line and column of a cell that is no finite number.
+        DataError: The file is no such table; the message names the file, and the line and column of a cell that is no
+            finite number.
     """
-    return _from_csv(path) if path.suffix == ".csv" else _from_npy(path)
+    if path.suffix == ".csv":
+        return _from_csv(path)
+    return _from_npy(path)
 
 
 def holds_images(path: Path) -> bool:
@@ -50,8 +58,8 @@ def _from_npy(path: Path) -> Table:
         require_memory(8 * header.shape[0] * header.shape[1], path)
         values = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float64))
     for row, column in (~values.isfinite()).nonzero()[:1].tolist():
-        found = values[row, column].item()
-        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a finite number, found {found}")
+        value = values[row, column].item()
+        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a finite number, found {value}")
     return Table(values, ())
 
 
@@ -60,9 +68,11 @@ def _from_csv(path: Path) -> Table:
         lines = csv.reader(file, strict=True)
         first = next(lines, [])
         require(bool(first), path, "a table of numbers", "an empty file or first line")
-        header = tuple(first) if _names(first) else ()
+        header: tuple[str, ...] = ()
         cells = array("d")
-        if not header:
+        if _names(first):
+            header = tuple(first)
+        else:
             cells.extend(_numbers(path, 1, first, header))
         for row in lines:
             if not row:  # a blank line
@@ -94,10 +104,15 @@ def _numbers(path: Path, line: int, row: list[str], header: tuple[str, ...]) -> 
     # Python takes 1_000 for a number, no other program does.
     if all(map(math.isfinite, numbers)) and "_" not in "".join(row):
         return numbers
-    place = next(place for place, cell in enumerate(row) if not (_is_number(cell) and math.isfinite(float(cell))))
-    name = f" ({header[place]})" if header else ""
-    found = f"expected a finite number, found {row[place]!r}"
-    raise DataError(f"{path}: line {line}, column {place + 1}{name}: {found}")
+    place = list(map(_is_finite, row)).index(False)
+    column = f"column {place + 1}"
+    if header:
+        column += f" ({header[place]})"
+    raise DataError(f"{path}: line {line}, {column}: expected a finite number, found {row[place]!r}")
+
+
+def _is_finite(cell: str) -> bool:
+    return _is_number(cell) and math.isfinite(float(cell))
 
 
 def _require_width(path: Path, line: int, row: list[str], width: int) -> None:

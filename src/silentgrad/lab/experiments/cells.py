@@ -6,6 +6,7 @@ works: `cpu` on the embedded digits, two epochs, a handful of units.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.lab.experiments import paper
@@ -22,12 +23,12 @@ class Cell(NamedTuple):
     """One run of a table.
 
     Args:
-        dataset: As the recipes name it.
-        latent: Family of the latent.
-        method: Estimator, with `-sg` if a linear decoder guides.
+        dataset: Name of the dataset in the recipes.
+        latent: Name of the latent's family.
+        method: Name of the estimator, followed by `-sg` if a linear decoder guides.
         seed: Seed of the run.
         scheduled: Whether a fixed variance is annealed; None if the variance is learned.
-        settings: All that the run is told.
+        settings: All settings of the run.
     """
 
     dataset: str
@@ -50,75 +51,44 @@ class Cell(NamedTuple):
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:
     """A linear decoder with fixed variance on MNIST, each method with and without a schedule of the variance."""
-    return [
-        Cell("mnist", latent, method, seed, scheduled, _fixed(latent, method, scale, seed, scheduled))
-        for latent, method in paper.FIXED
-        for scheduled in (False, True)
-        for seed in range(seeds)
-    ]
+    cells = []
+    for (latent, method), scheduled, seed in product(paper.FIXED, (False, True), range(seeds)):
+        settings = _fixed(latent, method, scale, seed, scheduled)
+        cells.append(Cell("mnist", latent, method, seed, scheduled, settings))
+    return cells
 
 
 def learned_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
     """Learned variance: each estimator alone and guided, and the guide alone."""
-    return [
-        Cell(dataset, latent, method, seed, None, _learned(dataset, latent, method, scale, seed))
-        for dataset in datasets
-        for latent, method in paper.LEARNED["bpd"]
-        for seed in range(seeds)
-    ]
+    cells = []
+    for dataset, (latent, method), seed in product(datasets, paper.LEARNED["bpd"], range(seeds)):
+        settings = _learned(dataset, latent, method, scale, seed)
+        cells.append(Cell(dataset, latent, method, seed, None, settings))
+    return cells
 
 
 def recipe_of(cell: Cell, scale: Scale) -> str:
     """The recipe that a cell's settings come from."""
-    kind = "" if cell.scheduled is None else "fixed-"
-    return f"{cell.dataset}-{kind}{cell.latent}-{cell.method}-{_written(scale)}"
+    kind = cell.dataset
+    if cell.scheduled is not None:
+        kind += "-fixed"
+    return f"{kind}-{cell.latent}-{cell.method}-{_written(scale)}"
 
 
-def reductions(cells: Sequence[Cell], scale: Scale) -> list[str]:
-    """What was reduced with respect to the paper's scale, a sentence for each set of runs."""
-    if scale == "paper":
-        return []
-    found: dict[tuple[str, str], set[str]] = {}
-    for cell in cells:
-        changed = _difference(cell.settings, read_recipe(recipe_of(cell, "paper")))
-        found.setdefault((cell.dataset, changed), set()).add(f"{cell.latent} {cell.method}")
-    return [
-        f"{paper.DATASETS[dataset]}{_only(runs, cells, dataset)}: {changed}"
-        for (dataset, changed), runs in found.items()
-        if changed
-    ]
-
-
-def _only(runs: set[str], cells: Sequence[Cell], dataset: str) -> str:
-    """Which runs of a dataset are meant; nothing if all of them."""
-    everything = {f"{cell.latent} {cell.method}" for cell in cells if cell.dataset == dataset}
-    return "" if runs == everything else f" ({', '.join(sorted(runs))})"
-
-
-def _difference(ours: Settings, full: Settings) -> str:
-    told = {
-        "images": (ours.data.name, full.data.name),
-        "batch": (ours.data.batch_size, full.data.batch_size),
-        "epochs": (ours.train.epochs, full.train.epochs),
-        "network": (_network(ours), _network(full)),
-        "latents": (ours.model.latent_dim, full.model.latent_dim),
-    }
-    return ", ".join(f"{name} {here} instead of {there}" for name, (here, there) in told.items() if here != there)
-
-
-def _network(settings: Settings) -> str:
-    model = settings.model
-    return f"mlp {model.hidden}" if model.network == "mlp" else f"{model.network}, {model.channels} channels"
-
-
-def _written(scale: Scale) -> str:
-    return "cpu" if scale == "smoke" else scale
+def _written(scale: Scale) -> Scale:
+    """The scale whose recipes are read: `smoke` has none of its own."""
+    if scale == "smoke":
+        return "cpu"
+    return scale
 
 
 def _fixed(latent: str, method: str, scale: Scale, seed: int, scheduled: bool) -> Settings:
     settings = _seeded(read_recipe(f"mnist-fixed-{latent}-{method}-{_written(scale)}"), scale, seed)
-    model = replace(settings.model, variance_start=SCHEDULE if scheduled else None)
-    return settings._replace(model=model, train=replace(settings.train, keep=[] if scheduled else KEPT_EPOCHS[scale]))
+    if scheduled:
+        model, train = replace(settings.model, variance_start=SCHEDULE), replace(settings.train, keep=[])
+    else:
+        model, train = replace(settings.model, variance_start=None), replace(settings.train, keep=KEPT_EPOCHS[scale])
+    return settings._replace(model=model, train=train)
 
 
 def _learned(dataset: str, latent: str, method: str, scale: Scale, seed: int) -> Settings:
@@ -129,7 +99,9 @@ def _seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
     data, model, train = settings
     if scale == "smoke":
         data = replace(data, name="digits")
-        model = replace(model, latent_dim=4, hidden=[8], cutoff=None if model.cutoff is None else SMOKE_EPOCHS)
+        model = replace(model, latent_dim=4, hidden=[8])
+        if model.cutoff is not None:
+            model = replace(model, cutoff=SMOKE_EPOCHS)
         train = replace(train, epochs=SMOKE_EPOCHS, lr=5e-4, lr_precision=None)
     return Settings(data, model, replace(train, seed=seed))
 
@@ -140,7 +112,10 @@ def same_experiment(one: Settings, other: Settings) -> bool:
 
 
 def _essence(settings: Settings) -> dict[str, Any]:
+    """The settings that decide what a run comes to."""
     data = replace(settings.data, root=None)
     train = replace(settings.train, accelerator="auto", devices=1)
-    unused = {} if settings.model.variance_start is not None else {"variance_factor": None}
-    return {**asdict(data), **asdict(settings.model), **asdict(train), **unused}
+    model = asdict(settings.model)
+    if model["variance_start"] is None:
+        del model["variance_factor"]  # unused
+    return {**asdict(data), **model, **asdict(train)}

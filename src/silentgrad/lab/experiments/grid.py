@@ -9,7 +9,7 @@ class Grid:
 
     Args:
         lr: Learning rates.
-        annealing_rate: By which the linear decoder's weight falls every epoch.
+        annealing_rate: Amounts by which the tractable decoder's weight falls every epoch.
         cutoff: Epochs at which the encoder is frozen.
     """
 

@@ -4,30 +4,42 @@ from collections.abc import Iterable
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.tables import GUIDED, Results
+from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.runs.tables import PictureGroup, Pictures
+from silentgrad.latents.families import FAMILIES
 
 
 def pictures(fixed: Results, learned: Results, datasets: Iterable[str]) -> Pictures:
     """The figures: fixed variance, then each dataset with learned variance."""
-    groups = [_fixed_group(fixed), *(_learned_group(learned, dataset) for dataset in datasets)]
+    groups = [_fixed_group(fixed)]
+    for dataset in datasets:
+        groups.append(_learned_group(learned, dataset))
     return Pictures("figures", "Reconstructions", groups)
 
 
 def _fixed_group(results: Results) -> PictureGroup:
-    """Bernoulli latents with the schedule, without which the exact gradient saturates them."""
-    cells = [cell for cell in results.where(seed=0) if cell.scheduled == (cell.latent == "bernoulli")]
+    cells = [cell for cell in results.where(seed=0) if cell.scheduled == _needs_schedule(cell)]
     caption = "Test images and their reconstructed means."
     return PictureGroup("figure-fixed", "Fixed variance, MNIST", caption, _labelled(results, cells))
 
 
+def _needs_schedule(cell: Cell) -> bool:
+    """Whether the latents are discrete: without the schedule the exact gradient saturates them."""
+    return not FAMILIES[cell.latent].distribution.has_rsample
+
+
 def _learned_group(results: Results, dataset: str) -> PictureGroup:
-    cells = [cell for cell in results.where(dataset=dataset, seed=0) if cell.method.endswith(GUIDED)]
+    cells = [cell for cell in results.where(dataset=dataset, seed=0) if cell.method.endswith(paper.GUIDED)]
     title = f"Learned variance, {paper.DATASETS[dataset]}"
     caption = "Test images, reconstructed means, and learned standard deviations (normalized)."
     return PictureGroup(f"figure-{dataset}", title, caption, _labelled(results, cells))
 
 
 def _labelled(results: Results, cells: Iterable[Cell]) -> dict[str, str]:
+    """The finished ones of some runs: label -> name of the folder."""
     chosen = {cell.name for cell in cells}
-    return {label: name for label, name in results.first_seeds().items() if name in chosen}
+    labelled = {}
+    for label, name in results.first_seeds().items():
+        if name in chosen:
+            labelled[label] = name
+    return labelled

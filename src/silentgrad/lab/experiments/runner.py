@@ -35,10 +35,10 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
 
     Args:
         cells: The runs.
-        folder: Each run goes into a folder of its name in here.
+        folder: Folder in which each run has a folder of its own name.
         jobs: Number of runs at a time; each takes its share of the processor's cores.
         root: Folder that holds the datasets.
-        accelerator: As Lightning names them.
+        accelerator: Name of the accelerator in Lightning.
     """
     if jobs < 1:
         raise ExperimentError(f"jobs has to be at least 1, got {jobs}")
@@ -46,28 +46,30 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
         _require_same_settings(cell, folder / cell.name)
     waiting = [cell for cell in cells if not finished(folder / cell.name)]
     done = len(cells) - len(waiting)
-    Console().print(
-        f"{len(cells)} runs in {folder}, {done} of them finished before", soft_wrap=True, markup=False, emoji=False
-    )
-    if not waiting:
-        return
+    said = f"{len(cells)} runs in {folder}, {done} of them finished before"
+    Console().print(said, soft_wrap=True, markup=False, emoji=False)
+    if waiting:
+        _run_side_by_side(waiting, folder, jobs, root, accelerator)
+
+
+def _run_side_by_side(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, accelerator: str) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with _progress() as progress, _workers(min(jobs, len(waiting)), threads) as workers:
-        task = progress.add_task("epochs", total=sum(cell.settings.train.epochs for cell in waiting))
-        futures = {
-            workers.submit(_train, _placed(cell.settings, root, accelerator), folder / cell.name): cell.name
-            for cell in waiting
-        }
-        pending = set(futures)
+    with _progress() as progress, _workers(min(jobs, len(cells)), threads) as workers:
+        task = progress.add_task("epochs", total=sum(cell.settings.train.epochs for cell in cells))
+        names: dict[Future[None], str] = {}
+        for cell in cells:
+            settings = _placed(cell.settings, root, accelerator)
+            names[workers.submit(_train, settings, folder / cell.name)] = cell.name
+        pending = set(names)
         while pending:
             ended, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
             for future in ended:
-                _require_success(future, futures[future])
-            progress.update(task, completed=sum(_epochs(folder / cell.name) for cell in waiting))
+                _require_success(future, names[future])
+            progress.update(task, completed=sum(_epochs(folder / cell.name) for cell in cells))
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has come to its end, be it that it diverged."""
+    """Whether a run has come to its end, which may be that it diverged."""
     run = RunFolder(folder)
     return run.summary.exists() or run.failure.exists()
 
@@ -86,12 +88,15 @@ def _require_same_settings(cell: Cell, folder: Path) -> None:
 
 
 def _placed(settings: Settings, root: Path | None, accelerator: str) -> Settings:
-    data = settings.data if root is None else replace(settings.data, root=root)
-    return settings._replace(data=data, train=replace(settings.train, accelerator=accelerator))
+    """The settings, for this machine."""
+    data, model, train = settings
+    if root is not None:
+        data = replace(data, root=root)
+    return Settings(data, model, replace(train, accelerator=accelerator))
 
 
 def _train(settings: Settings, folder: Path) -> None:
-    """In a worker's process. A run that diverges would do so again, so its failure is a result."""
+    """Makes a run, in a worker's process. A run that diverges would do so again, so its failure is a result."""
     try:
         start_or_resume(settings, folder, quiet=True)
     except DivergedError as error:
@@ -145,5 +150,8 @@ def _progress() -> Progress:
 
 
 def _epochs(folder: Path) -> int:
+    """Number of epochs that a run has finished."""
     path = RunFolder(folder).metrics
-    return len(path.read_text().splitlines()) - 1 if path.exists() else 0
+    if not path.exists():
+        return 0
+    return len(path.read_text().splitlines()) - 1

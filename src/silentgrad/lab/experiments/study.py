@@ -38,10 +38,10 @@ def opened(url: str, name: str, space: dict[str, list[Any]], pruner: BasePruner)
     """A study, made if it is new, while Optuna is silent.
 
     Args:
-        url: The database.
-        name: The study's name.
-        space: The values of each setting.
-        pruner: When to give a trial up.
+        url: URL of the database.
+        name: Name of the study.
+        space: Values of each setting that is varied.
+        pruner: Rule by which a trial is given up.
 
     Raises:
         SweepError: The database cannot be opened or read, or fails later.
@@ -130,8 +130,8 @@ class EachPointOnce(GridSampler):
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Takes a free point for the trial; none if there is none.
 
-        Of two trials that take the same point, at least one sees the other's claim after it has written its own. Who
-        sees another's claim withdraws, so that a point is never given twice.
+        Of two trials that take the same point, at least one sees the other's claim after it has written its own. A
+        trial that sees another's claim withdraws, so that a point is never given twice.
         """
         storage = study._storage
         # Before it holds a point: a trial that was never heard of would hold it for good.
@@ -148,31 +148,43 @@ class EachPointOnce(GridSampler):
             time.sleep(random.uniform(0, PAUSE))
 
     def after_trial(self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: object) -> None:
-        """Nothing: whether points are left is asked before each trial."""
+        """Does nothing: whether points are left is asked before each trial."""
 
     def free(self, study: optuna.Study, asking: FrozenTrial | None = None) -> list[int]:
         """The points that no trial but the asking one holds; only those that were begun, if there are any."""
-        others = [
-            trial for trial in study.get_trials(deepcopy=False) if asking is None or trial.number != asking.number
-        ]
-        held = {self.point(trial) for trial in others if holds(trial)}
-        begun = {self.point(trial) for trial in others} - {None}
-        free = [point for point in range(self.size) if point not in held]
-        return [point for point in free if point in begun] or free
+        begun: set[int | None] = set()
+        held: set[int | None] = set()
+        for trial in study.get_trials(deepcopy=False):
+            if asking is not None and trial.number == asking.number:
+                continue
+            point = self.point(trial)
+            begun.add(point)
+            if holds(trial):
+                held.add(point)
+        free = set(range(self.size)) - held
+        return sorted(free & begun) or sorted(free)
 
     def point(self, trial: FrozenTrial) -> int | None:
         """The number of the trial's point; None if it has none."""
-        found: Any = trial.system_attrs.get("grid_id")
-        return int(found) if found in range(self.size) else None  # a database may hold anything
+        number: Any = trial.system_attrs.get("grid_id")
+        if number not in range(self.size):  # a database may hold anything
+            return None
+        return int(number)
+
+
+def sampler_of(study: optuna.Study) -> EachPointOnce:
+    """The sampler of a study that `opened` has given."""
+    assert isinstance(study.sampler, EachPointOnce)
+    return study.sampler
 
 
 def holds(trial: FrozenTrial) -> bool:
-    """Whether a trial, if it has a point, keeps others from training it: one that diverged would do so again."""
+    """Whether a trial keeps others from training its point: one that diverged would do so again."""
     return trial.state != TrialState.FAIL or DIVERGED in trial.user_attrs
 
 
-def points_left(study: optuna.Study, sampler: EachPointOnce) -> bool:
-    """Whether there is a point to train, be it one whose process has not been heard of for too long."""
+def points_left(study: optuna.Study) -> bool:
+    """Whether there is a point to train, including those of processes that have been silent for too long."""
     fail_stale_trials(study)
     queued = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-    return bool(queued or sampler.free(study))
+    return bool(queued or sampler_of(study).free(study))

@@ -11,100 +11,39 @@ to the database too, so that any process can write them.
 """
 
 import contextlib
-import dataclasses
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import lightning
 import optuna
-import yaml  # type: ignore[import-untyped]
 from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
 from optuna.pruners import MedianPruner
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from silentgrad.lab.data import load
-from silentgrad.lab.experiments.grid import Grid
+from silentgrad.lab.experiments.plan import Point, Sweep
 from silentgrad.lab.experiments.runner import start_or_resume
 from silentgrad.lab.experiments.study import (
     DIVERGED,
-    EachPointOnce,
     SweepError,
     holds,
     opened,
     points_left,
+    sampler_of,
     uninterrupted,
 )
+from silentgrad.lab.experiments.trials import write_records
 from silentgrad.lab.runs.folder import SweepFolder
-from silentgrad.lab.runs.records import Run, write_atomically
-from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep
-from silentgrad.lab.training import DivergedError, Settings
+from silentgrad.lab.runs.records import Run
+from silentgrad.lab.runs.trials import Trial
+from silentgrad.lab.training import DivergedError
 from silentgrad.lab.training.build import model_for
 
 TRIALS_BEFORE_PRUNING = 3
-OF_THE_MACHINE = {"root", "accelerator", "devices"}  # settings in which the processes of one study may differ
-
-Point = dict[str, Any]
 
 
 class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
     """Other processes took the last points in the meantime."""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What is varied, around which settings, and where the trials go."""
-
-    name: str
-    around: Settings
-    space: dict[str, list[Any]]
-    folder: Path
-
-    @property
-    def size(self) -> int:
-        """Number of points of the grid."""
-        return math.prod(map(len, self.space.values()))
-
-    def at(self, point: Point) -> Settings:
-        """The settings of one point."""
-        data, model, train = self.around
-        rate = {name: value for name, value in point.items() if name == "lr"}
-        rest = {name: value for name, value in point.items() if name != "lr"}
-        return Settings(data, dataclasses.replace(model, **rest), dataclasses.replace(train, **rate))
-
-    def common(self) -> dict[str, dict[str, Any]]:
-        """What all trials have in common, as JSON holds it."""
-        groups = yaml.safe_load(self.around.as_yaml()) | {"space": self.space}
-        return {name: {k: v for k, v in group.items() if k not in OF_THE_MACHINE} for name, group in groups.items()}
-
-
-def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, list[Any]]:
-    """The grid over some of the settings.
-
-    Raises:
-        SweepError: One of them is unknown, or changes nothing in this configuration.
-    """
-    known = [entry.name for entry in dataclasses.fields(Grid)]
-    if not over or set(over) - set(known) or len(set(over)) < len(over):
-        raise SweepError(f"--over takes some of {', '.join(known)}, separated by commas; got {','.join(over)!r}")
-    model, epochs = around.model, around.train.epochs
-    guided = model.tractable != "none" and model.nonlinear
-    if "annealing_rate" in over and not (guided and model.estimator != "none"):
-        raise SweepError(
-            "an annealing rate needs a guide that gives way to another estimator: --model.tractable other than none, "
-            "--model.nonlinear true and --model.estimator other than none"
-        )
-    if "cutoff" in over and not guided:
-        raise SweepError("a cut-off needs a guided VAE: --model.tractable other than none and --model.nonlinear true")
-    late = [epoch for epoch in grid.cutoff if epoch > epochs] if "cutoff" in over else []
-    if late:
-        raise SweepError(f"cut-offs {late} come after the last of {epochs} epochs: give others by --grid.cutoff")
-    space = {name: list(dict.fromkeys(getattr(grid, name))) for name in over}
-    if not all(space.values()):
-        raise SweepError("there is nothing to try: a list of --grid is empty")
-    return space
 
 
 def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Trial]:
@@ -113,10 +52,10 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     After each, `trials.json` and the best trial's recipe, `best.yaml`, are renewed in the sweep's folder.
 
     Args:
-        sweep: What to do.
-        storage: The database's URL.
-        trials: Number of trials to train here at most.
-        quiet: No progress bars.
+        sweep: The sweep.
+        storage: URL of the database.
+        trials: Number of trials to train here at most; None for all that are left.
+        quiet: Whether to show no progress bars.
 
     Raises:
         SweepError: The database cannot be opened, or holds another sweep of that name.
@@ -131,7 +70,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     done = 0
     with _study(sweep, storage) as study:
         write_records(study, sweep)
-        while (trials is None or done < trials) and points_left(study, _sampler(study)):
+        while (trials is None or done < trials) and points_left(study):
             _require_same_settings(study, sweep)
             number = _train_next(study, sweep, quiet)
             trials_so_far = write_records(study, sweep).trials
@@ -149,11 +88,6 @@ def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
         yield study
 
 
-def _sampler(study: optuna.Study) -> EachPointOnce:
-    assert isinstance(study.sampler, EachPointOnce)
-    return study.sampler
-
-
 def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
     trained_before = SweepFolder(sweep.folder).has_trials()  # first: another process says its settings before it trains
     before = study.user_attrs.get("settings")
@@ -162,8 +96,7 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
             raise SweepError(f"{sweep.folder} holds trials of another study: choose another --folder")
         study.set_user_attr("settings", sweep.common())
         return
-    then, now = _flat(before), _flat(sweep.common())
-    changed = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    changed = _changed(_flat(before), _flat(sweep.common()))
     if changed:
         raise SweepError(
             f"the study {sweep.name} was started with other settings ({', '.join(changed)}): "
@@ -173,16 +106,25 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
 
 def _flat(settings: object) -> dict[str, Any]:
     """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
-    groups = settings.items() if isinstance(settings, dict) else ()
     flat: dict[str, Any] = {}
-    for group, content in groups:
-        entries = content.items() if isinstance(content, dict) else ()
-        flat |= {f"{group}.{name}": value for name, value in entries}
+    if not isinstance(settings, dict):
+        return flat
+    for group, entries in settings.items():
+        if not isinstance(entries, dict):
+            continue
+        for name, value in entries.items():
+            flat[f"{group}.{name}"] = value
     return flat
 
 
+def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The names of the settings that differ."""
+    names = sorted(then.keys() | now.keys())
+    return [name for name in names if then.get(name) != now.get(name)]
+
+
 def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
-    """Trains a free point; the trial's number, or None if other processes took the point, before or meanwhile."""
+    """Trains a free point, and returns the trial's number; None if other processes took the point."""
     done: list[int] = []
     lost: list[int] = []
 
@@ -203,25 +145,27 @@ def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
         if not lost:
             raise
         # This process was silent for so long, asleep perhaps, that another one trains its point.
-    return done[0] if done else None
+    return next(iter(done), None)
 
 
 def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bool) -> float:
-    """Trains one point; the best validation BPD."""
-    number = _sampler(study).point(study.get_trials(deepcopy=False)[trial.number])
+    """Trains one point, and returns the best validation BPD."""
+    number = sampler_of(study).point(study.get_trials(deepcopy=False)[trial.number])
     if number is None:
         raise PointsTaken
-    point = {name: trial.suggest_categorical(name, values) for name, values in sweep.space.items()}
+    point: Point = {}
+    for name, values in sweep.space.items():
+        point[name] = trial.suggest_categorical(name, values)
     folder = SweepFolder(sweep.folder).trial(number)
     try:
-        figures = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
+        summary = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
     except DivergedError as error:
         trial.set_user_attr(DIVERGED, str(error))
         raise
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     metrics = Run.read(folder).metrics
-    trial.set_user_attr("figures", figures | {"seconds": metrics["seconds"][-1]})
+    trial.set_user_attr("figures", summary | {"seconds": metrics["seconds"][-1]})
     return min(bpd for bpd in metrics["valid_bpd"] if bpd is not None)
 
 
@@ -239,52 +183,3 @@ class _Pruning(lightning.Callback):
             prune = self.trial.should_prune()
         if prune:
             raise TrialPruned(f"after epoch {epoch}")
-
-
-def write_records(study: optuna.Study, sweep: Sweep) -> SweepRecord:
-    """Writes the records of a sweep, and the best trial's recipe once one is complete; returns the records."""
-    trials = []
-    for trial in study.get_trials(deepcopy=False):
-        point = _sampler(study).point(trial)
-        if point is not None and holds(trial):  # another trial stands in the place of one that was interrupted
-            trials.append(_record(trial, SweepFolder(sweep.folder).trial(point).name))
-    complete = [trial for trial in trials if trial.state == "complete"]
-    best = min(complete, key=lambda trial: trial.reached, default=None)
-    record = SweepRecord(sweep.name, sweep.size, sweep.common(), None if best is None else best.number, trials)
-    write_sweep(sweep.folder, record)
-    if best is not None:
-        recipe = _recipe(sweep, best, len(complete))
-        write_atomically(SweepFolder(sweep.folder).best, recipe.encode())
-    return record
-
-
-def _record(trial: FrozenTrial, folder: str) -> Trial:
-    """A trial as the records show it."""
-    diverged = trial.user_attrs.get(DIVERGED)
-    seen = trial.intermediate_values
-    figures = trial.user_attrs.get("figures", {})
-    return Trial(
-        number=trial.number,
-        state="diverged" if diverged is not None else trial.state.name.lower(),
-        point=trial.params,
-        valid_bpd=trial.value if trial.state == TrialState.COMPLETE else min(seen.values(), default=None),
-        test_bpd=figures.get("bpd"),
-        epochs=figures.get("epochs", max(seen, default=0)),
-        seconds=figures.get("seconds", trial.duration.total_seconds() if trial.duration else None),
-        folder=folder,
-        remark=diverged,
-    )
-
-
-def _recipe(sweep: Sweep, best: Trial, complete: int) -> str:
-    """The best trial's settings, in the form of the recipes."""
-    settings = sweep.at(best.point)
-    bpd = f"test BPD {best.test_bpd:.3f}, validation BPD {best.valid_bpd:.3f}"
-    header = {
-        "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",
-        "command": f"silentgrad train --config {SweepFolder(sweep.folder).best}",
-        "expects": f"{bpd} (seed {settings.train.seed})",
-        "time": f"{best.seconds:.0f} seconds",
-    }
-    lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
-    return "".join(lines) + settings.as_yaml()

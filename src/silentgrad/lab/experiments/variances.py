@@ -9,7 +9,9 @@ from silentgrad.analysis import gradient_variance
 from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import KEPT_EPOCHS, Cell, Scale
-from silentgrad.lab.experiments.tables import Results, reduced
+from silentgrad.lab.experiments.notes import reduced
+from silentgrad.lab.experiments.paper import Variance
+from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_json, write_json_atomically
 from silentgrad.lab.runs.tables import Column, Content, Table
@@ -18,14 +20,6 @@ from silentgrad.lab.training.measuring import training_batches
 
 BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}
 DRAWS = {"smoke": 8, "cpu": 200, "paper": 200}
-
-
-class Variance(NamedTuple):
-    """The gradient's variance at an epoch: the batches' part, the estimator's, and its percentage."""
-
-    batch: float
-    est: float
-    est_percent: float
 
 
 class VarianceRow(NamedTuple):
@@ -37,9 +31,13 @@ class VarianceRow(NamedTuple):
     paper: list[Variance]
 
     def cells(self) -> list[Content]:
-        """In the order of the columns."""
-        measured = [figure for variance in self.ours for figure in variance]
-        return [self.block, self.method, *measured, *(variance.est_percent for variance in self.paper)]
+        """The cells in the order of the columns."""
+        cells: list[Content] = [self.block, self.method]
+        for variance in self.ours:
+            cells += variance
+        for variance in self.paper:
+            cells.append(variance.est_percent)
+        return cells
 
     def verdict(self) -> str:
         """The row in a sentence."""
@@ -53,14 +51,15 @@ def _percents(variances: list[Variance]) -> str:
 
 def variance_table(results: Results, scale: Scale, root: Path | None) -> Table:
     """Batch and estimator variance of the encoder's gradient for each method without a schedule, first seed."""
-    cells = [cell for cell in results.where(seed=0) if not cell.scheduled]
+    cells = results.where(seed=0, scheduled=False)
     data = cells[0].settings.data
     images = load(data.name, root)
-    rows = []
+    rows: list[list[Content]] = []
+    verdicts: list[str] = []
     for cell in track(cells, "gradient variance"):
-        ours = [_measured(results.run(cell), cell, epoch, images, scale) for epoch in KEPT_EPOCHS[scale]]
-        theirs = [Variance(*figures) for figures in paper.VARIANCE[cell.latent, cell.method].values()]
-        rows.append(VarianceRow(paper.BLOCKS[cell.latent], paper.METHODS[cell.method], ours, theirs))
+        row = _row(results, cell, images, scale)
+        rows.append(row.cells())
+        verdicts.append(row.verdict())
     made = (
         f"{BATCHES[scale]} batches of {data.batch_size} images, {DRAWS[scale]} draws each; a fixed variance of 0.01 "
         "without a schedule."
@@ -69,8 +68,8 @@ def variance_table(results: Results, scale: Scale, root: Path | None) -> Table:
         name="variance",
         title="Gradient variance of the encoder: mini-batch and estimator parts",
         columns=_columns(scale),
-        rows=[row.cells() for row in rows],
-        verdicts=[row.verdict() for row in rows],
+        rows=rows,
+        verdicts=verdicts,
         notes=[made, *reduced(cells, scale)],
     )
 
@@ -78,9 +77,20 @@ def variance_table(results: Results, scale: Scale, root: Path | None) -> Table:
 def _columns(scale: Scale) -> list[Column]:
     columns = [Column(""), Column("method")]
     for epoch in KEPT_EPOCHS[scale]:
-        columns += [Column(f"Batch, epoch {epoch}"), Column(f"Est, epoch {epoch}"), Column(f"Est %, epoch {epoch}", 2)]
-    columns += [Column(f"Est % (paper, epoch {epoch})", 2) for epoch in KEPT_EPOCHS["paper"]]
+        columns.append(Column(f"Batch, epoch {epoch}"))
+        columns.append(Column(f"Est, epoch {epoch}"))
+        columns.append(Column(f"Est %, epoch {epoch}", 2))
+    for epoch in KEPT_EPOCHS["paper"]:
+        columns.append(Column(f"Est % (paper, epoch {epoch})", 2))
     return columns
+
+
+def _row(results: Results, cell: Cell, images: Observations, scale: Scale) -> VarianceRow:
+    ours = []
+    for epoch in KEPT_EPOCHS[scale]:
+        ours.append(_measured(results.run(cell), cell, epoch, images, scale))
+    theirs = list(paper.VARIANCE[cell.latent, cell.method].values())
+    return VarianceRow(paper.BLOCKS[cell.latent], paper.METHODS[cell.method], ours, theirs)
 
 
 def _measured(run: RunFolder, cell: Cell, epoch: int, images: Observations, scale: Scale) -> Variance:
@@ -89,7 +99,7 @@ def _measured(run: RunFolder, cell: Cell, epoch: int, images: Observations, scal
     if not path.exists():
         vae = load_weights(run.path, run.kept(epoch), images)
         batches = training_batches(images, cell.settings.data.batch_size, BATCHES[scale], seed=0)
-        (found,) = gradient_variance(vae, batches, DRAWS[scale], [vae.tractable_estimator]).values()
-        variance = Variance(found.batch, found.est, found.est_percent)
+        (parts,) = gradient_variance(vae, batches, DRAWS[scale], [vae.tractable_estimator]).values()
+        variance = Variance(parts.batch, parts.est, parts.est_percent)
         write_json_atomically(path, variance._asdict())
     return Variance(**read_json(path))

@@ -1,71 +1,54 @@
 """Several runs on one page: what differs in their settings, where they ended, how fast they got there."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from silentgrad.lab.data import Unit
 from silentgrad.lab.reports import html
+from silentgrad.lab.reports.differences import Flat, differences, run_names
 from silentgrad.lab.reports.figures import DPI, drawable, dress, name_legend, points, y_limits
-from silentgrad.lab.runs.records import Metrics, RecordError, Run, write_atomically
+from silentgrad.lab.reports.reaches import reaches
+from silentgrad.lab.reports.units import common_unit
+from silentgrad.lab.runs.records import RecordError, Run, write_atomically
+from silentgrad.lab.runs.tables import Column, Content, Table
 
 # Okabe and Ito's colours without yellow, which is faint on white; then the same again with another line style
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-FIGURES = {"bpd": "test BPD", "limit_bpd": "limit BPD", "mse": "MSE", "kld": "KLD", "active": "active"}
-PANELS = (("bpd", "epoch"), ("bpd", "seconds"), ("kld", "epoch"), ("mse", "epoch"))
-
-
-class Reach(NamedTuple):
-    """When a level was reached first: the epoch and the seconds of training, None where they were not recorded."""
-
-    epoch: float
-    seconds: float | None
-
-
-class Table(NamedTuple):
-    """Names of columns and rows of cells: numbers, text, or None."""
-
-    names: list[str]
-    rows: Sequence[Sequence[object]]
+LIMIT_COLOUR = "#777777"
 
 
 class Comparison(NamedTuple):
-    """One row of figures per run, and beside it the run's settings, those that are not the same in all runs."""
+    """What a comparison of runs shows.
 
-    figures: Table
-    settings: list[dict[str, str]]
+    Args:
+        results: The final figures, one row per run.
+        settings: Each run's settings, those that are not the same in all runs.
+    """
+
+    results: Table
+    settings: dict[str, Flat]
 
     def joined(self) -> Table:
-        """All in one table."""
-        names = [*self.figures.names, *self.settings[0]]
-        return Table(names, [[*row, *own.values()] for row, own in zip(self.figures.rows, self.settings, strict=True)])
-
-
-def first_reach(metrics: Metrics, level: float) -> Reach | None:
-    """The first epoch at whose end the validation BPD was at most `level`.
-
-    Example:
-        >>> first_reach({"epoch": [1, 2, 3], "seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, 3.5)
-        Reach(epoch=2, seconds=10)
-    """
-    epochs = metrics["epoch"]
-    seconds = metrics.get("seconds", [None] * len(epochs))
-    for epoch, second, bpd in zip(epochs, seconds, metrics.get("valid_bpd", []), strict=False):
-        if epoch is not None and bpd is not None and bpd <= level:
-            return Reach(epoch, second)
-    return None
+        """One table of the settings and the final figures."""
+        first, *_ = self.settings.values()
+        columns = [*self.results.columns, *map(Column, first)]
+        rows: list[list[Content]] = []
+        for row, own in zip(self.results.rows, self.settings.values(), strict=True):
+            rows.append([*row, *own.values()])
+        return Table("runs", "The runs, their settings and figures", columns, rows, self.results.best)
 
 
 def write_comparison(folders: Sequence[Path], page: Path) -> Comparison:
     """Writes a page that compares runs, and returns what its table holds.
 
     Raises:
-        RecordError: A folder is no run, or one of its files is damaged.
+        RecordError: A folder is no run, one of its files is damaged, or the runs are told in different units.
     """
     if len(folders) < 2:
         raise RecordError("there is nothing to compare: give the folders of two runs or more")
@@ -76,132 +59,126 @@ def write_comparison(folders: Sequence[Path], page: Path) -> Comparison:
     return compared
 
 
-def run_names(folders: Sequence[Path]) -> list[str]:
-    """The folders' own names, or as much of their paths as tells them apart."""
-    paths = [folder.resolve() for folder in folders]
-    for depth in range(1, max(len(path.parts) for path in paths) + 1):
-        names = [str(Path(*path.parts[-depth:])) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    raise RecordError("the same run was given twice")
-
-
-def comparison(runs: dict[str, Run]) -> Comparison:
+def comparison(runs: Mapping[str, Run]) -> Comparison:
     """The final figures of runs, and the settings in which they differ."""
-    figures = {key: title for key, title in FIGURES.items() if any(key in run.summary for run in runs.values())}
-    rows = [[name, *(run.summary.get(key) for key in figures), *_spent(run)] for name, run in runs.items()]
-    settings = differences({name: run.config for name, run in runs.items()})
-    return Comparison(Table(["run", *figures.values(), "epochs", "time"], rows), list(settings.values()))
+    titles = _titles(runs)
+    rows: list[list[Content]] = []
+    configs = {}
+    for name, run in runs.items():
+        rows.append([name, *map(run.summary.get, titles), *_spent(run)])
+        configs[name] = run.config
+    columns = [Column("run"), *map(Column, titles.values()), Column("epochs"), Column("time")]
+    results = Table("results", "The runs and their figures", columns, rows, _best(runs))
+    return Comparison(results, differences(configs))
 
 
-def differences(configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Run -> setting -> value, for the settings that are not the same in all runs; '' where a run has none."""
-    flat = {name: _flattened(config) for name, config in configs.items()}
-    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
-    differing = [key for key in keys if len({settings.get(key, "") for settings in flat.values()}) > 1]
-    names = dict(zip(differing, _short(differing), strict=True))
-    return {run: {names[key]: settings.get(key, "") for key in differing} for run, settings in flat.items()}
+def _titles(runs: Mapping[str, Run]) -> dict[str, str]:
+    """Final figures that at least one run has: key in the summary -> head of the column."""
+    metric, title, of = common_unit(runs)
+    test = f"test {title}"
+    if of:
+        test += f",{of}"
+    known = {metric: test, f"limit_{metric}": f"limit {title}", "mse": "MSE", "kld": "KLD", "active": "active"}
+    for key in list(known):
+        if not any(key in run.summary for run in runs.values()):
+            del known[key]
+    return known
 
 
-def _short(keys: list[str]) -> list[str]:
-    """Settings by their last name, where that is no other's too."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return [name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)]
+def _best(runs: Mapping[str, Run]) -> list[int]:
+    """The place of the finished run with the lowest test metric; empty if no run is finished."""
+    metric = common_unit(runs).metric
+    finished: dict[int, float] = {}
+    for place, run in enumerate(runs.values()):
+        value = html.finite(run.summary.get(metric))
+        if value is not None:
+            finished[place] = value
+    if not finished:
+        return []
+    return [min(finished, key=finished.__getitem__)]
 
 
-def _flattened(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        flat |= _flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
-    return flat
-
-
-def _spent(run: Run) -> tuple[object, str]:
+def _spent(run: Run) -> tuple[Content, str]:
     """Epochs and time, by the summary or, of a run under way, by its last epoch."""
-    done = [epoch for epoch in run.metrics["epoch"] if epoch is not None]
-    seconds = html.finite(run.summary.get("seconds", next(iter(run.metrics.get("seconds", [])[-1:]), None)))
-    return run.summary.get("epochs", len(done)), "" if seconds is None else html.duration(seconds)
+    epochs = run.summary.get("epochs", len(run.metrics["epoch"]))
+    seconds = html.finite(run.summary.get("seconds", _last(run.metrics.get("seconds", []))))
+    if seconds is None:
+        return epochs, ""
+    return epochs, html.duration(seconds)
 
 
-def _page(runs: dict[str, Run], table: Table) -> str:
+def _last(column: list[float | None]) -> float | None:
+    if not column:
+        return None
+    return column[-1]
+
+
+def _page(runs: Mapping[str, Run], table: Table) -> str:
     title = f"{len(runs)} runs"
-    finished = [bpd for run in runs.values() if (bpd := html.finite(run.summary.get("bpd"))) is not None]
-    best = [run.summary.get("bpd") for run in runs.values()].index(min(finished)) if finished else None
-    sections = [
-        html.header(
-            title, html.table(*table, "The runs, their settings and figures", marked=[] if best is None else [best])
-        ),
-        html.section("Curves", html.picture(html.png(curves(runs)), _caption(runs))),
-    ]
-    if reached := reaches(runs):
-        sections.append(html.section("First to reach a validation BPD of", html.table(*reached, "Epochs and times")))
+    curves_section = html.section("Curves", html.picture(html.png(curves(runs)), _caption(runs)))
+    sections = [html.header(title, html.plain_table(table)), curves_section]
+    reached = reaches(runs)
+    if reached is not None:
+        sections.append(html.section(reached.title, html.plain_table(reached)))
     return html.document(title, "\n".join(sections))
 
 
-def _caption(runs: dict[str, Run]) -> str:
-    limit = " The dotted grey line is the probabilistic PCA limit of linear decoders." if _limit(runs) else ""
-    return f"Validation BPD over epochs and over seconds, then KL divergence and squared error over epochs.{limit}"
+def _caption(runs: Mapping[str, Run]) -> str:
+    unit = common_unit(runs)
+    told = unit.title
+    if unit.of:
+        told += f" in{unit.of}"
+    caption = f"Validation {told} over epochs and over seconds, then KL divergence and squared error over epochs."
+    if _limit(runs, unit) is not None:
+        caption += " The dotted grey line is the probabilistic PCA limit of linear decoders."
+    return caption
 
 
-def _limit(runs: dict[str, Run]) -> float | None:
+def _limit(runs: Mapping[str, Run], unit: Unit) -> float | None:
     """The limit, if it is the same for all runs that have one."""
-    limits = {limit for run in runs.values() if (limit := html.finite(run.summary.get("limit_bpd"))) is not None}
-    return limits.pop() if len(limits) == 1 else None
+    limits = set()
+    for run in runs.values():
+        limits.add(html.finite(run.summary.get(f"limit_{unit.metric}")))
+    limits.discard(None)
+    if len(limits) != 1:
+        return None
+    return limits.pop()
 
 
-def curves(runs: dict[str, Run]) -> Figure:
+def curves(runs: Mapping[str, Run]) -> Figure:
     """Validation curves of all runs, each in its own colour and line style."""
-    columns = max(1, min(4, 90 // (6 + max(len(drawable(name)) for name in runs))))
+    unit = common_unit(runs)
+    limit = _limit(runs, unit)
+    columns = _legend_columns(runs)
     legend_height = 0.22 * math.ceil(len(runs) / columns)
     figure = Figure(figsize=(8, 6 + legend_height), dpi=DPI, layout="constrained")
-    for axes, (metric, clock) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
-        _panel(axes, runs, metric, clock)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
+    (by_epoch, by_second), (kld, mse) = figure.subplots(2, 2)
+    _panel(by_epoch, runs, unit.metric, "epoch", limit)
+    _panel(by_second, runs, unit.metric, "seconds", limit)
+    _panel(kld, runs, "kld", "epoch", None)
+    _panel(mse, runs, "mse", "epoch", None)
+    handles, labels = by_epoch.get_legend_handles_labels()
     legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=10)
     name_legend(legend, runs)
     return figure
 
 
-def _panel(axes: Axes, runs: dict[str, Run], metric: str, clock: str) -> None:
+def _legend_columns(names: Iterable[str]) -> int:
+    """Number of columns of the legend: as many as fit beside each other, from one to four."""
+    longest = max(len(drawable(name)) for name in names)
+    return max(1, min(4, 90 // (6 + longest)))
+
+
+def _panel(axes: Axes, runs: Mapping[str, Run], metric: str, clock: str, limit: float | None) -> None:
     values: list[float] = []
     for number, run in enumerate(runs.values()):
-        times, column = points(run.metrics, clock, f"valid_{metric}")
-        values += column
+        curve = points(run.metrics, clock, f"valid_{metric}")
+        values += curve.y
+        colour = COLOURS[number % len(COLOURS)]
         style = STYLES[number // len(COLOURS) % len(STYLES)]
-        axes.plot(
-            times, column, color=COLOURS[number % len(COLOURS)], linestyle=style, linewidth=1.6, label=f"run {number}"
-        )
-    limit = _limit(runs) if metric == "bpd" else None
+        axes.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=1.6, label=f"run {number}")
     if limit is not None:
-        axes.axhline(limit, color="#777777", linestyle=":", linewidth=1.2)
+        axes.axhline(limit, color=LIMIT_COLOUR, linestyle=":", linewidth=1.2)
     if values:
         axes.set_ylim(y_limits(values, limit))
     dress(axes, metric.upper(), clock)
-
-
-def reaches(runs: dict[str, Run]) -> Table | None:
-    """When each run reached levels of the validation BPD, from the ones all reach to those that only the best does."""
-    levels = _levels(runs)
-    if not levels:
-        return None
-    rows: list[list[object]] = [
-        [name, *(_reached(run.metrics, level) for level in levels)] for name, run in runs.items()
-    ]
-    return Table(["run", *(f"{level:g}" for level in levels)], rows)
-
-
-def _levels(runs: dict[str, Run]) -> list[float]:
-    """Round numbers, from what is usual after the first epochs down to the best."""
-    values = [value for run in runs.values() for value in points(run.metrics, "epoch", "valid_bpd")[1]]
-    if not values:
-        return []
-    best, usual = min(values), y_limits(values, None)[1]
-    levels = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(best, usual)
-    return [float(level) for level in reversed(levels) if best <= level <= usual]
-
-
-def _reached(metrics: Metrics, level: float) -> str:
-    reach = first_reach(metrics, level)
-    if reach is None:
-        return "not reached"
-    return f"epoch {reach.epoch:.0f}" + ("" if reach.seconds is None else f", {html.duration(reach.seconds)}")

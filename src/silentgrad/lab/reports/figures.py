@@ -5,6 +5,7 @@ They are free `Figure` objects, outside pyplot, so that nothing global changes a
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from matplotlib import font_manager
@@ -15,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from silentgrad.lab.reports.units import metric_of
 from silentgrad.lab.runs.records import Metrics
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
@@ -26,13 +28,30 @@ SPLITS = {"train": ("#999999", "training"), "valid": ("#0072B2", "validation"), 
 GREEN, INK, GRID = "#009E73", "#222222", "#E4E4E4"
 
 
+class Curve(NamedTuple):
+    """The points of a line.
+
+    Args:
+        x: Where they stand on the horizontal axis.
+        y: Their heights.
+    """
+
+    x: list[float]
+    y: list[float]
+
+
 def reconstructions(pictures: dict[str, Tensor]) -> Figure:
     """Originals, reconstructed means under them, and the learned standard deviations when there are any."""
     rows = {"original": pictures["originals"], "mean": pictures["means"]}
     if "stds" in pictures:
         rows["std. dev."] = unit_range(pictures["stds"])
-    count = min(COLUMNS, *map(len, rows.values()))
-    return image_figure(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
+    return stacked(rows, min(COLUMNS, *map(len, rows.values())))
+
+
+def stacked(rows: dict[str, Tensor], count: int) -> Figure:
+    """The first images of each row, the rows above each other and named."""
+    first = [images[:count] for images in rows.values()]
+    return image_figure(torch.cat(first), count, list(rows))
 
 
 def samples(pictures: dict[str, Tensor]) -> Figure:
@@ -42,17 +61,12 @@ def samples(pictures: dict[str, Tensor]) -> Figure:
     return image_figure(images, min(fullest, len(images)), [])
 
 
-def metric_of(metrics: Metrics) -> str:
-    """The figure that a run is told in: bpd, or nll for what is not in levels."""
-    return "nll" if "valid_nll" in metrics else "bpd"
-
-
 def curves(metrics: Metrics, limit: float | None = None) -> Figure:
-    """The run's figure over epochs and over seconds; below them KLD and MSE over epochs.
+    """The run's metric over epochs and over seconds; below them KLD and MSE over epochs.
 
     Args:
         metrics: Columns of `metrics.csv`; missing columns and cells are left out.
-        limit: The figure of the pPCA limit, drawn as a dashed line.
+        limit: The pPCA limit of the metric, drawn as a dashed line.
     """
     metric = metric_of(metrics)
     figure = Figure(figsize=(8, 6), dpi=DPI, layout="constrained")
@@ -62,7 +76,9 @@ def curves(metrics: Metrics, limit: float | None = None) -> Figure:
     _panel(kld, metrics, "kld", "epoch", None)
     _panel(mse, metrics, "mse", "epoch", None)
     _guide_weight(by_epoch, metrics)
-    handles = {line.get_label(): line for axes in figure.axes for line in _named_lines(axes)}
+    handles: dict[str, Line2D] = {}
+    for axes in figure.axes:
+        handles |= _named_lines(axes)
     if handles:
         figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=5, frameon=False, fontsize=11)
     return figure
@@ -71,10 +87,10 @@ def curves(metrics: Metrics, limit: float | None = None) -> Figure:
 def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float | None) -> None:
     values: list[float] = []
     for split, (colour, name) in SPLITS.items():
-        times, column = points(metrics, clock, f"{split}_{metric}")
-        values += column
-        if column:
-            axes.plot(times, column, color=colour, label=name, linewidth=1.8, marker=_marker(column), markersize=4)
+        curve = points(metrics, clock, f"{split}_{metric}")
+        values += curve.y
+        if curve.y:
+            axes.plot(*curve, color=colour, label=name, linewidth=1.8, marker=_marker(curve), markersize=4)
     if limit is not None:
         axes.axhline(limit, color=INK, linestyle="--", linewidth=1.2, label="pPCA limit")
     if values:
@@ -85,45 +101,56 @@ def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float |
 
 
 def y_limits(values: list[float], limit: float | None) -> tuple[float, float]:
-    """All values, unless a few tower over the rest as those of early epochs do: then the rest."""
-    low, usual = min(values), torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
-    ceiling = low + 2 * (usual - low)
-    shown = [low, min(max(values), ceiling) if ceiling > low else max(values)]
-    shown += [] if limit is None else [limit]
-    margin = 0.06 * (max(shown) - min(shown)) or 0.1 * abs(low) or 1.0
-    return min(shown) - margin, max(shown) + margin
+    """The ends of a vertical axis that shows all values or, if a few tower over the rest as in early epochs, the rest.
+
+    Args:
+        values: Heights of all points.
+        limit: Height of a horizontal line that is shown too; None if there is none.
+    """
+    low, high = min(values), max(values)
+    usual = torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
+    if usual > low:
+        high = min(high, low + 2 * (usual - low))
+    if limit is not None:
+        low, high = min(low, limit), max(high, limit)
+    margin = 0.06 * (high - low) or 0.1 * abs(min(values)) or 1.0
+    return low - margin, high + margin
 
 
-def _marker(column: list[float]) -> str | None:
-    return "o" if len(column) < 20 else None
+def _marker(curve: Curve) -> str | None:
+    """Dots for a line of few points, which may be one point only."""
+    if len(curve.x) < 20:
+        return "o"
+    return None
 
 
 def _guide_weight(axes: Axes, metrics: Metrics) -> None:
-    times, weights = points(metrics, "epoch", "weight")
-    if not weights:
+    curve = points(metrics, "epoch", "weight")
+    if not curve.y:
         return
     right = axes.twinx()
-    right.plot(
-        times, weights, color=GREEN, linewidth=1, label="linear weight (right)", marker=_marker(weights), markersize=2
-    )
+    name = "linear weight (right)"
+    right.plot(*curve, color=GREEN, linewidth=1, label=name, marker=_marker(curve), markersize=2)
     right.set_ylim(-0.05, 1.05)
     right.set_yticks([0, 1])
     right.tick_params(length=0, labelsize=10, labelcolor=GREEN)
     right.spines[:].set_visible(False)
 
 
-def points(metrics: Metrics, x: str, y: str) -> tuple[list[float], list[float]]:
-    """The two columns where both are finite, so that a line runs on over epochs without a measurement."""
-    pairs = [
-        (a, b)
-        for a, b in zip(metrics.get(x, []), metrics.get(y, []), strict=False)
-        if a is not None and b is not None and math.isfinite(a) and math.isfinite(b)
-    ]
-    return [a for a, _ in pairs], [b for _, b in pairs]
+def points(metrics: Metrics, x: str, y: str) -> Curve:
+    """Two columns where both are finite, so that a line runs on over epochs without a measurement."""
+    curve = Curve([], [])
+    for across, up in zip(metrics.get(x, []), metrics.get(y, []), strict=False):
+        if across is None or up is None:
+            continue
+        if math.isfinite(across) and math.isfinite(up):
+            curve.x.append(across)
+            curve.y.append(up)
+    return curve
 
 
 def dress(axes: Axes, title: str, clock: str) -> None:
-    """Title, label of the horizontal axis, ticks and a quiet grid."""
+    """Gives axes a title, a label of the horizontal axis, ticks and a quiet grid."""
     axes.set_title(title, loc="left", fontsize=12, color=INK)
     axes.set_xlabel(clock, fontsize=11, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=clock == "epoch", min_n_ticks=1))
@@ -144,16 +171,23 @@ def name_legend(legend: Legend, names: Iterable[str]) -> None:
 def drawable(name: str) -> str:
     """A name in which characters that the font lacks are written as Python writes them."""
     font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
-    known = [letter if font.get_char_index(ord(letter)) else _code(letter) for letter in name]
-    return "".join(known)
+    known = ""
+    for letter in name:
+        if font.get_char_index(ord(letter)):
+            known += letter
+        else:
+            known += letter.encode("unicode_escape").decode()
+    return known
 
 
-def _code(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
-
-
-def _named_lines(axes: Axes) -> Iterable[Line2D]:
-    return (line for line in axes.get_lines() if not str(line.get_label()).startswith("_"))
+def _named_lines(axes: Axes) -> dict[str, Line2D]:
+    """The lines that a legend shows, by their labels."""
+    named = {}
+    for line in axes.get_lines():
+        label = str(line.get_label())
+        if not label.startswith("_"):
+            named[label] = line
+    return named
 
 
 def unit_range(images: Tensor) -> Tensor:
@@ -166,7 +200,7 @@ def image_figure(images: Tensor, columns: int, labels: list[str]) -> Figure:
     """Images row by row, one figure pixel or a whole number of them for each of theirs."""
     grid = _grid(_tiles(images), columns)
     height, width = grid.shape[:2]
-    left = max(LABELS, LETTER * (2 + max(map(len, labels)))) if labels else MARGIN
+    left = _left_margin(labels)
     full_width, full_height = left + width + MARGIN, height + 2 * MARGIN
     figure = Figure(figsize=(full_width / DPI, full_height / DPI), dpi=DPI)
     axes = figure.add_axes((left / full_width, MARGIN / full_height, width / full_width, height / full_height))
@@ -176,6 +210,13 @@ def image_figure(images: Tensor, columns: int, labels: list[str]) -> Figure:
         centre = (row + 0.5) / len(labels)
         axes.text(-12 / width, 1 - centre, label, transform=axes.transAxes, ha="right", va="center", fontsize=13)
     return figure
+
+
+def _left_margin(labels: list[str]) -> int:
+    if not labels:
+        return MARGIN
+    longest = max(map(len, labels))
+    return max(LABELS, LETTER * (2 + longest))
 
 
 def _tiles(images: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ import io
 import math
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 from matplotlib.figure import Figure
+
+from silentgrad.lab.runs.tables import Table
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1d2125; --soft: #5b646d; --paper: #fff; --card: #f4f5f7; --line: #d9dde1 }
@@ -45,6 +47,20 @@ pre { margin: .4rem 0 0; padding: .8rem; background: var(--card); font: .85rem/1
 """
 
 
+class Tile(NamedTuple):
+    """A figure in large.
+
+    Args:
+        title: What it is.
+        value: A number or text.
+        remark: What stands under it in small print.
+    """
+
+    title: str
+    value: object
+    remark: str = ""
+
+
 def document(title: str, body: str) -> str:
     """A whole page, in which bytes of a file's name that are no text are written as their codes."""
     page = f"""<!DOCTYPE html>
@@ -64,7 +80,7 @@ def document(title: str, body: str) -> str:
 
 
 def header(title: str, content: str) -> str:
-    """The page's heading and what stands under it."""
+    """The page's heading and the content under it."""
     return f"<header><h1>{escape(title)}</h1>{content}</header>"
 
 
@@ -74,18 +90,20 @@ def section(title: str, content: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """A sentence or several."""
+    """A paragraph of one sentence or several."""
     return f"<p>{escape(text)}</p>"
 
 
-def tiles(values: dict[str, tuple[object, str]]) -> str:
-    """The figures that matter, in large: title -> (value, remark under it)."""
-    return f"<dl>{''.join(_tile(title, *content) for title, content in values.items())}</dl>"
+def tiles(values: Iterable[Tile]) -> str:
+    """The figures that matter, in large."""
+    return f"<dl>{''.join(map(_tile, values))}</dl>"
 
 
-def _tile(title: str, value: object, remark: str) -> str:
-    small = f"<small>{escape(remark)}</small>" if remark else ""
-    return f"<div><dt>{escape(title)}</dt><dd>{escape(number(value))}{small}</dd></div>"
+def _tile(tile: Tile) -> str:
+    value = escape(number(tile.value))
+    if tile.remark:
+        value += f"<small>{escape(tile.remark)}</small>"
+    return f"<div><dt>{escape(tile.title)}</dt><dd>{value}</dd></div>"
 
 
 def png(figure: Figure) -> bytes:
@@ -99,14 +117,16 @@ def picture(content: bytes, caption: str, alt: str = "", small: bool = False) ->
     """A PNG inside the page, and its caption under it.
 
     Args:
-        content: The PNG file.
-        caption: What it shows, for everybody.
-        alt: What it shows, for those who do not see it; the caption if absent.
-        small: Not wider than about half a desk's screen.
+        content: The content of the PNG file.
+        caption: What the picture shows, for everybody.
+        alt: What the picture shows, for those who do not see it; the caption if absent.
+        small: Whether the picture takes at most about half the width of a desktop screen.
     """
     source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    kind = ' class="small"' if small else ""
-    image = f'<img src="{source}" alt="{escape(alt or caption)}"{kind}>'
+    attributes = f'src="{source}" alt="{escape(alt or caption)}"'
+    if small:
+        attributes += ' class="small"'
+    image = f"<img {attributes}>"
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
@@ -117,20 +137,45 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, ma
         names: Names of the columns.
         rows: Cells for each column: numbers, text, or None for an empty one.
         label: What the table holds, for screen readers.
-        marked: The rows set in bold.
+        marked: Numbers of the rows set in bold.
     """
-    body = [list(row) for row in rows]
-    kinds = [' class="text"' if any(isinstance(row[i], str) for row in body) else "" for i in range(len(names))]
-    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(names, kinds, strict=True))
-    lines = "".join(_row(cells, kinds, position in marked) for position, cells in enumerate(body))
+    body = list(rows)
+    classes = _classes(len(names), body)
+    head = ""
+    for name, attribute in zip(names, classes, strict=True):
+        head += f'<th scope="col"{attribute}>{escape(name)}</th>'
+    lines = ""
+    for position, cells in enumerate(body):
+        opening = "<tr>"
+        if position in marked:
+            opening = '<tr class="marked">'
+        lines += f"{opening}{_cells(cells, classes)}</tr>"
     # focusable, so that the keyboard can scroll it
     box = f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}">'
     return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 
 
-def _row(cells: Sequence[object], kinds: Sequence[str], marked: bool) -> str:
-    inner = "".join(f"<td{kind}>{escape(number(cell))}</td>" for cell, kind in zip(cells, kinds, strict=True))
-    return f'<tr class="marked">{inner}</tr>' if marked else f"<tr>{inner}</tr>"
+def plain_table(record: Table) -> str:
+    """A recorded table of numbers and text, its best rows marked."""
+    names = [column.name for column in record.columns]
+    return table(names, record.rows, record.title, record.best)
+
+
+def _classes(count: int, rows: Sequence[Sequence[object]]) -> list[str]:
+    """The class attribute of each column's cells: a column that holds any text is set as text."""
+    classes = [""] * count
+    for row in rows:
+        for place, cell in enumerate(row):
+            if isinstance(cell, str):
+                classes[place] = ' class="text"'
+    return classes
+
+
+def _cells(cells: Sequence[object], classes: Sequence[str]) -> str:
+    inner = ""
+    for cell, attribute in zip(cells, classes, strict=True):
+        inner += f"<td{attribute}>{escape(number(cell))}</td>"
+    return inner
 
 
 def details(title: str, content: str) -> str:
@@ -144,12 +189,14 @@ def listing(values: dict[str, Any]) -> str:
 
 
 def finite(value: object) -> float | None:
-    """The number that a value is, or None."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    """The number that a value is; None if it is no finite number."""
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None
 
 
 def number(value: object) -> str:
-    """Four significant digits, whole numbers in full, nothing for None; anything else as it stands.
+    """A value in print: four significant digits, whole numbers in full, nothing for None, anything else as it stands.
 
     Example:
         >>> [number(value) for value in (2.34567, 100000.5, 6, 5e-5, None, "exp")]
@@ -157,9 +204,12 @@ def number(value: object) -> str:
     """
     if value is None:
         return ""
-    if (known := finite(value)) is None or isinstance(value, bool):
+    known = finite(value)
+    if known is None or isinstance(value, bool):
         return str(value)
-    return f"{known:,.0f}" if known.is_integer() or abs(known) >= 10_000 else f"{known:#.4g}"
+    if known.is_integer() or abs(known) >= 10_000:
+        return f"{known:,.0f}"
+    return f"{known:#.4g}"
 
 
 def duration(seconds: float) -> str:
@@ -173,4 +223,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s"

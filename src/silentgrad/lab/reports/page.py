@@ -6,16 +6,31 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from silentgrad.lab.data import Unit
 from silentgrad.lab.reports import figures, html
+from silentgrad.lab.reports.units import unit_of
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import Metrics, Run, write_atomically
 
 LAST_EPOCHS = 5
+TILES = {
+    "mse": "MSE",
+    "kld": "KLD",
+    "active": "active latents",
+    "exactness": "bound",
+    "closed_form": "closed form",
+}
 Section = Callable[[Run], str]  # a part of a run's page in HTML, as `html.section` makes it
 
 
 class Plate(NamedTuple):
-    """A figure as the page shows it; its name is the PNG's and the heading's."""
+    """A figure as the page shows it.
+
+    Args:
+        name: Name of the PNG file, and the heading.
+        figure: The figure.
+        caption: What the figure shows, in sentences.
+    """
 
     name: str
     figure: Figure
@@ -33,84 +48,95 @@ def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
         RecordError: The folder is no run, or one of its files is damaged.
     """
     run = Run.read(folder)
-    pictures = []
+    sections = []
     for plate in _plates(run):
         png = html.png(plate.figure)
         write_atomically(RunFolder(folder).figure(plate.name), png)
-        pictures.append(_section(plate, png))
+        sections.append(_section(plate, png))
+    for section in more:
+        sections.append(section(run))
     page = RunFolder(folder).report
-    write_atomically(page, _page(run, [*pictures, *(section(run) for section in more)]).encode())
+    write_atomically(page, _page(run, sections).encode())
     return page
 
 
 def _plates(run: Run) -> list[Plate]:
     plates = []
     if {"originals", "means"} <= run.pictures.keys():
-        rows = "Originals on top and their reconstructed means below"
-        if "stds" in run.pictures:
-            rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-        plates.append(Plate("reconstructions", figures.reconstructions(run.pictures), f"{rows}."))
+        plates.append(_reconstructions(run))
     if "samples" in run.pictures:
-        plates.append(
-            Plate("samples", figures.samples(run.pictures), "Images decoded from latents drawn from the prior.")
-        )
-    metric = figures.metric_of(run.metrics)
-    limit = html.finite(run.summary.get(f"limit_{metric}"))
-    told = "Bits per dimension" if metric == "bpd" else run.summary.get("unit", "NLL")
+        caption = "Images decoded from latents drawn from the prior."
+        plates.append(Plate("samples", figures.samples(run.pictures), caption))
+    plates.append(_curves(run))
+    return plates
+
+
+def _reconstructions(run: Run) -> Plate:
+    rows = "Originals on top and their reconstructed means below"
+    if "stds" in run.pictures:
+        rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
+    return Plate("reconstructions", figures.reconstructions(run.pictures), f"{rows}.")
+
+
+def _curves(run: Run) -> Plate:
+    unit = unit_of(run)
+    told = unit.title + unit.of
+    if unit.metric == "bpd":
+        told = "Bits per dimension"
     caption = f"{told} over epochs and over seconds, then KL divergence and squared error over epochs."
+    limit = html.finite(run.summary.get(f"limit_{unit.metric}"))
     if limit is not None:
         caption += " The dashed line is the probabilistic PCA limit of linear decoders."
-    plates.append(Plate("curves", figures.curves(run.metrics, limit), caption))
-    return plates
+    return Plate("curves", figures.curves(run.metrics, limit), caption)
 
 
 def _section(plate: Plate, png: bytes) -> str:
     title = plate.name.capitalize()
-    return html.section(
-        title, html.picture(png, plate.caption, alt=f"{title}: {plate.caption}", small=plate.name == "samples")
-    )
+    alt = f"{title}: {plate.caption}"
+    return html.section(title, html.picture(png, plate.caption, alt, small=plate.name == "samples"))
 
 
-def _page(run: Run, shown: list[str]) -> str:
+def _page(run: Run, sections: list[str]) -> str:
     name = run.folder.resolve().name
-    listings = {"Final figures": run.summary, "Configuration": run.config, "Environment": run.environment}
-    sections = [
-        html.header(name, _headline(run)),
-        *shown,
-        html.section("Epochs", _epochs(run.metrics)),
-        *(html.details(title, html.listing(values)) for title, values in listings.items() if values),
-    ]
-    return html.document(name, "\n".join(sections))
+    parts = [html.header(name, _headline(run)), *sections, html.section("Epochs", _epochs(run.metrics))]
+    records = {"Final figures": run.summary, "Configuration": run.config, "Environment": run.environment}
+    for title, values in records.items():
+        if values:
+            parts.append(html.details(title, html.listing(values)))
+    return html.document(name, "\n".join(parts))
 
 
 def _headline(run: Run) -> str:
     if not run.summary:
         return html.paragraph("The run has left no summary: it has not finished.")
-    metric = figures.metric_of(run.metrics)
-    title = f"test {metric.upper()}"
-    names = {
-        metric: title,
-        "mse": "MSE",
-        "kld": "KLD",
-        "active": "active latents",
-        "exactness": "bound",
-        "closed_form": "closed form",
-    }
-    tiles = {title: (run.summary[key], "") for key, title in names.items() if key in run.summary}
-    if (seconds := html.finite(run.summary.get("seconds"))) is not None:
-        tiles["time"] = (html.duration(seconds), "")
+    unit = unit_of(run)
+    tiles = []
+    if unit.metric in run.summary:
+        tiles.append(html.Tile(f"test {unit.title}", run.summary[unit.metric], _remark(run, unit)))
+    for key, title in TILES.items():
+        if key in run.summary:
+            tiles.append(html.Tile(title, run.summary[key]))
+    seconds = html.finite(run.summary.get("seconds"))
+    if seconds is not None:
+        tiles.append(html.Tile("time", html.duration(seconds)))
     if "epochs" in run.summary:
-        tiles["epochs"] = (run.summary["epochs"], "")
-    limit = html.finite(run.summary.get(f"limit_{metric}"))
-    if metric == "nll" and title in tiles:
-        tiles[title] = (run.summary[metric], str(run.summary.get("unit", "")).removeprefix("NLL "))
-    if limit is not None and title in tiles:
-        tiles[title] = (run.summary[metric], f"pPCA limit {html.number(limit)}")
+        tiles.append(html.Tile("epochs", run.summary["epochs"]))
     return html.tiles(tiles)
 
 
+def _remark(run: Run, unit: Unit) -> str:
+    """The limit of linear decoders or, of a run without one, what its metric is counted in."""
+    limit = html.finite(run.summary.get(f"limit_{unit.metric}"))
+    if limit is None:
+        return unit.of.strip()
+    return f"pPCA limit {html.number(limit)}"
+
+
 def _epochs(metrics: Metrics) -> str:
-    columns = {name: cells for name, cells in metrics.items() if any(cell is not None for cell in cells)}
+    columns: dict[str, Sequence[object]] = {}
+    for name, cells in metrics.items():
+        if any(cell is not None for cell in cells):
+            columns[name] = cells
     count = len(metrics["epoch"])
     if count == 0:
         return html.paragraph("No epoch has been recorded.")

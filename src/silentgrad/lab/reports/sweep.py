@@ -1,6 +1,7 @@
 """The page of a sweep, from the records in its folder."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -10,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from silentgrad.lab.reports import html
-from silentgrad.lab.reports.figures import DPI, GREEN, SPLITS, dress, y_limits
+from silentgrad.lab.reports.figures import DPI, GREEN, SPLITS, Curve, dress, y_limits
+from silentgrad.lab.reports.html import Tile
 from silentgrad.lab.runs.folder import SweepFolder
 from silentgrad.lab.runs.records import write_atomically
 from silentgrad.lab.runs.trials import STATES, SweepRecord, Trial, read_sweep
@@ -41,14 +43,17 @@ def setting(value: object) -> str:
         >>> setting(0.0001), setting(5e-05), setting(100)
         ('0.0001', '5e-05', '100')
     """
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return str(value)
 
 
 def _page(sweep: SweepRecord) -> str:
     trials = sorted(sweep.trials, key=_rank)
     sections = [html.header(sweep.study, _headline(sweep))]
-    if any(trial.valid_bpd is not None for trial in trials):
-        figure = sweep_figure(sweep.trials, sweep.space)
+    measured = _measured(sweep.trials)
+    if measured:
+        figure = sweep_figure(measured, sweep.space)
         sections.append(html.section("Validation BPD", html.picture(html.png(figure), CAPTION)))
     if trials:
         sections.append(html.section("Trials", _table(trials, list(sweep.space))))
@@ -56,91 +61,126 @@ def _page(sweep: SweepRecord) -> str:
     return html.document(sweep.study, "\n".join(sections))
 
 
+def _measured(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that have finished an epoch."""
+    return [trial for trial in trials if trial.valid_bpd is not None]
+
+
 def _rank(trial: Trial) -> tuple[int, float]:
     return STATES.index(trial.state), trial.reached
 
 
 def _headline(sweep: SweepRecord) -> str:
-    states = [trial.state for trial in sweep.trials]
-    counted = ", ".join(f"{states.count(state)} {state}" for state in STATES if state in states)
-    tiles: dict[str, tuple[object, str]] = {"points done": (f"{sweep.points_done()} of {sweep.size}", counted)}
+    done = Tile("points done", f"{sweep.points_done()} of {sweep.size}", _count_by_state(sweep.trials))
     best = sweep.best_trial()
     if best is None:
-        return html.tiles(tiles) + html.paragraph("No trial is complete yet.")
-    figures = {
-        "best valid. BPD": (best.valid_bpd, f"trial {best.number}"),
-        "its test BPD": (best.test_bpd, ""),
-        **{name: (setting(value), "") for name, value in best.point.items()},
-    }
-    return html.tiles(figures | tiles)
+        return html.tiles([done]) + html.paragraph("No trial is complete yet.")
+    tiles = [Tile("best valid. BPD", best.valid_bpd, f"trial {best.number}"), Tile("its test BPD", best.test_bpd)]
+    for name, value in best.point.items():
+        tiles.append(Tile(name, setting(value)))
+    return html.tiles([*tiles, done])
+
+
+def _count_by_state(trials: Sequence[Trial]) -> str:
+    """How many trials are in each state, as in '2 complete, 1 pruned'."""
+    counts = Counter(trial.state for trial in trials)
+    parts = []
+    for state in STATES:
+        if counts[state]:
+            parts.append(f"{counts[state]} {state}")
+    return ", ".join(parts)
 
 
 def _table(trials: list[Trial], space: list[str]) -> str:
     names = ["trial", "state", "valid. BPD", "test BPD", *space, "epochs", "time", "folder", "remark"]
-    rows = [
-        [
-            trial.number,
-            trial.state,
-            trial.valid_bpd,
-            trial.test_bpd,
-            *(setting(trial.point[name]) if name in trial.point else None for name in space),
-            trial.epochs,
-            None if trial.seconds is None else html.duration(trial.seconds),
-            trial.folder,
-            trial.remark,
-        ]
-        for trial in trials
-    ]
+    rows = [_row(trial, space) for trial in trials]
     if not any(trial.remark for trial in trials):
-        names, rows = names[:-1], [row[:-1] for row in rows]
-    best = [0] if trials[0].state == "complete" else []
+        names.remove("remark")
+        for row in rows:
+            row.pop()
+    best = []
+    if trials[0].state == "complete":
+        best.append(0)
     return html.table(names, rows, "Trials, the best first", marked=best)
 
 
+def _row(trial: Trial, space: list[str]) -> list[object]:
+    row: list[object] = [trial.number, trial.state, trial.valid_bpd, trial.test_bpd]
+    for name in space:
+        value = trial.point.get(name)
+        if value is not None:
+            value = setting(value)
+        row.append(value)
+    time = None
+    if trial.seconds is not None:
+        time = html.duration(trial.seconds)
+    return [*row, trial.epochs, time, trial.folder, trial.remark]
+
+
 def sweep_figure(trials: Sequence[Trial], space: dict[str, list[float]]) -> Figure:
-    """The best validation BPD of each trial, by each setting and by its number."""
+    """The best validation BPD of each trial, by each setting and by its number.
+
+    Args:
+        trials: Trials that have finished an epoch.
+        space: The values of each setting that is varied.
+    """
     rows = len(space) // 2 + 1
     figure = Figure(figsize=(8, 3.1 * rows), dpi=DPI, layout="constrained")
     grid = figure.add_gridspec(rows, 2)
-    shown = [trial for trial in trials if trial.valid_bpd is not None]
     for place, name in enumerate(space):
-        _by_setting(figure.add_subplot(grid[place // 2, place % 2]), shown, name, sorted(space[name]))
+        _by_setting(figure.add_subplot(grid[place // 2, place % 2]), trials, name, sorted(space[name]))
     history = figure.add_subplot(grid[-1, len(space) % 2 :])  # what is left of the last row
-    _history(history, shown)
+    _history(history, trials)
+    heights = y_limits([trial.reached for trial in trials], None)
     for axes in figure.axes:
-        axes.set_ylim(y_limits([trial.reached for trial in shown], None))
+        axes.set_ylim(heights)
     handles, names = history.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
     return figure
 
 
-def _by_setting(axes: Axes, trials: list[Trial], name: str, values: list[float]) -> None:
-    here = [trial for trial in trials if name in trial.point]
-    _scatter(axes, here, [values.index(trial.point[name]) for trial in here])
+def _by_setting(axes: Axes, trials: Sequence[Trial], name: str, values: list[float]) -> None:
+    complete, others = Curve([], []), Curve([], [])
     best: dict[int, float] = {}
-    for trial in (trial for trial in here if trial.state == "complete"):
+    for trial in trials:
+        if name not in trial.point:
+            continue
         place = values.index(trial.point[name])
-        best[place] = min(trial.reached, best.get(place, math.inf))
+        if trial.state == "complete":
+            _add(complete, place, trial)
+            best[place] = min(trial.reached, best.get(place, math.inf))
+        else:
+            _add(others, place, trial)
+    _scatter(axes, complete, others)
     places = sorted(best)
     axes.plot(places, [best[place] for place in places], color=BLUE, linewidth=1.2)
     dress(axes, f"by {name}", name)
-    axes.set_xticks(range(len(values)), [setting(value) for value in values])
+    axes.set_xticks(range(len(values)), list(map(setting, values)))
     axes.set_xlim(-0.5, len(values) - 0.5)
 
 
-def _history(axes: Axes, trials: list[Trial]) -> None:
-    _scatter(axes, trials, [trial.number for trial in trials])
-    complete = [trial for trial in trials if trial.state == "complete"]
-    best = list(accumulate((trial.reached for trial in complete), min))
-    axes.step([trial.number for trial in complete], best, where="post", color=GREEN, linewidth=1.4, label="best so far")
+def _history(axes: Axes, trials: Sequence[Trial]) -> None:
+    complete, others = Curve([], []), Curve([], [])
+    for trial in trials:
+        if trial.state == "complete":
+            _add(complete, trial.number, trial)
+        else:
+            _add(others, trial.number, trial)
+    _scatter(axes, complete, others)
+    best = list(accumulate(complete.y, min))
+    axes.step(complete.x, best, where="post", color=GREEN, linewidth=1.4, label="best so far")
     dress(axes, "in their order", "trial")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
-def _scatter(axes: Axes, trials: list[Trial], places: list[int]) -> None:
+def _add(curve: Curve, place: float, trial: Trial) -> None:
+    curve.x.append(place)
+    curve.y.append(trial.reached)
+
+
+def _scatter(axes: Axes, complete: Curve, others: Curve) -> None:
     """Complete trials as dots, the others as rings."""
-    for label, face, edge in (("complete", BLUE, BLUE), ("not complete", "none", GREY)):
-        picked = [i for i, trial in enumerate(trials) if (trial.state == "complete") == (label == "complete")]
-        if picked:
-            x, y = [places[i] for i in picked], [trials[i].reached for i in picked]
-            axes.scatter(x, y, s=26, facecolor=face, edgecolor=edge, label=label)
+    if complete.x:
+        axes.scatter(*complete, s=26, facecolor=BLUE, edgecolor=BLUE, label="complete")
+    if others.x:
+        axes.scatter(*others, s=26, facecolor="none", edgecolor=GREY, label="not complete")

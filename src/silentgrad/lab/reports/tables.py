@@ -3,14 +3,15 @@
 A figure over seeds is shown as mean ± standard deviation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from silentgrad.lab.reports import compare, html
-from silentgrad.lab.reports.figures import image_figure, unit_range
+from silentgrad.lab.reports.figures import stacked, unit_range
+from silentgrad.lab.reports.reaches import reaches
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.runs.tables import Content, Spread, Table, read_pictures, read_table
@@ -21,27 +22,48 @@ PICTURED = 10  # images to a row of the figures
 def write_tables(record: Path) -> Path:
     """Writes a record's table beside it as .md, .tex, .csv and .html, and returns the page's path."""
     table = read_table(record)
-    runs = {label: Run.read(record.parent / name) for label, name in table.curves.items()}
-    for suffix, text in (
-        (".md", markdown(table)),
-        (".tex", latex(table)),
-        (".csv", comma_separated(table)),
-        (".html", _page(table, runs)),
-    ):
-        write_atomically(record.with_suffix(suffix), text.encode())
-    return record.with_suffix(".html")
+    _write(record, ".md", markdown(table))
+    _write(record, ".tex", latex(table))
+    _write(record, ".csv", comma_separated(table))
+    return _write(record, ".html", _page(table, _read_runs(record.parent, table.curves)))
+
+
+def _write(record: Path, suffix: str, text: str) -> Path:
+    path = record.with_suffix(suffix)
+    write_atomically(path, text.encode())
+    return path
+
+
+def _read_runs(folder: Path, names: dict[str, str]) -> dict[str, Run]:
+    """The runs of a record by their labels, from folders beside it."""
+    runs = {}
+    for label, name in names.items():
+        runs[label] = Run.read(folder / name)
+    return runs
 
 
 def markdown(table: Table) -> str:
-    """With what it says below it, and the command above."""
+    """The table in Markdown, the command above it, verdicts and notes below."""
     lines = [f"## {table.title}", "", f"`{table.command}`", ""]
     lines += [_markdown_row(_heads(table)), "|" + "---|" * len(table.columns)]
     for position, row in enumerate(_texts(table)):
         if position in table.best:
-            row = [f"**{text}**" if text else "" for text in row]
+            row = _wrapped(row, "**", "**")
         lines.append(_markdown_row(row))
-    lines += ["", *(f"- {sentence}" for sentence in (*table.verdicts, *table.notes)), ""]
-    return "\n".join(lines)
+    lines.append("")
+    for sentence in (*table.verdicts, *table.notes):
+        lines.append(f"- {sentence}")
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(texts: list[str], before: str, after: str) -> list[str]:
+    """Texts between two marks; an empty one stays empty."""
+    wrapped = []
+    for text in texts:
+        if text:
+            text = before + text + after
+        wrapped.append(text)
+    return wrapped
 
 
 def _markdown_row(texts: list[str]) -> str:
@@ -49,40 +71,39 @@ def _markdown_row(texts: list[str]) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table."""
+    """The table in LaTeX, with the rules of booktabs."""
     lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
-    lines += [_latex_row([_tex(head) for head in _heads(table)]), r"\midrule"]
+    lines += [_latex_row(map(_tex, _heads(table))), r"\midrule"]
     for position, row in enumerate(_texts(table)):
-        texts = [_tex(text) for text in row]
+        texts = list(map(_tex, row))
         if position in table.best:
-            texts = [rf"\textbf{{{text}}}" if text else "" for text in texts]
+            texts = _wrapped(texts, r"\textbf{", "}")
         lines.append(_latex_row(texts))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _latex_row(texts: list[str]) -> str:
+def _latex_row(texts: Iterable[str]) -> str:
     return " & ".join(texts) + r" \\"
 
 
 def comma_separated(table: Table) -> str:
-    """Full digits; a figure over seeds takes three columns."""
-    spread = [any(isinstance(cell, Spread) for cell in column) for column in zip(*table.rows, strict=True)]
-    heads: list[str] = []
-    for name, over_seeds in zip(_heads(table), spread, strict=True):
-        heads += [f"{name} mean", f"{name} std", f"{name} seeds"] if over_seeds else [name]
-    lines = [csv_line(heads)]
-    for row in table.rows:
-        cells: list[object] = []
-        for content, over_seeds in zip(row, spread, strict=True):
-            cells += _three_cells(content) if over_seeds else [content]
-        lines.append(csv_line(cells))
-    return "".join(lines)
+    """The table in CSV with all digits; a figure over seeds takes three columns."""
+    heads: list[object] = []
+    columns: list[Sequence[object]] = []
+    for name, cells in zip(_heads(table), zip(*table.rows, strict=True), strict=True):
+        if any(isinstance(cell, Spread) for cell in cells):
+            heads += [f"{name} mean", f"{name} std", f"{name} seeds"]
+            columns += zip(*map(_three_cells, cells), strict=True)
+        else:
+            heads.append(name)
+            columns.append(cells)
+    return "".join(map(csv_line, [heads, *zip(*columns, strict=True)]))
 
 
-def _three_cells(content: Content) -> list[object]:
+def _three_cells(content: Content) -> tuple[object, object, object]:
     if isinstance(content, Spread):
-        return [content.mean, content.std, content.seeds]
-    return [content, None, None]
+        return content.mean, content.std, content.seeds
+    return content, None, None
 
 
 def write_pictures(record: Path) -> Path:
@@ -90,39 +111,41 @@ def write_pictures(record: Path) -> Path:
     pictures = read_pictures(record)
     parts = [html.header(pictures.title, html.paragraph(f"Made by {pictures.command}"))]
     for group in pictures.groups:
-        runs = {label: Run.read(record.parent / name) for label, name in group.runs.items()}
-        content = html.png(_reconstructions(runs))
+        content = html.png(_reconstructions(_read_runs(record.parent, group.runs)))
         write_atomically(record.with_name(f"{group.name}.png"), content)
         parts.append(html.section(group.title, html.picture(content, group.caption)))
-    write_atomically(record.with_suffix(".html"), html.document(pictures.title, "".join(parts)).encode())
-    return record.with_suffix(".html")
+    return _write(record, ".html", html.document(pictures.title, "".join(parts)))
 
 
 def _reconstructions(runs: dict[str, Run]) -> Figure:
     """The originals once, then each run's means and, where they are learned, standard deviations."""
-    rows = {"original": next(iter(runs.values())).pictures["originals"]}
+    rows: dict[str, Tensor] = {}
     for label, run in runs.items():
+        rows.setdefault("original", run.pictures["originals"])
         rows[label] = run.pictures["means"]
         if "stds" in run.pictures:
             rows[f"{label}, std. dev."] = unit_range(run.pictures["stds"])
-    return image_figure(torch.cat([images[:PICTURED] for images in rows.values()]), PICTURED, list(rows))
+    return stacked(rows, PICTURED)
 
 
 def _page(table: Table, runs: dict[str, Run]) -> str:
     parts = [html.header(table.title, html.paragraph(f"Made by {table.command}"))]
-    rows = [[text or None for text in row] for row in _texts(table)]
-    parts.append(html.table(_heads(table), rows, table.title, table.best))
+    parts.append(html.table(_heads(table), _texts(table), table.title, table.best))
     parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
     parts.append(html.section("What was reduced", "".join(map(html.paragraph, table.notes))))
     if len(runs) > 1:
-        picture = html.picture(
-            html.png(compare.curves(runs)), "Validation figures of each first seed, by epoch and time."
-        )
-        parts.append(html.section("Convergence", picture))
-        reached = compare.reaches(runs)
-        if reached is not None:
-            parts.append(html.section("First reached", html.table(reached.names, reached.rows, "Levels of BPD")))
+        parts += _convergence(runs)
     return html.document(table.title, "".join(parts))
+
+
+def _convergence(runs: dict[str, Run]) -> list[str]:
+    caption = "Validation figures of each first seed, by epoch and time."
+    picture = html.picture(html.png(compare.curves(runs)), caption)
+    sections = [html.section("Convergence", picture)]
+    reached = reaches(runs)
+    if reached is not None:
+        sections.append(html.section("First reached", html.plain_table(reached)))
+    return sections
 
 
 def _heads(table: Table) -> list[str]:
@@ -132,7 +155,7 @@ def _heads(table: Table) -> list[str]:
 def _texts(table: Table) -> Iterator[list[str]]:
     """The rows as people read them."""
     for row in table.rows:
-        yield [shown(content, column.digits) for content, column in zip(row, table.columns, strict=True)]
+        yield [shown(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)]
 
 
 def shown(content: Content, digits: int | None) -> str:
@@ -149,9 +172,13 @@ def shown(content: Content, digits: int | None) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Spread):
-        deviation = "" if content.std is None else f" ± {shown(content.std, digits)}"
-        return shown(content.mean, digits) + deviation
-    return f"{content:.3g}" if digits is None else f"{content:.{digits}f}"
+        mean = shown(content.mean, digits)
+        if content.std is None:
+            return mean
+        return f"{mean} ± {shown(content.std, digits)}"
+    if digits is None:
+        return f"{content:.3g}"
+    return f"{content:.{digits}f}"
 
 
 def _tex(text: str) -> str:

@@ -92,7 +92,7 @@ class ModelConfig:
         weighting: What the decoders' weights scale: their losses (Algorithm 1) or the encoder's gradient (the text).
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Of the KL divergence.
-        start: Start of the tractable decoder: random, from the mean image, or from probabilistic PCA. If absent, ppca for
+        start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca for
             mixtures and circuits, whose leaves also start from the values of the data, and random for linear decoders.
         likelihood: Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of Gaussians, for levels and
             reals; bernoulli for binarized images. If absent, gaussian or bernoulli.
