@@ -64,7 +64,7 @@ def without_weights(decoder: sg.LinearDecoder) -> None:
 def with_gaps(decoder: sg.LinearDecoder) -> None:
     """One output without weights, as a pixel that is always black has after a start from pPCA."""
     with torch.no_grad():
-        for layer in (decoder.mean, getattr(decoder, "precision", decoder.mean)):
+        for layer in (decoder.affine, getattr(decoder, "precision_affine", decoder.affine)):
             layer.weight[0] = 0
             layer.weight[:, 0] = 0
 

@@ -43,7 +43,7 @@ def test_bernoulli_latents_equal_enumeration(latents: int, link: str) -> None:
     z = torch.tensor(list(itertools.product([0.0, 1.0], repeat=latents)), dtype=torch.float64).unsqueeze(1)
     weights = (z * probs + (1 - z) * (1 - probs)).prod(-1)
     if link == "taylor":
-        u, v = decoder.mean(z), decoder.precision(z)
+        u, v = decoder.affine(z), decoder.precision_affine(z)
         squares = (weights.unsqueeze(-1) * ((x - u) * v).square()).sum(0)
         second, fourth = ((weights.unsqueeze(-1) * v**n).sum(0) for n in (2, 4))
         logs = second.log() - (fourth - second.square()) / (2 * second.square())
@@ -253,7 +253,7 @@ def test_a_user_adds_a_family() -> None:
 
     same = td.Normal(torch.zeros(1, 2), torch.full((1, 2), 6**-0.5))
     torch.testing.assert_close(decoder.expected_log_prob(x, q), decoder.expected_log_prob(x, same))
-    with pytest.raises(sg.UnregisteredLatentError, match=r"cumulants.register\(Triangular\)"):
+    with pytest.raises(sg.UnregisteredLatentError, match=r"generating_function.register\(Triangular\)"):
         sg.LinearPrecisionGaussian(2, 1, link="exp").expected_log_prob(x, q)
 
 

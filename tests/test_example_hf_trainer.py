@@ -60,7 +60,7 @@ def gradients(value: Tensor, model: VAE) -> list[Tensor]:
 def silent_loss(model: VAE, x: Tensor) -> Tensor:
     """The linear decoder's loss by quadrature over the two latents, and the KL divergence."""
     loc, log_scale = model.encoder(x).chunk(2, dim=-1)
-    u, g = model.guide.decoder.mean, model.guide.decoder.precision
+    u, g = model.guide.decoder.affine, model.guide.decoder.precision_affine
     nodes, weights = np.polynomial.hermite_e.hermegauss(16)
     rule = list(zip(nodes, weights / weights.sum(), strict=True))
     nll = torch.zeros(len(x))

@@ -59,7 +59,7 @@ def gradients(loss: Tensor, module: nn.Module) -> list[Tensor]:
 def linear_loss(model: SilentVAE, x: Tensor) -> tuple[Tensor, Tensor]:
     """The linear decoder's loss, without the Gaussian constant, and the KL divergence: from their definitions."""
     q = model.encoder(x)
-    mean, variance, linear = q.embedding, q.log_covariance.exp(), model.guide.decoder.mean
+    mean, variance, linear = q.embedding, q.log_covariance.exp(), model.guide.decoder.affine
     kld = (mean.square() + variance - q.log_covariance - 1).sum(-1) / 2
     u, var_u, flat = linear(mean), variance @ linear.weight.square().T, x.flatten(1)
     if model.model_config.reconstruction_loss == "mse":

@@ -186,7 +186,7 @@ def test_bernoulli_host_with_its_own_likelihood(x: Tensor) -> None:
     guide = SilentGuide(LATENTS, SHAPE, constant(1.0), likelihood=likelihoods.Bernoulli())
     q = td.Normal(torch.zeros(BATCH, LATENTS), torch.ones(BATCH, LATENTS))
     torch.manual_seed(0)
-    logits = guide.decoder.mean(q.sample((4000,))).unflatten(-1, SHAPE)
+    logits = guide.decoder.affine(q.sample((4000,))).unflatten(-1, SHAPE)
     sampled = nn.functional.binary_cross_entropy_with_logits(logits, bits.expand_as(logits), reduction="none")
     nll = sampled.sum((-1, -2)).mean(0).detach()
     torch.testing.assert_close(guide(bits, q, nll, epoch=1), nll, rtol=0.02, atol=0)

@@ -390,7 +390,7 @@ def test_with_the_exact_posterior_every_bound_is_the_likelihood(samples: int) ->
 
 
 def test_a_vae_needs_a_decoder_and_a_nonlinear_one_an_estimator() -> None:
-    with pytest.raises(sg.DomainError, match="needs a decoder: linear, nonlinear or both"):
+    with pytest.raises(sg.DomainError, match="needs a decoder: tractable, nonlinear or both"):
         GuidedVAE(encoder_of("gaussian"))
     with pytest.raises(sg.DomainError, match=r"needs an estimator, such as Reparameterized\(\)"):
         GuidedVAE(encoder_of("gaussian"), nonlinear=nn.Identity())

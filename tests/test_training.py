@@ -147,7 +147,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "exists" in fails(capsys, "train", *SMALL, "--folder", str(folder))
     assert (folder / "precious").read_text() == "mine"
     assert "no run" in fails(capsys, "train", "--resume", "true", "--folder", str(tmp_path / "none"))
-    assert "Did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparameterized-cpu")
+    assert "Did you mean" in fails(capsys, "train", "--recipe", "mnist-gaussian-reparametrized-cpu")
     assert "mnist" in fails(capsys, "train", *SMALL, "--data.name", "mnits", "--folder", str(tmp_path / "a"))
     assert "model.unknown" in fails(capsys, "train", "--model.unknown", "3")
     wrong = fails(capsys, "train", *SMALL, "--model.estimator", "exact", "--folder", str(tmp_path / "b"))

@@ -71,7 +71,7 @@ def generating_function(q: td.Distribution) -> GeneratingFunction:
         UnregisteredLatentError: The family has no formula; the message shows how to add one.
 
     Example:
-        >>> cumulants(td.Poisson(torch.tensor(2.0)))(torch.tensor(0.0)).mean
+        >>> generating_function(td.Poisson(torch.tensor(2.0)))(torch.tensor(0.0)).mean
         tensor(2.)
     """
     signature = "(q) -> GeneratingFunction(formula, parameters)"
