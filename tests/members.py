@@ -3,14 +3,17 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
+import naive_circuits
 import oracles
 import silentgrad as sg
 from oracles import Expectation
+from silentgrad.decoders.gates import LinearGate
 
 BATCH, OUTPUTS = 2, 3
 Draw = Callable[[float, float], Tensor]
@@ -148,16 +151,19 @@ class Decoder:
     """A decoder: how to build it, what its closed form claims to be, and for which latents it has one."""
 
     name: str
-    build: Callable[[int], sg.LinearDecoder]
-    oracle: Callable[[sg.LinearDecoder, Tensor, Expectation], Tensor]
+    build: Callable[[int], sg.LinearDecoder | sg.Circuit]
+    oracle: Callable[[Any, Tensor, Expectation], Tensor]
     tractable: Callable[[Latent], bool] = lambda latent: True
 
-    def make(self, latents: int, seed: int = 1) -> sg.LinearDecoder:
+    def make(self, latents: int, seed: int = 1) -> sg.LinearDecoder | sg.Circuit:
         torch.manual_seed(seed)
         decoder = self.build(latents).double()
-        if isinstance(decoder, sg.LinearPrecisionGaussian):
+        for module in decoder.modules():
             # Small weights: v stays so far from zero that quadrature resolves log v^2, and every tilt is in its domain.
-            torch.nn.init.uniform_(decoder.precision_affine.weight, -0.06, 0.06)
+            if isinstance(module, sg.LinearPrecisionGaussian):
+                torch.nn.init.uniform_(module.precision_affine.weight, -0.06, 0.06)
+            if isinstance(module, LinearGate):
+                torch.nn.init.uniform_(module.logits.weight, -0.06, 0.06)
         return decoder
 
 
@@ -184,6 +190,11 @@ def with_log_term(log_term: Callable[[Callable[[Callable[[Tensor], Tensor]], Ten
         return total
 
     return oracle
+
+
+def at_expected_leaves(decoder: sg.Circuit, x: Tensor, expectation: Expectation) -> Tensor:
+    """The bound by its definition, from leaves and gates integrated one by one."""
+    return naive_circuits.bound(decoder, decoder.structure, x, expectation)
 
 
 def paper_taylor(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:
@@ -229,6 +240,10 @@ ALL_DECODERS = [
     ),
     Decoder(
         "exponential link", lambda d: sg.LinearPrecisionGaussian(d, OUTPUTS, link="exp"), by_sampling_law,
+        lambda latent: latent.tilts,
+    ),
+    Decoder(
+        "mixture", lambda d: sg.Mixture(d, OUTPUTS, components=2, per="example", proxy=False), at_expected_leaves,
         lambda latent: latent.tilts,
     ),
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Circuits a second time: one node after the other, by the definition, from the parameters of a decoder."""
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -45,10 +46,15 @@ def log_circuit(decoder: sg.Circuit, structure: sg.Structure, leaf: Leaf, gate: 
 
 
 def _places(structure: sg.Structure) -> dict[int, tuple[int, int]]:
-    """The level of each region, the deepest being 0, and its position there: parts in the order of their parents."""
+    """The level of each region, the deepest being 0, and its position there.
+
+    In the order of their parents, or of their first outputs if every region of the level has outputs.
+    """
     regions = [region for region, parent in enumerate(structure.parents) if parent == -1]
     levels = []
     while regions:
+        if all(structure.outputs[region] for region in regions):
+            regions = sorted(regions, key=lambda region: structure.outputs[region][0])
         levels.append(regions)
         regions = [part for region in regions for part, parent in enumerate(structure.parents) if parent == region]
     places = {}
@@ -75,14 +81,21 @@ def bound(
 ) -> Tensor:
     """The circuit at expected leaves and logits, and at log E[e^l], all by brute force."""
 
-    def leaf(output: int, component: int) -> Tensor:
-        def of_z(z: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+
+    def outputs_at(z: Tensor) -> Tensor:
+        """Computed once: every expectation is over the same z."""
+        if not seen:
             flat = z.reshape(len(z), len(x), decoder.latent_dim)
             outputs = decoder.leaves(flat).log_prob(x.reshape(-1, *decoder.event_shape).unsqueeze(-1))
-            return outputs.reshape(len(z), len(x), -1, decoder.components)[..., output, component]
+            seen.append(outputs.reshape(len(z), len(x), -1, decoder.components))
+        return seen[0]
 
-        return expectation(of_z)
+    @cache
+    def leaf(output: int, component: int) -> Tensor:
+        return expectation(lambda z: outputs_at(z)[..., output, component])
 
+    @cache
     def gate(level: int, position: int, component: int) -> tuple[Tensor, Tensor]:
         def logit(z: Tensor) -> Tensor:
             flat = z.reshape(len(z), len(x), decoder.latent_dim)

@@ -52,6 +52,7 @@ class Circuit(nn.Module):
         leaves: One decoder of event shape `(*event_shape, components)`, or a list of as many decoders of `event_shape`;
             if absent, Gaussians whose mean and log-precision are linear in z.
         proxy: Whether the gates of Bernoulli and one-hot latents take the sub-Gaussian proxy; see `LinearGate`.
+        noise: Of the Gaussian leaves, integrated out of the bound; see `LinearPrecisionGaussian`.
 
     Example:
         >>> decoder = Circuit(2, (1, 28, 28), components=4)
@@ -71,6 +72,7 @@ class Circuit(nn.Module):
         gates: Gates = "leaves",
         leaves: Leaf | Sequence[Leaf] | None = None,
         proxy: bool = True,
+        noise: float = 0.0,
     ) -> None:
         super().__init__()
         if components < 1:
@@ -80,7 +82,9 @@ class Circuit(nn.Module):
         self.latent_dim, self.components = latent_dim, components
         self.event_shape = event_of(event_shape)
         if leaves is None:
-            leaves = LinearPrecisionGaussian(latent_dim, (*self.event_shape, components), link="exp")
+            leaves = LinearPrecisionGaussian(latent_dim, (*self.event_shape, components), link="exp", noise=noise)
+        elif noise:
+            raise DomainError("noise belongs to the leaves that were given: build them with it")
         if structure is None:
             structure = default_structure(self.event_shape)
         structure.require(self.event_shape.numel())
@@ -130,7 +134,7 @@ class Circuit(nn.Module):
         gates: list[Gate | None] = [None] * len(self.network.layers)
         for position, gate in self._gates():
             gates[position] = gate.expected(mean, moments, q)
-        return leaves.flatten(0, -3), gates
+        return leaves.reshape(-1, *leaves.shape[-2:]), gates
 
     def init_from_data(self, data: Tensor) -> None:
         """Starts leaves and gates from data, without a hand: see `silentgrad.decoders.starts`.
@@ -144,10 +148,10 @@ class Circuit(nn.Module):
         found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
         self.leaves.start(*leaf_starts(found, flat, self.latent_dim))
         shares = shares_of(found, flat)
-        own = shares[self.network.order].log().split(self.network.held)
         for position, gate in self._gates():
-            if len(own[position]) > 0:
-                gate.start(self.network.layers[position].over_outputs(own[position]))
+            layer = self.network.layers[position]
+            if layer.holds_outputs:
+                gate.start(layer.over_outputs(shares.log()))
 
     def exactness(self, q: td.Distribution) -> Exactness:
         """A lower bound, unless the leaves' expectations are less; with a single component what they are."""

@@ -6,6 +6,7 @@ alone, so its mean is :math:`\sum_k \pi_k \mu_k` and, by the law of total varian
 component of each region, which is the node of each of its parts, and at last a value of the chosen leaf.
 """
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -64,14 +65,14 @@ class CircuitDistribution(td.Distribution):
             self._validate_sample(value)
         outputs = self.leaves.log_prob(value.unsqueeze(-1))
         batch = outputs.shape[: outputs.dim() - 1 - len(self.event_shape)]
-        rows = outputs.reshape(batch.numel(), -1, outputs.shape[-1])
+        rows = outputs.reshape(math.prod(batch), -1, outputs.shape[-1])
         return self.network(rows, self._gates(batch)).reshape(batch)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with torch.no_grad():
             whole = torch.Size(sample_shape) + self.batch_shape
             values = self.leaves.sample(torch.Size(sample_shape))
-            drawn = self.network.draw(self._gates(whole), whole.numel())
+            drawn = self.network.draw(self._gates(whole), math.prod(whole))
             return values.gather(-1, drawn.reshape(*values.shape[:-1], 1)).squeeze(-1)
 
     @property
@@ -87,7 +88,7 @@ class CircuitDistribution(td.Distribution):
     def _chances(self) -> Tensor:
         """The probability of each leaf, `(*batch, *event_shape, components)`."""
         batch = self.batch_shape
-        return self.network.chances(self._gates(batch), batch.numel()).reshape(self.leaves.batch_shape)
+        return self.network.chances(self._gates(batch), math.prod(batch)).reshape(self.leaves.batch_shape)
 
     def _gates(self, batch: torch.Size) -> list[Gate | None]:
         gates: list[Gate | None] = []
@@ -95,7 +96,7 @@ class CircuitDistribution(td.Distribution):
             if logits is None:
                 gates.append(None)
             else:
-                rows = logits.expand(*batch, *logits.shape[-2:]).reshape(batch.numel(), *logits.shape[-2:])
+                rows = logits.expand(*batch, *logits.shape[-2:]).reshape(math.prod(batch), *logits.shape[-2:])
                 at_z = rows.permute(1, 2, 0).contiguous()
                 gates.append(Gate(at_z, at_z))
         return gates

@@ -50,8 +50,8 @@ class LinearGate(nn.Module):
             moments: Of the latents, in q's own shape.
             q: The latents.
         """
-        rows = mean.flatten(0, -2).T
-        expected = torch.addmm(self.logits.bias.unsqueeze(1), self.logits.weight, rows)
+        means = mean.reshape(-1, mean.shape[-1])
+        expected = torch.addmm(self.logits.bias.unsqueeze(1), self.logits.weight, means.T)
         log_mass = self._log_mass(expected, mean, moments, q)
         return Gate(self._in_regions(expected), self._in_regions(log_mass))
 
@@ -59,14 +59,14 @@ class LinearGate(nn.Module):
         """log E[e^l] or a bound of it, `(regions * components, batch)`."""
         weight = self.logits.weight
         if isinstance(moments, Moments) and moments.gaussian:
-            variances = moments.s2.reshape(mean.shape).flatten(0, -2).T
-            return torch.addmm(expected, weight.square(), variances, alpha=0.5)
+            variances = moments.s2.reshape(-1, mean.shape[-1])
+            return torch.addmm(expected, weight.square(), variances.T, alpha=0.5)
         if moments.gaussian:
-            return expected + variance_of(self.logits, moments, mean).flatten(0, -2).T / 2
+            return expected + variance_of(self.logits, moments, mean).reshape(-1, len(weight)).T / 2
         if self.proxy and has_proxy(q):
             return expected + proxy(q, weight)
         log_mass = tilt(q, moments, mean, self.logits, self.logits).log_mass
-        return log_mass.flatten(0, -2).T
+        return log_mass.reshape(-1, len(weight)).T
 
     def _in_regions(self, rows: Tensor) -> Tensor:
         return rows.unflatten(0, (self.regions, self.components))

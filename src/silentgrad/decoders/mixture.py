@@ -27,6 +27,7 @@ class Mixture(Circuit):
         gates: Whether the weights are linear in z.
         leaves: As for `Circuit`.
         proxy: As for `Circuit`.
+        noise: As for `Circuit`.
 
     Example:
         >>> decoder = Mixture(2, (3, 8, 8), per="pixel")
@@ -47,13 +48,14 @@ class Mixture(Circuit):
         gates: bool = True,
         leaves: Leaf | Sequence[Leaf] | None = None,
         proxy: bool = True,
+        noise: float = 0.0,
     ) -> None:
         shape = event_of(event_shape)
         groups, self.groups_shape = _groups(shape, per)
         which: Literal["leaves", "none"] = "none"
         if gates:
             which = "leaves"
-        super().__init__(latent_dim, shape, components, separate(groups), which, leaves, proxy)
+        super().__init__(latent_dim, shape, components, separate(groups), which, leaves, proxy, noise)
 
     def responsibilities(self, x: Tensor, q: td.Distribution) -> Tensor:
         """The posterior of the components given x, where the bound is best; it adds to one over the last dimension.

@@ -15,6 +15,7 @@ For the linear link write D = x - E u, e = E v. Expanding the product of the res
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -45,6 +46,9 @@ class LinearPrecisionGaussian(LinearDecoder):
         link: "linear" (the paper's) or "exp" (exact for every latent with a cumulant generating function).
         log_term: How the linear link evaluates E[log v^2]: "exact" (Gaussian latents), "edgeworth", "taylor" (the
             paper's), or "auto": exact where it exists, Edgeworth elsewhere. The exponential link is always exact.
+        noise: Standard deviation of independent noise around x that is integrated out: `expected_log_prob(x, q)` is
+            then the expectation of log p(x + noise|z) over both. For the centre of one of L levels of width 1/L it is
+            1 / (L sqrt 12), and the result a lower bound of the level's log-probability times L.
 
     Example:
         >>> decoder = LinearPrecisionGaussian(2, (28, 28), link="exp")
@@ -54,12 +58,20 @@ class LinearPrecisionGaussian(LinearDecoder):
     """
 
     def __init__(
-        self, latent_dim: int, event_shape: int | Sequence[int], link: Link = "linear", log_term: LogTerm = "auto"
+        self,
+        latent_dim: int,
+        event_shape: int | Sequence[int],
+        link: Link = "linear",
+        log_term: LogTerm = "auto",
+        noise: float = 0.0,
     ) -> None:
         super().__init__(latent_dim, event_shape)
         for name, value, options in (("link", link, get_args(Link)), ("log_term", log_term, get_args(LogTerm))):
             if value not in options:
                 raise DomainError(f"{name} has to be one of {', '.join(options)}; got {value!r}")
+        if not 0 <= noise < math.inf:
+            raise DomainError(f"noise has to be a standard deviation, got {noise}")
+        self.noise = noise
         self.link: Link = link
         self.log_term: LogTerm = log_term
         self.precision_affine = nn.Linear(latent_dim, self.event_shape.numel())
@@ -91,12 +103,16 @@ class LinearPrecisionGaussian(LinearDecoder):
         return self.evaluate(closed_form, x, q)
 
     def exactness(self, q: td.Distribution, log_term: LogTerm | None = None) -> Exactness:
-        """Exact, unless the linear link's log term is Taylor's, or Edgeworth's of latents that are not Gaussian."""
-        if self.link == "exp":
-            return Exactness.EXACT
-        if (log_term or self.log_term) != "taylor" and moments_of(q).gaussian:
-            return Exactness.EXACT
-        return Exactness.APPROXIMATION
+        """Exact, unless the linear link's log term is Taylor's, or Edgeworth's of latents that are not Gaussian.
+
+        With noise it is no more than a bound: the expectation over the noise too is less than that at x.
+        """
+        taylor = (log_term or self.log_term) == "taylor"
+        if self.link == "linear" and (taylor or not moments_of(q).gaussian):
+            return Exactness.APPROXIMATION
+        if self.noise:
+            return Exactness.LOWER_BOUND
+        return Exactness.EXACT
 
     def extra_repr(self) -> str:
         if self.link == "exp":
@@ -115,24 +131,33 @@ class LinearPrecisionGaussian(LinearDecoder):
         return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
 
     def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        squares, log_precision = self._terms(x, mean, moments, q, self.log_term)
+        outputs_first = x.movedim(-1, 0).contiguous().movedim(0, -1)
+        squares, log_precision = self._terms(outputs_first, mean, moments, q, self.log_term, outputs_first=True)
         return (log_precision - squares).sub_(math.log(2 * math.pi)).mul_(0.5)  # in place: as large as all leaves
 
     def _terms(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, log_term: LogTerm
+        self,
+        x: Tensor,
+        mean: Tensor,
+        moments: Moments | JointMoments,
+        q: td.Distribution,
+        log_term: LogTerm,
+        outputs_first: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The expected square of the residual in units of its deviation, and log-precision; per output."""
         if self.link == "linear":
-            return self._linear_link(x, mean, moments, log_term)
-        return self._exp_link(x, mean, moments, q)
+            return self._linear_link(x, mean, moments, log_term, outputs_first)
+        return self._exp_link(x, mean, moments, q, outputs_first)
 
     def _linear_link(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm, outputs_first: bool
     ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
-        p = project(moments, mean, self.affine, self.precision_affine)
+        p = project(moments, mean, self.affine, self.precision_affine, outputs_first)
+        if self.noise:
+            p = replace(p, var_u=p.var_u + self.noise**2)
         d, e = x - p.mean_u, p.mean_v
         # addcmul(z, x, y) = z + x y, in one pass
         squares = torch.addcmul(p.var_u, d, d) * torch.addcmul(p.var_v, e, e)
@@ -144,12 +169,14 @@ class LinearPrecisionGaussian(LinearDecoder):
         return squares, _expected_log(e, p, moments.gaussian, log_term)
 
     def _exp_link(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, outputs_first: bool
     ) -> tuple[Tensor, Tensor]:
         """E[(x - u)^2 e^g] and E[g], per output."""
-        tilted = tilt(q, moments, mean, self.affine, self.precision_affine)
-        residual = x - tilted.mean
-        squares = tilted.log_mass.exp() * torch.addcmul(tilted.variance, residual, residual)
+        tilted = tilt(q, moments, mean, self.affine, self.precision_affine, outputs_first)
+        residual, variance = x - tilted.mean, tilted.variance
+        if self.noise:
+            variance = variance + self.noise**2
+        squares = tilted.log_mass.exp() * torch.addcmul(variance, residual, residual)
         return squares, tilted.exponent
 
     def _start_precision(self, precision: float) -> None:

@@ -33,14 +33,25 @@ class Projection:
     k_vvvv: Tensor | None = None
 
 
-def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear) -> Projection:
-    """Cumulants of u(z) and v(z) for latents with these moments; `mean` is their mean as `(*batch, latents)`."""
+def project(
+    moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear, outputs_first: bool = False
+) -> Projection:
+    """Cumulants of u(z) and v(z) for latents with these moments.
+
+    Args:
+        moments: Of the latents, in their own shape.
+        mean: Of the latents, as `(*batch, latents)`.
+        u: The first map.
+        v: The second map.
+        outputs_first: Whether an output's numbers for the whole batch are neighbours in memory, as a circuit wants
+            them, rather than an example's.
+    """
     if isinstance(moments, JointMoments):
         var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
     s2 = moments.s2.reshape(mean.shape)
     orders = _TwoOrders.forward if transformed() else _TwoOrders.apply
-    e_u, e_v, var_u, var_v, cov, ww, aa, wa = orders(mean, s2, u.weight, v.weight, u.bias, v.bias)
+    e_u, e_v, var_u, var_v, cov, ww, aa, wa = orders(mean, s2, u.weight, v.weight, u.bias, v.bias, outputs_first)
     gaussian = Projection(e_u, e_v, var_u, var_v, cov)
     if moments.gaussian:
         return gaussian
@@ -68,19 +79,22 @@ class _TwoOrders(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(mean: Tensor, s2: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        mean: Tensor, s2: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, outputs_first: bool
+    ) -> tuple[Tensor, ...]:
         ww, aa, wa = w * w, a * a, w * a
-        means = linear(mean, w, b), linear(mean, a, c)
-        return *means, linear(s2, ww), linear(s2, aa), linear(s2, wa), ww, aa, wa
+        product = _outputs_first if outputs_first else linear
+        means = product(mean, w, b), product(mean, a, c)
+        return *means, product(s2, ww), product(s2, aa), product(s2, wa), ww, aa, wa
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        mean, s2, w, a, _, _ = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        mean, s2, w, a, *_ = inputs
         ctx.save_for_backward(mean, s2, w, a, *output[5:])
         ctx.set_materialize_grads(False)  # the weights' squares and product are seldom used, nor their zeros wanted
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         mean, s2, w, a, ww, aa, wa = ctx.saved_tensors
         rows_mean, rows_s2 = (x.reshape(-1, w.shape[1]) for x in (mean, s2))
         none = rows_mean.new_zeros(()).expand(len(rows_mean), len(w))
@@ -92,7 +106,16 @@ class _TwoOrders(torch.autograd.Function):
         g_w = (g_u.T @ rows_mean).addcmul_(w, by_ww, value=2).addcmul_(a, by_wa)
         g_a = (g_v.T @ rows_mean).addcmul_(a, by_aa, value=2).addcmul_(w, by_wa)
         g_mean, g_s2 = g_u @ w + g_v @ a, g_uu @ ww + g_vv @ aa + g_uv @ wa
-        return g_mean.view_as(mean), g_s2.view_as(s2), g_w, g_a, g_u.sum(0), g_v.sum(0)
+        return g_mean.view_as(mean), g_s2.view_as(s2), g_w, g_a, g_u.sum(0), g_v.sum(0), None
+
+
+def _outputs_first(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear`, with the numbers of an output next to each other in memory."""
+    rows = x.reshape(-1, x.shape[-1]).T
+    offset = weight.new_zeros(1, 1)
+    if bias is not None:
+        offset = bias.unsqueeze(1)
+    return torch.addmm(offset, weight, rows).T.reshape(*x.shape[:-1], len(weight))
 
 
 def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:

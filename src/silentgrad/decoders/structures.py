@@ -18,18 +18,20 @@ ROOT = -1
 
 @dataclass(frozen=True)
 class Level:
-    """Regions of one distance from the roots; the parts of each stand side by side in the level below.
+    """Regions of one distance from the roots.
 
     Args:
         regions: Number of regions.
-        outputs: Outputs that these regions hold, those of one region side by side.
+        outputs: Outputs that these regions hold, region by region.
         output_owners: The region's position in this level, for each of these outputs.
-        part_owners: The region's position in this level, for each region of the level below.
+        parts: Positions of these regions' parts in the level below, region by region.
+        part_owners: The region's position in this level, for each of these parts.
     """
 
     regions: int
     outputs: tuple[int, ...]
     output_owners: tuple[int, ...]
+    parts: tuple[int, ...]
     part_owners: tuple[int, ...]
 
 
@@ -74,19 +76,31 @@ class Structure:
             raise ShapeError(f"the structure covers output {held[-1]}, but there are only {outputs}")
 
     def levels(self) -> list[Level]:
-        """The levels, the deepest first."""
+        """The levels, the deepest first.
+
+        Where every region of a level holds outputs, they stand in the order of their first; elsewhere in the order of
+        their parents. So neither a leaf nor a node of the upper levels has to be moved.
+        """
         parts: dict[int, list[int]] = {}
         for region, parent in enumerate(self.parents):
             parts.setdefault(parent, []).append(region)
         levels = []
-        regions = parts.get(ROOT, [])
+        regions = self._in_order(parts.get(ROOT, []))
         while regions:
-            below = [parts.get(region, []) for region in regions]
+            of_each = [parts.get(region, []) for region in regions]
             held = [self.outputs[region] for region in regions]
+            below = self._in_order(list(itertools.chain.from_iterable(of_each)))
+            positions = {region: position for position, region in enumerate(below)}
+            moved = tuple(positions[part] for part in itertools.chain.from_iterable(of_each))
             outputs = tuple(itertools.chain.from_iterable(held))
-            levels.append(Level(len(regions), outputs, _owners(held), _owners(below)))
-            regions = list(itertools.chain.from_iterable(below))
+            levels.append(Level(len(regions), outputs, _owners(held), moved, _owners(of_each)))
+            regions = below
         return levels[::-1]
+
+    def _in_order(self, regions: list[int]) -> list[int]:
+        if all(self.outputs[region] for region in regions):
+            return sorted(regions, key=lambda region: self.outputs[region][0])
+        return regions
 
 
 def _owners(members: Sequence[Sequence[int]]) -> tuple[int, ...]:

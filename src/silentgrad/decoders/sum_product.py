@@ -5,14 +5,12 @@ ones. Read from the roots downwards it also says how likely an output has each o
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from silentgrad.decoders.structures import Structure
 from silentgrad.decoders.sums import Gate, SumLayer
-from silentgrad.tracing import transformed
 
 
 class SumProduct(nn.Module):
@@ -23,8 +21,7 @@ class SumProduct(nn.Module):
         components: Number of leaves of an output, and of nodes of a region.
     """
 
-    order: Tensor
-    inverse: Tensor
+    positions: Tensor
 
     def __init__(self, structure: Structure, components: int) -> None:
         super().__init__()
@@ -38,9 +35,7 @@ class SumProduct(nn.Module):
                 nodes = 1
             layers.append(SumLayer(level, nodes, components))
         self.levels = nn.ModuleList(layers)
-        self.held = [len(level.outputs) for level in levels]
-        self.register_buffer("order", torch.tensor(outputs, dtype=torch.long), persistent=False)
-        self.register_buffer("inverse", self.order.argsort(), persistent=False)
+        self.register_buffer("positions", torch.tensor(outputs).argsort(), persistent=False)
 
     @property
     def layers(self) -> list[SumLayer]:
@@ -58,10 +53,10 @@ class SumProduct(nn.Module):
             leaves: `(batch, outputs, components)`.
             gates: One for each layer.
         """
-        ordered = self._ordered(leaves)
+        rows = _outputs_first(leaves)
         below: Tensor | None = None
-        for layer, own, gate in zip(self.layers, ordered.split(self.held), gates, strict=True):
-            below = layer(layer.products(own, below), gate)
+        for layer, gate in zip(self.layers, gates, strict=True):
+            below = layer(layer.products(rows, below), gate)
         assert below is not None
         return below.sum((0, 1))
 
@@ -72,7 +67,7 @@ class SumProduct(nn.Module):
             `(batch, regions, components)`.
         """
         (layer,), (gate,) = self.layers, gates
-        joint = layer.products(self._ordered(leaves), None) + layer.weights().log().transpose(1, 2)
+        joint = layer.products(_outputs_first(leaves), None) + layer.weights().log().transpose(1, 2)
         if gate is not None:
             joint = joint + gate.expected
         return joint.softmax(1).movedim(-1, 0)
@@ -80,18 +75,18 @@ class SumProduct(nn.Module):
     def chances(self, gates: Sequence[Gate | None], batch: int) -> Tensor:
         """The probability of each output's leaves, `(batch, outputs, components)`."""
         parts: list[Tensor] = []
-        nodes = torch.ones(1, 1, batch, dtype=self.dtype, device=self.order.device)
+        nodes = torch.ones(1, 1, batch, dtype=self.dtype, device=self.positions.device)
         for layer, gate in self._downwards(gates):
             nodes = nodes.expand(layer.regions, -1, -1)
             components = (nodes.unsqueeze(2) * layer.chances(gate)).sum(1)
             parts.append(layer.over_outputs.spread(components))
-            nodes = self._handed_down(layer, components)
+            nodes = layer.over_parts.handed_down(components)
         return self._unordered(parts)
 
     def draw(self, gates: Sequence[Gate | None], batch: int) -> Tensor:
         """A leaf for each output, `(batch, outputs, 1)`, drawn from the roots downwards."""
         parts: list[Tensor] = []
-        nodes = self.order.new_zeros(1, batch)
+        nodes = self.positions.new_zeros(1, batch)
         for layer, gate in self._downwards(gates):
             nodes = nodes.expand(layer.regions, -1)
             chances = layer.chances(gate).expand(-1, -1, -1, batch)
@@ -99,39 +94,17 @@ class SumProduct(nn.Module):
             of_node = chances.gather(1, picked).squeeze(1).movedim(1, -1)
             components = torch.multinomial(of_node.flatten(0, 1), 1).view(layer.regions, batch)
             parts.append(layer.over_outputs.spread(components).unsqueeze(1))
-            nodes = self._handed_down(layer, components)
+            nodes = layer.over_parts.handed_down(components)
         return self._unordered(parts)
 
     def _downwards(self, gates: Sequence[Gate | None]) -> Iterator[tuple[SumLayer, Gate | None]]:
         yield from zip(reversed(self.layers), reversed(gates), strict=True)
 
-    def _handed_down(self, layer: SumLayer, components: Tensor) -> Tensor:
-        """A product's component is the node of each of its parts."""
-        return layer.over_parts.spread(components)
-
-    def _ordered(self, leaves: Tensor) -> Tensor:
-        """The leaves as `(outputs, components, batch)`, outputs in the order of the layers that hold them."""
-        rows = leaves.movedim(0, -1)
-        if transformed():
-            return rows.index_select(0, self.order)
-        return _Permuted.apply(rows, self.order, self.inverse)
-
     def _unordered(self, parts: list[Tensor]) -> Tensor:
         """What the layers found for their outputs, from the roots down, as `(batch, outputs, ...)`."""
-        return torch.cat(parts[::-1]).index_select(0, self.inverse).movedim(-1, 0)
+        return torch.cat(parts[::-1]).index_select(0, self.positions).movedim(-1, 0)
 
 
-class _Permuted(torch.autograd.Function):
-    """Rows in another order, and back; torch's own derivative would add the rows up one by one."""
-
-    @staticmethod
-    def forward(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        return rows.index_select(0, order)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        _, ctx.order, ctx.inverse = inputs
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _Permuted.apply(grad, ctx.inverse, ctx.order), None, None
+def _outputs_first(leaves: Tensor) -> Tensor:
+    """From `(batch, outputs, components)` to `(outputs, components, batch)`: a region's matrix in one piece."""
+    return leaves.movedim(0, -1).contiguous()

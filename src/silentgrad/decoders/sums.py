@@ -14,12 +14,13 @@ References:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from silentgrad.decoders.structures import Level
+from silentgrad.tracing import transformed
 
 TRACE = 1e-12  # of the uniform weights
 SPREAD = 1.0  # of the logits at the start: equal nodes would stay equal
@@ -58,19 +59,20 @@ class SumLayer(nn.Module):
     def __init__(self, level: Level, nodes: int, components: int) -> None:
         super().__init__()
         self.regions = level.regions
+        self.holds_outputs = len(level.outputs) > 0
         self.logits = nn.Parameter(SPREAD * torch.randn(level.regions, nodes, components))
-        self.over_outputs = Fold(level.output_owners, level.regions)
-        self.over_parts = Fold(level.part_owners, level.regions)
+        self.over_outputs = Fold(level.outputs, level.output_owners, level.regions)
+        self.over_parts = Fold(level.parts, level.part_owners, level.regions)
 
     def weights(self) -> Tensor:
         """The constant weights `(regions, nodes, components)`, which add to one over the components."""
         return (1 - TRACE) * self.logits.softmax(-1) + TRACE / self.logits.shape[-1]
 
     def products(self, leaves: Tensor, below: Tensor | None) -> Tensor:
-        """Logarithms of the product nodes, `(regions, components, batch)`."""
+        """Logarithms of the product nodes, `(regions, components, batch)`, from all leaves and the level below."""
         if below is None:
             return self.over_outputs(leaves)
-        if len(leaves) == 0:
+        if not self.holds_outputs:
             return self.over_parts(below)
         return self.over_outputs(leaves) + self.over_parts(below)
 
@@ -93,25 +95,63 @@ class Fold(nn.Module):
     """Sums over the rows that belong to one owner.
 
     Args:
-        owners: The owner of each row, ascending.
+        rows: The rows, owner by owner.
+        owners: The owner of each.
         count: Number of owners.
     """
 
+    rows: Tensor
     owners: Tensor
+    inverse: Tensor
 
-    def __init__(self, owners: Sequence[int], count: int) -> None:
+    def __init__(self, rows: Sequence[int], owners: Sequence[int], count: int) -> None:
         super().__init__()
-        self.count, self.each = count, len(owners) // count
-        self.even = list(owners) == [row // max(1, self.each) for row in range(count * self.each)]
+        self.count, self.each = count, len(rows) // count
+        self.even = list(owners) == [position // max(1, self.each) for position in range(count * self.each)]
+        self.in_place = list(rows) == list(range(len(rows)))
+        self.register_buffer("rows", torch.tensor(rows, dtype=torch.long), persistent=False)
         self.register_buffer("owners", torch.tensor(owners, dtype=torch.long), persistent=False)
+        self.register_buffer("inverse", self.rows.argsort(), persistent=False)
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, values: Tensor) -> Tensor:
+        """The sum of the values of each owner's rows."""
+        own = self._own(values)
         if self.even and self.each == 1:
-            return rows
+            return own
         if self.even:
-            return rows.unflatten(0, (self.count, self.each)).sum(1)
-        return rows.new_zeros(self.count, *rows.shape[1:]).index_add(0, self.owners, rows)
+            return own.unflatten(0, (self.count, self.each)).sum(1)
+        return own.new_zeros(self.count, *own.shape[1:]).index_add(0, self.owners, own)
+
+    def _own(self, values: Tensor) -> Tensor:
+        """The values of the rows, owner by owner."""
+        if len(values) > len(self.rows):
+            return values.index_select(0, self.rows)
+        if self.in_place:
+            return values
+        if transformed():
+            return values.index_select(0, self.rows)
+        return _Permuted.apply(values, self.rows, self.inverse)
 
     def spread(self, owned: Tensor) -> Tensor:
-        """The owner's row for each row."""
+        """The owner's value for each row, owner by owner."""
         return owned.index_select(0, self.owners)
+
+    def handed_down(self, owned: Tensor) -> Tensor:
+        """The owner's value for each row, in the order of the rows."""
+        return self.spread(owned).index_select(0, self.inverse)
+
+
+class _Permuted(torch.autograd.Function):
+    """Rows in another order, and back; torch's own derivative would add the rows up one by one."""
+
+    @staticmethod
+    def forward(values: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        return values.index_select(0, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        _, ctx.order, ctx.inverse = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Permuted.apply(grad, ctx.inverse, ctx.order), None, None

@@ -33,10 +33,17 @@ class Tilted(NamedTuple):
     variance: Tensor
 
 
-def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, g: nn.Linear) -> Tilted:
-    """The moments of u(z) under q tilted by e^g(z); `mean` is the latents' mean as `(*batch, latents)`."""
+def tilt(
+    q: td.Distribution,
+    moments: Moments | JointMoments,
+    mean: Tensor,
+    u: nn.Linear,
+    g: nn.Linear,
+    outputs_first: bool = False,
+) -> Tilted:
+    """The moments of u(z) under q tilted by e^g(z); the arguments beyond q are those of `project`."""
     if moments.gaussian:
-        p = project(moments, mean, u, g)
+        p = project(moments, mean, u, g, outputs_first)
         return Tilted(p.mean_v, torch.add(p.mean_v, p.var_v, alpha=0.5), p.mean_u + p.cov, p.var_u)
     q = base_of(q)
     form = _categories(q) if isinstance(q, td.OneHotCategorical) else _independent(q)

@@ -50,11 +50,11 @@ class NonlinearCircuit(nn.Module):
 
     def _gates(self, logits: Tensor) -> list[Tensor | None]:
         """The logits of every layer's regions, summed over the outputs that a region holds itself."""
+        outputs_first = logits.movedim(0, -1)
         gates: list[Tensor | None] = []
-        ordered = logits.index_select(1, self.sums.order).split(self.sums.held, dim=1)
-        for layer, own in zip(self.sums.layers, ordered, strict=True):
-            if own.shape[1] == 0:
-                gates.append(None)
+        for layer in self.sums.layers:
+            if layer.holds_outputs:
+                gates.append(layer.over_outputs(outputs_first).movedim(-1, 0))
             else:
-                gates.append(layer.over_outputs(own.movedim(0, -1)).movedim(-1, 0))
+                gates.append(None)
         return gates

@@ -1,0 +1,183 @@
+"""Structures, and where circuits start."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.decoders.starts import clusters
+from silentgrad.likelihoods import Bernoulli, DiscretisedLogistic, Normal, Poisson
+
+
+def held_by(structure: sg.Structure, region: int) -> set[int]:
+    """All outputs of a region and its parts."""
+    held = set(structure.outputs[region])
+    for part, parent in enumerate(structure.parents):
+        if parent == region:
+            held |= held_by(structure, part)
+    return held
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (28, 28), (3, 5, 6), (1, 1, 7), (2, 1, 1)], ids=str)
+def test_a_quad_tree_is_made_of_blocks(shape: tuple[int, ...]) -> None:
+    structure = sg.quad_tree(shape)
+    outputs = torch.Size(shape).numel()
+    structure.require(outputs)
+    height, width = shape[-2:]
+    for region in range(len(structure.parents)):
+        held = sorted(held_by(structure, region))
+        rows = {output % (height * width) // width for output in held}
+        columns = {output % width for output in held}
+        side = 2 ** math.ceil(math.log2(max(len(rows), len(columns))))
+        assert len(held) == len(rows) * len(columns) * (outputs // (height * width))
+        assert min(rows) % side == 0
+        assert min(columns) % side == 0
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 5, 8, 31])
+def test_a_binary_tree_has_few_levels(outputs: int) -> None:
+    structure = sg.binary_tree(outputs)
+    structure.require(outputs)
+    assert len(structure.levels()) == 1 + math.ceil(math.log2(outputs))
+    assert held_by(structure, len(structure.parents) - 1) == set(range(outputs))
+
+
+def test_chow_liu_finds_the_strongest_tree() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(200, 5, generator=generator) @ torch.randn(5, 5, generator=generator)
+    strengths = torch.corrcoef(data.T).abs()
+    structure = sg.chow_liu(data)
+    structure.require(5)
+    found = sum(strengths[child, parent] for child, parent in enumerate(structure.parents) if parent >= 0)
+    best = 0.0
+    pairs = list(itertools.combinations(range(5), 2))
+    for edges in itertools.combinations(pairs, 4):
+        if connected(edges):
+            best = max(best, float(sum(strengths[edge] for edge in edges)))
+    assert found == pytest.approx(best, rel=1e-5)
+
+
+def connected(edges: tuple[tuple[int, int], ...]) -> bool:
+    reached = {0}
+    for _ in edges:
+        reached |= {b for a, b in edges if a in reached} | {a for a, b in edges if b in reached}
+    return len(reached) == 5
+
+
+def test_a_deep_tree_is_evaluated_and_copied() -> None:
+    """A chain as Chow-Liu may find it: no recursion over its length."""
+    chain = sg.Structure((-1, *range(1500)), tuple((output,) for output in range(1501)))
+    circuit = sg.Circuit(2, 1501, 2, structure=chain, gates="none")
+    q = td.Normal(torch.zeros(3, 2), torch.ones(3, 2))
+    assert circuit.expected_log_prob(torch.zeros(3, 1501), q).isfinite().all()
+
+
+# --- starts
+
+
+def images() -> Tensor:
+    """Dark pixels, bright ones, and one that never changes."""
+    generator = torch.Generator().manual_seed(1)
+    levels = torch.randint(0, 256, (400, 1, 4, 4), generator=generator)
+    levels[torch.rand(levels.shape, generator=generator) < 0.6] = 0
+    levels[:, :, 0, 0] = 0
+    return (levels + torch.rand(levels.shape, generator=generator)) / 256
+
+
+def test_a_mixture_in_one_dimension_is_found() -> None:
+    generator = torch.Generator().manual_seed(2)
+    means, deviations = torch.tensor([-3.0, 0.0, 4.0]), torch.tensor([0.1, 1.0, 0.5])
+    which = torch.randint(3, (20_000,), generator=generator)
+    values = means[which] + deviations[which] * torch.randn(20_000, generator=generator)
+    found = clusters(values.unsqueeze(1), 3, shared=False)
+    torch.testing.assert_close(found.means.squeeze(0).float(), means, rtol=0, atol=0.1)
+    torch.testing.assert_close(found.variances.sqrt().squeeze(0).float(), deviations, rtol=0.1, atol=0)
+
+
+def test_an_output_that_never_changes_has_a_finite_precision() -> None:
+    found = clusters(torch.full((50, 2), 7.0), 3, shared=False)
+    assert (found.variances > 0).all()
+    circuit = sg.Circuit(3, (1, 4, 4), 4)
+    circuit.init_from_data(images())
+    assert circuit.leaves.decoder.precision_affine.bias.exp().max() < 1.01 * 12 * 256**2
+
+
+@pytest.mark.parametrize("decoder", [sg.Circuit, sg.Mixture])
+def test_a_start_is_far_better_than_none(decoder: type[sg.Circuit]) -> None:
+    x = images()
+    torch.manual_seed(3)
+    model = decoder(3, (1, 4, 4), components=4)
+    q = td.Normal(torch.zeros(len(x), 3), torch.full((len(x), 3), 1e-3))
+    before = model.expected_log_prob(x, q).mean()
+    model.init_from_data(x)
+    assert model.expected_log_prob(x, q).mean() > before + 20
+
+
+KINDS = {
+    "reals": (lambda s: sg.LinearLikelihood(2, s, Normal(s)), lambda: torch.randn(200, 6) * torch.arange(1.0, 7)),
+    "one scale": (lambda s: sg.LinearLikelihood(2, s, Normal(())), lambda: torch.randn(200, 6)),
+    "linear link": (lambda s: sg.LinearPrecisionGaussian(2, s), lambda: torch.randn(200, 6)),
+    "fixed": (lambda s: sg.LinearGaussian(2, s, 0.5), lambda: torch.randn(200, 6)),
+    "counts": (lambda s: sg.LinearLikelihood(2, s, Poisson()), lambda: torch.poisson(torch.full((200, 6), 4.0))),
+    "bits": (lambda s: sg.LinearLikelihood(2, s, Bernoulli()), lambda: torch.bernoulli(torch.full((200, 6), 0.3))),
+    "levels": (
+        lambda s: sg.LinearLikelihood(2, s, DiscretisedLogistic(s, levels=16)),
+        lambda: torch.randint(16, (200, 6)) / 15,
+    ),
+    "categories": (lambda s: sg.ConstantCategorical(2, s, 5), lambda: torch.randint(5, (200, 6)).float()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("together", [True, False])
+def test_every_kind_of_leaf_starts(kind: str, together: bool) -> None:
+    torch.manual_seed(4)
+    build, data = KINDS[kind]
+    x = data()
+    leaves = build((6, 3)) if together else [build((6,)) for _ in range(3)]
+    circuit = sg.Circuit(2, 6, 3, leaves=leaves)
+    circuit.init_from_data(x)
+    q = td.Normal(torch.zeros(200, 2), torch.full((200, 2), 0.1))
+    value = circuit.expected_log_prob(x, q)
+    assert value.isfinite().all()
+    p = circuit(torch.zeros(1, 2))
+    assert ((p.sample((500,)).mean((0, 1)) - x.mean(0)).abs() < 5 * x.std(0)).all()
+    value.sum().backward()
+
+
+# --- noise
+
+
+@pytest.mark.parametrize("link", ["exp", "linear"])
+def test_noise_is_integrated_out(link: str) -> None:
+    torch.manual_seed(5)
+    plain = sg.LinearPrecisionGaussian(2, 3, link=link).double()
+    noisy = sg.LinearPrecisionGaussian(2, 3, link=link, noise=0.3).double()
+    noisy.load_state_dict(plain.state_dict())
+    q = td.Normal(torch.randn(4, 2).double(), torch.rand(4, 2).double())
+    x = torch.randn(4, 3).double()
+    nodes = 0.3 * torch.tensor([-1.0, 1.0]).double()  # two points with the noise's mean and variance
+    truth = sum(plain.expected_log_probs(x + node, q) for node in nodes) / 2
+    torch.testing.assert_close(noisy.expected_log_probs(x, q), truth)
+    torch.testing.assert_close(noisy.expected_log_prob(x, q), truth.sum(-1))
+    assert noisy.exactness(q) is sg.Exactness.LOWER_BOUND
+
+
+def test_noise_of_a_circuit_is_below_fresh_noise() -> None:
+    torch.manual_seed(6)
+    circuit = sg.Circuit(2, (2, 2), 3, noise=0.2).double()
+    plain = sg.Circuit(2, (2, 2), 3).double()
+    plain.load_state_dict(circuit.state_dict())
+    q = td.Normal(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
+    x = torch.rand(1, 2, 2).double()
+    drawn = x + 0.2 * torch.randn(20_000, 2, 2).double()
+    many = td.Normal(q.loc.expand(20_000, 2), q.scale.expand(20_000, 2))
+    assert circuit.expected_log_prob(x, q) < plain.expected_log_prob(drawn, many).mean()
+    with pytest.raises(sg.DomainError, match="noise"):
+        sg.Circuit(2, 4, noise=-1.0)
+    with pytest.raises(sg.DomainError, match="belongs to the leaves"):
+        sg.Circuit(2, 4, 1, leaves=[sg.LinearGaussian(2, 4)], noise=0.1)

@@ -1,0 +1,135 @@
+"""Mixtures and circuits in the laboratory: trained, resumed, judged, exported, as a likelihood and as a guide."""
+
+import json
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import load
+from silentgrad.lab.networks import NonlinearCircuit
+from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, train_model
+from silentgrad.lab.training.build import model_for
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+SMALL = {"latent_dim": 2, "hidden": [8], "components": 2}
+ALONE = SMALL | {"nonlinear": False, "estimator": "exact"}
+TRAIN = TrainConfig(epochs=2, lr=5e-3, decay="cosine", warmup=3, accelerator="cpu")
+DATA = DataConfig(batch_size=256)
+WORDS = {
+    "mixture": {"tractable": "mixture"},
+    "circuit": {"tractable": "circuit", "gates": "all"},
+    "constant precision, bits": {"tractable": "circuit", "latent": "bernoulli", "leaves": "constant"},
+    "constant precision, categories": {"tractable": "circuit", "latent": "categorical", "leaves": "constant"},
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_circuit_is_trained_from_the_command_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    settings = [f"--model.{option}={value}" for option, value in (ALONE | WORDS[name]).items()]
+    main(["train", *settings, "--train.epochs=2", "--train.lr=5e-3", "--quiet=true", f"--folder={folder}"])
+    main(["evaluate", str(folder)])
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["bpd"] < 4.5  # a linear decoder is above 6 after two epochs
+    assert summary["exactness"] == summary["closed_form"] == "lower bound"
+    told = f"(sampled ELBO {summary['sampled']:.4f}, gap {summary['bpd'] - summary['sampled']:+.4f})"
+    assert capsys.readouterr().out.count(told) == 2
+    pictures = load_file(folder / "pictures.safetensors")
+    assert pictures["stds"].min() > 0
+    assert pictures["samples"].shape == (64, 1, 8, 8)
+
+
+class StopError(Exception):
+    """What ends a run in its second epoch."""
+
+
+class Stopping(lightning.Callback):
+    """Ends a run in its second epoch."""
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            raise StopError
+
+
+def test_a_killed_circuit_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """The learning rates of a step depend on the step alone."""
+    model = ModelConfig(**ALONE, tractable="circuit")
+    whole = train_model(DATA, model, TRAIN, tmp_path / "whole", quiet=True)
+    with pytest.raises(StopError):
+        train_model(DATA, model, TRAIN, tmp_path / "half", quiet=True, callbacks=[Stopping()])
+    resumed = train_model(DATA, model, TRAIN, tmp_path / "half", resume=True, quiet=True)
+    assert resumed["bpd"] == whole["bpd"]
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "half"))
+    for name, weights in first.items():
+        torch.testing.assert_close(second[name], weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("likelihood", ["mixture", "circuit"])
+@pytest.mark.parametrize("tractable", ["none", "circuit"])
+def test_a_nonlinear_decoder_has_a_circuit_as_its_likelihood(likelihood: str, tractable: str, tmp_path: Path) -> None:
+    model = ModelConfig(**SMALL, tractable=tractable, likelihood=likelihood, annealing_rate=0.5)
+    summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
+    assert summary["exactness"] == "sampled"
+    assert summary["bpd"] < 6
+    vae = load_run(tmp_path / "run", load("digits"))
+    assert isinstance(vae.nonlinear, NonlinearCircuit)
+
+
+def test_a_circuit_of_a_network_is_that_of_a_linear_decoder() -> None:
+    """With a network that is linear, the same weights give the same p(x|z) as `Circuit`."""
+    torch.manual_seed(0)
+    shape, components, pixels = (1, 4, 4), 3, 16
+    circuit = sg.Circuit(2, shape, components)
+    network = torch.nn.Linear(2, 3 * components * pixels)
+    shaped = torch.nn.Sequential(network, torch.nn.Unflatten(1, (3 * components, 4, 4)))
+    nonlinear = NonlinearCircuit(shaped, shape, components, circuit.structure)
+    nonlinear.sums.load_state_dict(circuit.network.state_dict())
+    (gate,) = circuit.gates.values()
+    in_regions = circuit.network.layers[0].over_outputs
+    with torch.no_grad():
+        weights = network.weight.unflatten(0, (3, components, pixels)).movedim(1, 2)  # mean, precision, logit
+        biases = network.bias.unflatten(0, (3, components, pixels)).movedim(1, 2)
+        circuit.leaves.decoder.affine.weight.copy_(weights[0].flatten(0, 1))
+        circuit.leaves.decoder.affine.bias.copy_(biases[0].flatten() + nonlinear.means.flatten())
+        gate.logits.weight.copy_(in_regions(weights[2]).flatten(0, 1))
+        gate.logits.bias.copy_(in_regions(biases[2]).flatten())
+    z, x = torch.randn(5, 2), torch.rand(5, *shape)
+    found, linear = nonlinear(z), circuit(z)
+    leaves = td.Normal(linear.leaves.mean, found.leaves.stddev)  # the network's precision is bent below its cap
+    expected = sg.CircuitDistribution(leaves, circuit.network, linear.logits, event_dims=3)
+    torch.testing.assert_close(found.log_prob(x), expected.log_prob(x), rtol=1e-4, atol=1e-3)
+
+
+def test_a_bound_is_below_the_sampled_elbo(tmp_path: Path) -> None:
+    digits = load("digits")
+    torch.manual_seed(0)
+    vae = model_for(ModelConfig(**ALONE, tractable="circuit"), digits)
+    vae.tractable.init_from_data(digits.as_seen(digits.rows("train")))
+    torch.nn.init.normal_(vae.encoder.body[-1].weight, std=0.5)  # latents that say something, with some noise
+    found = evaluate_model(vae, digits)
+    assert found.exactness == "lower bound"
+    assert found.sampled is not None
+    assert found.figure > found.sampled - 0.01
+
+
+def test_options_without_a_circuit_are_refused() -> None:
+    refused = {
+        "--model.components": {"components": 3},
+        "--model.leaves": {"leaves": "constant"},
+        "--model.gates": {"gates": "all"},
+        "--model.start": {"tractable": "circuit", "start": "mean"},
+    }
+    for option, given in refused.items():
+        with pytest.raises(sg.DomainError, match=option):
+            ModelConfig(**given).validate()
+    with pytest.raises(sg.DomainError, match=r"--model.components has to be at least 1"):
+        ModelConfig(tractable="circuit", components=0).validate()
