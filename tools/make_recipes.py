@@ -1,5 +1,7 @@
 """Writes the recipes of every cell of the paper's tables, at the paper's scale and at one for two processor cores.
 
+And those of silent circuits, which the paper does not have.
+
     python tools/make_recipes.py                  # after a change here
     python tools/make_recipes.py reproduce/cpu    # also takes the figures of the runs that `silentgrad reproduce` left
 
@@ -69,6 +71,24 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
     return {"data": {"name": dataset, "batch_size": BATCH[dataset]}, "model": model, "train": train}
 
 
+def circuit(dataset: str, components: int, latents: int, hidden: int, epochs: int) -> dict:
+    """A silent circuit: leaves of constant precision, gates at every level."""
+    model = {"latent": "gaussian", "latent_dim": latents, "tractable": "circuit", "components": components,
+             "leaves": "constant", "gates": "all", "nonlinear": False, "estimator": "exact", "network": "mlp",
+             "hidden": [hidden]}  # fmt: skip
+    train = {"epochs": epochs, "lr": 1e-2, "decay": "cosine", "warmup": 200, "clip": 100.0}
+    return {"data": {"name": dataset, "batch_size": 128}, "model": model, "train": train}
+
+
+CIRCUITS = {
+    "mnist-circuit-cpu": circuit("mnist", 8, 32, 512, 20),
+    "mnist-circuit-long": circuit("mnist", 16, 32, 512, 40),
+    "fashion-mnist-circuit-cpu": circuit("fashion-mnist", 8, 32, 512, 20),
+    "cifar10-circuit-cpu": circuit("cifar10", 8, 64, 512, 20),
+    "imagenet32-circuit-cpu": circuit("imagenet32", 8, 64, 512, 20),
+}
+
+
 def write(name: str, what: str, expects: str, settings: dict) -> None:
     measured = json.loads(MEASURED.read_text()).get(name, {})
     header = {
@@ -111,6 +131,9 @@ def main() -> None:
         measure(Path(folder))
     for old in FOLDER.glob("*.yaml"):
         old.unlink()
+    for name, settings in CIRCUITS.items():
+        what = f"{settings['data']['name']}, silent circuit, {settings['model']['latent_dim']} gaussian latents"
+        write(name, what, "not measured", settings)
     for scale in ("paper", "cpu"):
         for (latent, method), (bpd, _) in paper.FIXED.items():
             what = f"MNIST, fixed variance 0.01, 200 {latent} latents, linear decoder, {method}"
