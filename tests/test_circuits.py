@@ -310,8 +310,9 @@ def test_shapes_are_those_of_torch() -> None:
     none = td.Normal(torch.zeros(0, 2), torch.ones(0, 2))
     assert circuit.expected_log_prob(x[0, 0, 0, :0], none).shape == (0,)
     assert circuit(torch.zeros(2)).sample().shape == (1, 5, 3)
+    checking = sg.CircuitDistribution(p.leaves, p.network, p.logits, event_dims=3, validate_args=True)
     with pytest.raises(ValueError, match="support"):
-        p.log_prob(torch.full((4, 6, 1, 5, 3), torch.nan))
+        checking.log_prob(torch.full((4, 6, 1, 5, 3), torch.nan))
 
 
 # --- mixtures
