@@ -22,7 +22,7 @@ from silentgrad.lab.runs.tables import Column, Spread, Table, read_table, write_
 from silentgrad.lab.training.recipes import recipe_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
-SMOKE = ["--scale", "smoke", "--seeds", "1", "--accelerator", "cpu", "--jobs", "1"]
+SMOKE = ["--scale", "smoke", "--seeds", "1", "--accelerator", "cpu", "--jobs", "2"]
 
 
 @pytest.fixture(scope="module")
