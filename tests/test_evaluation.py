@@ -130,7 +130,7 @@ class Laplacian(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mean = torch.nn.Linear(3, 64)
+        self.affine = torch.nn.Linear(3, 64)
 
     def forward(self, z: Tensor) -> td.Independent:
         return td.Independent(td.Laplace(self.affine(z).unflatten(-1, (1, 8, 8)), 0.3), 3)

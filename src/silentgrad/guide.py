@@ -105,10 +105,14 @@ class Guide(nn.Module):
     def _reduced(self, silent: Tensor) -> Tensor:
         if self.reduction == "none":
             return silent
-        return silent.mean() if self.reduction == "mean" else silent.sum()
+        if self.reduction == "mean":
+            return silent.mean()
+        return silent.sum()
 
     def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor) -> None:
-        expected = silent.shape if self.reduction == "none" else torch.Size()
+        expected = torch.Size()
+        if self.reduction == "none":
+            expected = silent.shape
         if nll.shape != expected:
             raise ShapeError(
                 f"nll has shape {tuple(nll.shape)}; with reduction={self.reduction!r} it has to be {tuple(expected)}. "
@@ -126,15 +130,18 @@ class Guide(nn.Module):
 
     def _require_size(self, nll: Tensor, x: Tensor, batch: int) -> None:
         outputs = x.numel() // batch
-        size = float(nll.abs().mean()) / (batch if self.reduction == "sum" else 1)
+        size = float(nll.abs().mean())
+        averaged = "outputs"
+        if self.reduction == "sum":
+            size /= batch
+            averaged = "batch or the outputs"
         largest = 5.0 * outputs
         if isinstance(self.decoder, LinearGaussian):
             largest += float(5 * (x.square() / self.decoder.variance).sum() / batch)
         if self.reduction == "mean" and size > largest:
             suspicion = "a sum over the batch: then say reduction='sum'"
         elif size < min(10, outputs / 20):
-            over = "batch or the outputs" if self.reduction == "sum" else "outputs"
-            suspicion = f"a mean over the {over}: a log-likelihood is a sum over outputs"
+            suspicion = f"a mean over the {averaged}: a log-likelihood is a sum over outputs"
         else:
             return
         raise DomainError(

@@ -42,7 +42,9 @@ class Trial:
     @property
     def reached(self) -> float:
         """The best validation BPD, by which trials are compared; infinite if no epoch is finished."""
-        return math.inf if self.valid_bpd is None else self.valid_bpd
+        if self.valid_bpd is None:
+            return math.inf
+        return self.valid_bpd
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
     """What a run was trained on, or other data of the same kind to judge it by.
 
     Args:
-        settings: The run's.
+        settings: The run's settings.
         data: The other data's name or path.
         root: Folder that holds the datasets, if it is another than the run's.
 

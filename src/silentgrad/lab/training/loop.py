@@ -38,7 +38,7 @@ def rate_of(step: int, steps: int, warmup: int, decay: Decay) -> float:
 
     Example:
         >>> [round(rate_of(step, 100, 10, "cosine"), 2) for step in (0, 4, 10, 50, 99)]
-        [0.1, 0.49, 0.98, 0.5, 0.0]
+        [0.1, 0.5, 0.98, 0.5, 0.0]
     """
     risen = min(1.0, (step + 1) / max(1, warmup))
     if decay == "none":
