@@ -92,14 +92,12 @@ class Guide(nn.Module):
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
         """w, the weight of the tractable decoder's loss, in an epoch or at a step."""
-        given = [count for count in (epoch, step) if count is not None]
-        if len(given) != 1:
-            raise DomainError("say where the schedule stands: either epoch=... or step=...")
-        if given[0] < 1:
-            raise DomainError(f"epochs and steps are counted from 1, got {given[0]}")
-        w = self.schedule(given[0])
+        count = _either(epoch, step)
+        if count < 1:
+            raise DomainError(f"epochs and steps are counted from 1, got {count}")
+        w = self.schedule(count)
         if not 0 <= w <= 1:
-            raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {given[0]}")
+            raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {count}")
         return w
 
     def _reduced(self, silent: Tensor) -> Tensor:
@@ -150,6 +148,14 @@ class Guide(nn.Module):
         )
 
 
+def _either(epoch: int | None, step: int | None) -> int:
+    if epoch is not None and step is None:
+        return epoch
+    if step is not None and epoch is None:
+        return step
+    raise DomainError("say where the schedule stands: either epoch=... or step=...")
+
+
 class SilentGuide(Guide):
     """A guide with a linear decoder: learned precision, fixed variance or another likelihood.
 
@@ -188,7 +194,11 @@ class SilentGuide(Guide):
         check: bool = True,
         allow_approximation: bool = False,
     ) -> None:
-        if sum(option is not None for option in (link, variance, likelihood)) > 1:
+        chosen = 0
+        for option in (link, variance, likelihood):
+            if option is not None:
+                chosen += 1
+        if chosen > 1:
             raise DomainError("link, variance and likelihood exclude each other: each chooses the linear decoder")
         decoder: LinearDecoder
         if variance is not None:

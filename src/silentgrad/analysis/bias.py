@@ -64,7 +64,7 @@ def gradient_bias(
         x: Examples as the model sees them.
         estimators: Estimators of the expectation under `model.decoder`, by name or as a list, treated as by
             `gradient_variance`.
-        draws: Behind the mean gradient of an estimator that samples, taken in chunks.
+        draws: Number of draws behind the mean gradient of an estimator that samples, taken in chunks.
         seed: Seed of the draws. The global random state is left as it was.
 
     Raises:
@@ -83,10 +83,10 @@ def gradient_bias(
     batch = MeasuredBatch(model, x, quick_integrand_of(model.decoder, x))
     truth = true_cotangent(batch)
     norm = length(batch.pullback(truth))
-    return {
-        name: _bias(batch, truth, norm, copy.deepcopy(estimator), draws, seed)
-        for name, estimator in named(estimators).items()
-    }
+    biases = {}
+    for name, estimator in named(estimators).items():
+        biases[name] = _bias(batch, truth, norm, copy.deepcopy(estimator), draws, seed)
+    return biases
 
 
 def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:

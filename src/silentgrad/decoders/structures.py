@@ -183,13 +183,14 @@ def binary_tree(outputs: int) -> Structure:
     if outputs < 1:
         raise ShapeError(f"a tree needs outputs, got {outputs}")
     parents: list[int] = []
-    held = [(output,) for output in range(outputs)]
-    empty: list[tuple[int, ...]] = []
+    held: list[tuple[int, ...]] = []
+    for output in range(outputs):
+        held.append((output,))
     width = outputs
     while width > 1:
         first = len(parents) + width
         for position in range(width):
             parents.append(first + position // 2)
         width = -(-width // 2)
-        empty += [()] * width
-    return Structure((*parents, ROOT), (*held, *empty))
+        held += [()] * width
+    return Structure((*parents, ROOT), tuple(held))

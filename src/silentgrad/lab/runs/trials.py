@@ -79,7 +79,11 @@ class SweepRecord:
 
     def points_done(self) -> int:
         """How many points of the grid need no more training."""
-        return len({str(trial.point) for trial in self.trials if trial.state in DONE})
+        points = set()
+        for trial in self.trials:
+            if trial.state in DONE:
+                points.add(str(trial.point))
+        return len(points)
 
 
 def write_sweep(folder: Path, record: SweepRecord) -> None:

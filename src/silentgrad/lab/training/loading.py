@@ -10,7 +10,8 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Reals, load
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.training.build import model_for
-from silentgrad.lab.training.config import Settings, read_settings
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.documents import read_settings
 from silentgrad.lab.training.saving import RunError
 from silentgrad.lab.training.weights import dtype_of, fill
 

@@ -6,7 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from silentgrad.errors import SilentgradError
-from silentgrad.lab.training.config import Settings, read_settings
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.documents import read_settings
 
 FOLDER = Path(str(files("silentgrad.lab") / "recipes"))
 
