@@ -49,7 +49,9 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) 
             exact for a decoder that is Gaussian given z, whose log-probability is quadratic in x: the mean over two
             points, one standard deviation to either side, has the same square.
     """
-    points = (x,) if noise == 0 else (x - noise, x + noise)
+    points = [x]
+    if noise != 0:
+        points = [x - noise, x + noise]
     q = model.encoder(x)
     prior = model.prior_of(q)
     kld = prior.divergence(q)

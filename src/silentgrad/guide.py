@@ -92,23 +92,25 @@ class Guide(nn.Module):
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
         """w, the weight of the tractable decoder's loss, in an epoch or at a step."""
-        given = [count for count in (epoch, step) if count is not None]
-        if len(given) != 1:
-            raise DomainError("say where the schedule stands: either epoch=... or step=...")
-        if given[0] < 1:
-            raise DomainError(f"epochs and steps are counted from 1, got {given[0]}")
-        w = self.schedule(given[0])
+        count = _either(epoch, step)
+        if count < 1:
+            raise DomainError(f"epochs and steps are counted from 1, got {count}")
+        w = self.schedule(count)
         if not 0 <= w <= 1:
-            raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {given[0]}")
+            raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {count}")
         return w
 
     def _reduced(self, silent: Tensor) -> Tensor:
         if self.reduction == "none":
             return silent
-        return silent.mean() if self.reduction == "mean" else silent.sum()
+        if self.reduction == "mean":
+            return silent.mean()
+        return silent.sum()
 
     def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor) -> None:
-        expected = silent.shape if self.reduction == "none" else torch.Size()
+        expected = torch.Size()
+        if self.reduction == "none":
+            expected = silent.shape
         if nll.shape != expected:
             raise ShapeError(
                 f"nll has shape {tuple(nll.shape)}; with reduction={self.reduction!r} it has to be {tuple(expected)}. "
@@ -126,21 +128,32 @@ class Guide(nn.Module):
 
     def _require_size(self, nll: Tensor, x: Tensor, batch: int) -> None:
         outputs = x.numel() // batch
-        size = float(nll.abs().mean()) / (batch if self.reduction == "sum" else 1)
+        size = float(nll.abs().mean())
+        averaged = "outputs"
+        if self.reduction == "sum":
+            size /= batch
+            averaged = "batch or the outputs"
         largest = 5.0 * outputs
         if isinstance(self.decoder, LinearGaussian):
             largest += float(5 * (x.square() / self.decoder.variance).sum() / batch)
         if self.reduction == "mean" and size > largest:
             suspicion = "a sum over the batch: then say reduction='sum'"
         elif size < min(10, outputs / 20):
-            over = "batch or the outputs" if self.reduction == "sum" else "outputs"
-            suspicion = f"a mean over the {over}: a log-likelihood is a sum over outputs"
+            suspicion = f"a mean over the {averaged}: a log-likelihood is a sum over outputs"
         else:
             return
         raise DomainError(
             f"nll is {size:.3g} per example of {outputs} outputs, where about a nat each is usual. It looks like "
             f"{suspicion}. If it is right as it is, build the guide with check=False"
         )
+
+
+def _either(epoch: int | None, step: int | None) -> int:
+    if epoch is not None and step is None:
+        return epoch
+    if step is not None and epoch is None:
+        return step
+    raise DomainError("say where the schedule stands: either epoch=... or step=...")
 
 
 class SilentGuide(Guide):
@@ -181,7 +194,11 @@ class SilentGuide(Guide):
         check: bool = True,
         allow_approximation: bool = False,
     ) -> None:
-        if sum(option is not None for option in (link, variance, likelihood)) > 1:
+        chosen = 0
+        for option in (link, variance, likelihood):
+            if option is not None:
+                chosen += 1
+        if chosen > 1:
             raise DomainError("link, variance and likelihood exclude each other: each chooses the linear decoder")
         decoder: LinearDecoder
         if variance is not None:

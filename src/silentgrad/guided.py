@@ -42,12 +42,13 @@ class GuidedVAE(nn.Module):
         encoder: From images to a latent q(z|x); if it has a `family`, latents are built and taken apart by that.
         tractable: The tractable decoder, such as a linear one or a circuit; None for a plain VAE.
         nonlinear: The nonlinear decoder, or None for a VAE whose tractable decoder is the model.
-        tractable_estimator: Of the tractable decoder's expectation: exact unless another is to be compared with it.
-        estimator: Of the nonlinear decoder's expectation.
+        tractable_estimator: Estimator of the tractable decoder's expectation: exact unless another is to be compared
+            with it.
+        estimator: Estimator of the nonlinear decoder's expectation.
         schedule: The weight of the linear decoder as a function of the epoch, counted from 1.
         weighting: What the weights scale: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
         cutoff: The epoch at which the encoder is frozen.
-        kl_weight: Of the KL divergence; 1 makes the objective a lower bound.
+        kl_weight: Weight of the KL divergence; 1 makes the objective a lower bound.
         prior: The prior p(z); that of the latents' family if absent.
     """
 
@@ -83,7 +84,9 @@ class GuidedVAE(nn.Module):
 
     def family_of(self, q: td.Distribution) -> Family:
         """The family of the encoder's latents; a foreign encoder's is known by its latents' distribution."""
-        return family_of(q) if self.family is None else self.family
+        if self.family is None:
+            return family_of(q)
+        return self.family
 
     def prior_of(self, q: td.Distribution) -> Prior:
         """The prior that stands against a latent."""
@@ -139,6 +142,7 @@ class GuidedVAE(nn.Module):
     @property
     def decoder(self) -> Callable[[Tensor], td.Distribution]:
         """The decoder that a trained model is judged by: the nonlinear one if there is one."""
-        decoder = self.tractable if self.nonlinear is None else self.nonlinear
-        assert decoder is not None
-        return decoder
+        if self.nonlinear is not None:
+            return self.nonlinear
+        assert self.tractable is not None
+        return self.tractable

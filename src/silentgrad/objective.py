@@ -47,7 +47,9 @@ class Term(NamedTuple):
     def auxiliary(self) -> list[Tensor]:
         """The estimator's own loss of the latest evaluation, if it has one. The weight does not apply to it."""
         loss = self.estimator.auxiliary_loss()
-        return [] if loss is None else [loss]
+        if loss is None:
+            return []
+        return [loss]
 
 
 class Value(NamedTuple):
@@ -90,7 +92,9 @@ class Objective(NamedTuple):
 
     def family_of(self, q: td.Distribution) -> Family:
         """The family of a latent."""
-        return family_of(q) if self.family is None else self.family
+        if self.family is None:
+            return family_of(q)
+        return self.family
 
     def _weighted(self, term: Term, x: Tensor, q: td.Distribution) -> tuple[Tensor, float]:
         """A term's loss, one number per example, and the weight that is left to apply to it."""
@@ -103,7 +107,9 @@ def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Dist
     """The same latent, through which only `weight` times the gradient passes."""
 
     def scaled(x: Tensor) -> Tensor:
-        return weight * x + (1 - weight) * x.detach() if weight else x.detach()
+        if weight == 0:
+            return x.detach()
+        return weight * x + (1 - weight) * x.detach()
 
     return family.rebuild(q, [scaled(parameter) for parameter in family.parameters(q)])
 
@@ -111,7 +117,9 @@ def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Dist
 def family_of_encoder(encoder: object) -> Family | None:
     """The family that an encoder names as its `family`; None if it names none."""
     family = getattr(encoder, "family", None)
-    return family if isinstance(family, Family) else None
+    if isinstance(family, Family):
+        return family
+    return None
 
 
 def standard_prior(q: td.Distribution, family: Family) -> Prior:

@@ -71,7 +71,9 @@ def ppca_bound(data: Tensor, latent_dim: int, variance: float, test: Tensor | No
     if latent_dim < 1:
         raise DomainError(f"latent_dim has to be positive, got {latent_dim}")
     components = principal_components(data)
-    mean, covariance = _mean_and_covariance(data if test is None else test)
+    if test is None:
+        test = data
+    mean, covariance = _mean_and_covariance(test)
     if mean.shape != components.mean.shape:
         raise ShapeError(f"test examples have {mean.numel()} outputs, training examples {components.mean.numel()}")
     spectrum = torch.full_like(components.variances, variance)

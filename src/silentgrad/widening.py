@@ -16,7 +16,9 @@ NARROW = (torch.float16, torch.bfloat16)
 
 def widened(tensor: Tensor) -> Tensor:
     """The tensor in single precision if it was in half, itself if not."""
-    return tensor.float() if tensor.dtype in NARROW else tensor
+    if tensor.dtype in NARROW:
+        return tensor.float()
+    return tensor
 
 
 def widened_latent(q: td.Distribution) -> td.Distribution:

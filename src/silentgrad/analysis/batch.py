@@ -19,11 +19,11 @@ class MeasuredBatch:
     """A batch and its latent, the encoder's graph kept for as many products as are asked for.
 
     Args:
-        model: Measured as it stands: in evaluation mode batch normalization uses its running statistics.
+        model: The model, measured as it stands: in evaluation mode batch normalization uses its running statistics.
         x: Examples as the model sees them.
         integrand: log p(x|z) of the model's decoder, however it is evaluated.
-        epoch: Of the guided objective, in which part of the gradient is the linear decoder's and does not vary; None
-            leaves the guide out.
+        epoch: Epoch of the guided objective, in which part of the gradient is the linear decoder's and does not vary;
+            None leaves the guide out.
     """
 
     def __init__(self, model: Model, x: Tensor, integrand: Integrand, epoch: int | None = None) -> None:

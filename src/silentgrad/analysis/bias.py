@@ -22,7 +22,7 @@ from silentgrad.analysis.model import Model
 from silentgrad.analysis.products import Gradient, Sketch, difference, squared_norms
 from silentgrad.analysis.variance import named, seeded
 from silentgrad.decoders import LinearPrecisionGaussian
-from silentgrad.decoders.precision import LogTerm
+from silentgrad.decoders.precision import Link, LogTerm
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Enumerate, Estimator, Exact, TractableIntegrand
 from silentgrad.exactness import Exactness
@@ -30,6 +30,7 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.latents.independent import base_of
 
 PRODUCTS = 8
+LOG_TERMS: dict[Link, tuple[LogTerm, ...]] = {"linear": ("taylor", "edgeworth"), "exp": ("exact",)}
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,10 @@ def gradient_bias(
             as it stands. It has at most 16 Bernoulli latents, or categories with as few configurations; latents of
             other families need a tractable decoder whose closed form is exact. Double precision resolves closed forms.
         x: Examples as the model sees them.
-        estimators: Of the expectation under `model.decoder`, by name or as a list, treated as by `gradient_variance`.
-        draws: Behind the mean gradient of an estimator that samples, taken in chunks.
-        seed: Of the draws. The global random state is left as it was.
+        estimators: Estimators of the expectation under `model.decoder`, by name or as a list, treated as by
+            `gradient_variance`.
+        draws: Number of draws behind the mean gradient of an estimator that samples, taken in chunks.
+        seed: Seed of the draws. The global random state is left as it was.
 
     Raises:
         IntractableError: The true gradient is not known: neither by enumeration nor in closed form.
@@ -81,10 +83,10 @@ def gradient_bias(
     batch = MeasuredBatch(model, x, quick_integrand_of(model.decoder, x))
     truth = true_cotangent(batch)
     norm = length(batch.pullback(truth))
-    return {
-        name: _bias(batch, truth, norm, copy.deepcopy(estimator), draws, seed)
-        for name, estimator in named(estimators).items()
-    }
+    biases = {}
+    for name, estimator in named(estimators).items():
+        biases[name] = _bias(batch, truth, norm, copy.deepcopy(estimator), draws, seed)
+    return biases
 
 
 def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
@@ -96,10 +98,9 @@ def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
     """
     if not isinstance(model.decoder, LinearPrecisionGaussian):
         raise DomainError("the log term is that of a linear decoder with learned precision: link linear or exp")
-    terms: tuple[LogTerm, ...] = ("taylor", "edgeworth") if model.decoder.link == "linear" else ("exact",)
     silent = {"silent": Exact(allow_approximation=True)}
     found: dict[LogTerm, Bias] = {}
-    for term in terms:
+    for term in LOG_TERMS[model.decoder.link]:
         decoder = _WithLogTerm(model.decoder, term)
         variant = GuidedVAE(model.encoder, decoder, kl_weight=model.kl_weight, prior=model.prior)
         found[term] = gradient_bias(variant, x, silent)["silent"]
@@ -141,7 +142,8 @@ def true_cotangent(batch: MeasuredBatch) -> Cotangent:
 
 
 def _bias(batch: MeasuredBatch, truth: Cotangent, norm: float, estimator: Estimator, draws: int, seed: int) -> Bias:
-    draws = 2 if estimator.exact else draws
+    if estimator.exact:
+        draws = 2
     with seeded(seed, batch.x.device):
         sketch = Sketch(batch.pullback, PRODUCTS, torch.Generator().manual_seed(seed))
         found = batch.over_draws(estimator, sketch, draws)

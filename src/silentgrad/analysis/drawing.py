@@ -44,7 +44,7 @@ class RepeatedIntegrand(SeveralDraws):
 
     def __call__(self, z: Tensor) -> Tensor:
         count = len(z) // len(self.x)
-        return self.linear.log_prob(self.x.repeat(count, *[1] * (self.x.dim() - 1)), z)
+        return self.linear.log_prob(_repeated(self.x, count), z)
 
 
 class QuadraticIntegrand(SeveralDraws):
@@ -84,6 +84,11 @@ def require_batch(examples: torch.Size, x: Tensor) -> None:
         raise ShapeError(f"gradients are measured over a batch of examples, got x of shape {tuple(x.shape)}")
 
 
+def _repeated(batch: Tensor, count: int) -> Tensor:
+    """Copies of a batch, one after the other."""
+    return batch.repeat(count, *[1] * (batch.dim() - 1))
+
+
 def cotangents(term: Term, integrand: Integrand, parts: Parts, draws: int) -> Iterator[Cotangent]:
     """Gradients in the latent's parameters of a term with its weight, averaged over the examples.
 
@@ -103,7 +108,7 @@ def cotangents(term: Term, integrand: Integrand, parts: Parts, draws: int) -> It
         at_once = integrand.at_once
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
-        leaves = [t.detach().repeat(count, *[1] * (t.dim() - 1)).requires_grad_() for t in parts.tensors]
+        leaves = [_repeated(tensor.detach(), count).requires_grad_() for tensor in parts.tensors]
         losses = term.loss_of(integrand, parts.rebuild(leaves))
         loss = term.weight * losses.sum() / (losses.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)

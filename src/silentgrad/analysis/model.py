@@ -81,7 +81,10 @@ def encoder_parameters(model: Model) -> dict[str, Tensor]:
     """The encoder's parameters that take a gradient, by name."""
     if not isinstance(model.encoder, nn.Module):
         raise DomainError(f"the encoder has to be a torch.nn.Module, got {type(model.encoder).__name__}")
-    found: dict[str, Tensor] = {name: p for name, p in model.encoder.named_parameters() if p.requires_grad}
+    found: dict[str, Tensor] = {}
+    for name, parameter in model.encoder.named_parameters():
+        if parameter.requires_grad:
+            found[name] = parameter
     if not found:
         raise DomainError("the encoder is frozen: none of its parameters takes a gradient")
     return found

@@ -75,14 +75,15 @@ class Sketch:
         first = differences[0]
         signs = 2 * torch.randint(2, (self.products, len(first)), generator=self.generator) - 1
         signs = signs.to(first)
-        sums = [torch.tensordot(signs, difference, 1) for difference in differences]
-        self.sums = added(self.sums, sums)
+        self.sums = added(self.sums, [torch.tensordot(signs, difference, 1) for difference in differences])
         self.balance = self.balance.to(first) + signs.sum(1)
 
     def sum_of_squares(self, mean: Cotangent, draws: int) -> Tensor:
-        rows = zip(self.balance, *self.sums, strict=True)
-        sketches = [[s - balance * m for s, m in zip(sums, mean, strict=True)] for balance, *sums in rows]
-        return torch.stack([squared_norms(self.pullback(sketch)) for sketch in sketches]).mean(0)
+        norms = []
+        for balance, *sums in zip(self.balance, *self.sums, strict=True):
+            sketch = [s - balance * m for s, m in zip(sums, mean, strict=True)]
+            norms.append(squared_norms(self.pullback(sketch)))
+        return torch.stack(norms).mean(0)
 
 
 class OverDraws(NamedTuple):
@@ -97,9 +98,10 @@ def over_draws(chunks: Iterable[Cotangent], method: Method, draws: int) -> OverD
     first: Cotangent = []
     total: Cotangent = []
     for chunk in chunks:
-        first = first or [c[0] for c in chunk]
+        if not first:
+            first = [cotangents[0] for cotangents in chunk]
         differences = difference(chunk, first)
-        total = added(total, [d.sum(0) for d in differences])
+        total = added(total, [each.sum(0) for each in differences])
         method.add(differences)
     mean = [t / draws for t in total]
     return OverDraws(added(first, mean), method.sum_of_squares(mean, draws) / (draws - 1))
@@ -112,12 +114,17 @@ def squared_norms(gradient: Gradient) -> Tensor:
 
 def inner_products(a: Gradient, b: Gradient) -> Tensor:
     """The inner product of each parameter tensor with its counterpart."""
-    return torch.stack([torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True)])
+    products = []
+    for x, y in zip(a, b, strict=True):
+        products.append(torch.dot(x.flatten(), y.flatten()))
+    return torch.stack(products)
 
 
 def added(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
     """a + b; an empty list is zero."""
-    return [x + y for x, y in zip(a, b, strict=True)] if a else b
+    if not a:
+        return b
+    return [x + y for x, y in zip(a, b, strict=True)]
 
 
 def difference(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:

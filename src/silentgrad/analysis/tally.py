@@ -31,12 +31,12 @@ class Decomposition:
     """The variance of an estimator's gradient, summed over the encoder's parameters.
 
     Args:
-        est: Of the latent draws.
-        batch: Of the mini-batches.
+        est: Variance over the latent draws.
+        batch: Variance over the mini-batches.
         est_percent: 100 est / (est + batch).
         snr: |E g|^2 / (est + batch).
         errors: Standard errors of these four.
-        cosine: Of the mean gradient and the closed form's; None where there is no closed form.
+        cosine: Cosine of the angle between the mean gradient and the closed form's; None where there is no closed form.
         groups: The parts by layer, named as in the encoder.
     """
 
@@ -68,7 +68,8 @@ class Tally:
         variance = on_host(variance)
         self.batches += 1
         self.variance = self.variance + variance
-        self.mean = self.mean or [torch.zeros_like(g) for g in gradient]
+        if not self.mean:
+            self.mean = [torch.zeros_like(g) for g in gradient]
         step = difference(gradient, self.mean)
         self.mean = [m + s / self.batches for m, s in zip(self.mean, step, strict=True)]
         self.spread = self.spread + on_host(squared_norms(step)) * (1 - 1 / self.batches)
@@ -88,9 +89,14 @@ class Tally:
         return Decomposition(
             **Figures(*figures)._asdict(),
             errors=Figures(*jackknife(torch.stack(self.pairs)).tolist()),
-            cosine=cosine(self.mean, exact) if exact else None,
+            cosine=self._cosine(exact),
             groups=by_layer(names, est, batch),
         )
+
+    def _cosine(self, exact: Gradient) -> float | None:
+        if not exact:
+            return None
+        return cosine(self.mean, exact)
 
     def _pair(self, a: Gradient, variance_a: Tensor, b: Gradient, variance_b: Tensor) -> Tensor:
         """Est, Batch and |E g|^2 as two batches alone estimate them."""
@@ -123,11 +129,11 @@ def by_layer(names: Sequence[str], est: Tensor, batch: Tensor) -> dict[str, Grou
 
 
 def cosine(a: Gradient, b: Gradient) -> float:
-    """Of two gradients."""
+    """The cosine of the angle between two gradients."""
     norms = squared_norms(a).sum() * squared_norms(b).sum()
     return (inner_products(a, b).sum() / norms.sqrt()).item()
 
 
 def on_host(figures: Tensor) -> Tensor:
-    """In double precision where Python reads it: once per batch, a few numbers."""
+    """The figures in double precision, where Python reads them: once per batch, a few numbers."""
     return figures.double().cpu()

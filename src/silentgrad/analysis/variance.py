@@ -31,7 +31,7 @@ from silentgrad.analysis.model import Model, encoder_parameters
 from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sketch, added
 from silentgrad.analysis.tally import Decomposition, Tally
 from silentgrad.errors import DomainError
-from silentgrad.estimators import Estimator, integrand_of
+from silentgrad.estimators import Estimator, Integrand, integrand_of
 
 MethodName = Literal["sketch", "every"]
 FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
@@ -57,14 +57,15 @@ def gradient_variance(
             `rich.progress.track` to see progress.
         draws: Latent draws per batch. Memory does not grow with them. An exact estimator draws nothing: it is evaluated
             twice, so that its variance is measured and not assumed.
-        estimators: By name, or as a list to be named after their classes. They are copied. One that learns in training
-            (REINFORCE's baseline) takes one training step on each batch and is then held for the draws.
+        estimators: Estimators by name, or a list of them to be named after their classes. They are copied. One that
+            learns in training (REINFORCE's baseline) takes one training step on each batch and is then held for the
+            draws.
         method: "every" computes every draw's gradient by the definition; "sketch" a few random combinations of them,
             and takes the draws of a linear decoder several at a time.
         products: Vector-Jacobian products per batch of the sketch.
-        epoch: Measure the objective that a `GuidedVAE` has in this epoch, w times the linear decoder's closed form and
-            1 - w times the estimator's; absent, the estimator's alone.
-        seed: Of draws and signs. The global random state is left as it was.
+        epoch: The epoch whose `GuidedVAE` objective is measured, w times the linear decoder's closed form and 1 - w
+            times the estimator's; if absent, the estimator's alone is measured.
+        seed: Seed of the draws and of the signs. The global random state is left as it was.
 
     Returns:
         A decomposition for each estimator, in their order.
@@ -84,12 +85,11 @@ def gradient_variance(
     if draws < 2 or products < 1:
         raise DomainError(f"a variance needs at least 2 draws and 1 product, got {draws} and {products}")
     copies = {name: copy.deepcopy(estimator) for name, estimator in named(estimators).items()}
-    tallies = {name: Tally(2 if estimator.exact else draws) for name, estimator in copies.items()}
+    tallies = {name: _tally(estimator, draws) for name, estimator in copies.items()}
     exact: Gradient = []
     seeds = torch.Generator().manual_seed(seed)
-    evaluated = integrand_of if method == "every" else quick_integrand_of
     for x in batches:
-        batch = MeasuredBatch(model, x, evaluated(model.decoder, x), epoch)
+        batch = MeasuredBatch(model, x, _integrand(method, model, x), epoch)
         exact = added(exact, batch.exact_gradient())
         for name, tally in tallies.items():
             draw_seed, sign_seed = torch.randint(2**62, (2,), generator=seeds).tolist()
@@ -97,8 +97,9 @@ def gradient_variance(
                 how = _method(method, batch.pullback, products, sign_seed)
                 found = batch.over_draws(copies[name], how, tally.draws)
             tally.add(batch.pullback(found.mean), found.variance)
-    if min(tally.batches for tally in tallies.values()) < FEWEST_BATCHES:
-        raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
+    for tally in tallies.values():
+        if tally.batches < FEWEST_BATCHES:
+            raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
     names = list(encoder_parameters(model))
     return {name: tally.result(names, exact) for name, tally in tallies.items()}
 
@@ -106,9 +107,24 @@ def gradient_variance(
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Randomness of its own; the global random state is put back afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    others = []
+    if device.type == "cuda":
+        others.append(device)
+    with torch.random.fork_rng(others):
         torch.manual_seed(seed)
         yield
+
+
+def _tally(estimator: Estimator, draws: int) -> Tally:
+    if estimator.exact:
+        return Tally(2)
+    return Tally(draws)
+
+
+def _integrand(method: MethodName, model: Model, x: Tensor) -> Integrand:
+    if method == "every":
+        return integrand_of(model.decoder, x)
+    return quick_integrand_of(model.decoder, x)
 
 
 def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> Method:
@@ -121,13 +137,15 @@ def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> M
 
 def named(estimators: Mapping[str, Estimator] | Iterable[Estimator]) -> dict[str, Estimator]:
     """Estimators by name; a list is named after their classes."""
+    found: dict[str, Estimator] = {}
     if isinstance(estimators, Mapping):
-        found = dict(estimators)
+        found.update(estimators)
     else:
-        listed = list(estimators)
-        found = {type(estimator).__name__: estimator for estimator in listed}
-        if len(found) < len(listed):
-            raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
+        for estimator in estimators:
+            name = type(estimator).__name__
+            if name in found:
+                raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
+            found[name] = estimator
     if not found:
         raise DomainError("there is no estimator to measure")
     return found

@@ -1,6 +1,6 @@
 """Work over outputs in chunks, so that an array of (outputs, batch, latents) is never held whole."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,10 @@ def map_outputs(
     """Applies a function of some outputs' weights to all outputs.
 
     Args:
-        function: Takes slices `(chunk, latents)` of the weights, then the parameters; returns tensors `(chunk, *batch)`
-            and depends on no other tensor that has a gradient.
-        weights: Each `(outputs, latents)`.
-        parameters: What every output needs whole.
+        function: A function of slices `(chunk, latents)` of the weights, then of the parameters. It returns tensors
+            `(chunk, *batch)` and depends on no other tensor that has a gradient.
+        weights: Tensors of shape `(outputs, latents)`, which are sliced.
+        parameters: Tensors that every output needs whole.
         batch: Shape of the batch.
 
     Returns:
@@ -42,14 +42,15 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(function: PerOutput, rows: int, sliced: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = ()
-        for chunk in _chunks(len(tensors[0]), rows):
-            part = function(*(t[chunk] for t in tensors[:sliced]), *tensors[sliced:])
-            # Written into one block: small results kept between large temporaries would fragment the memory.
-            results = results or tuple(p.new_empty(len(tensors[0]), *p.shape[1:]) for p in part)
-            for whole, p in zip(results, part, strict=True):
-                whole[chunk] = p
-        return results
+        outputs = len(tensors[0])
+        results: list[Tensor] = []
+        for chunk in _chunks(outputs, rows):
+            parts = function(*_at(chunk, tensors, sliced))
+            if not results:
+                results = _empty(parts, outputs)
+            for result, part in zip(results, parts, strict=True):
+                result[chunk] = part
+        return tuple(results)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -59,23 +60,51 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # a second derivative is wanted: let autograd see the whole computation
-            # Of aliases: a parameter may be a function of another, whose gradient would count it twice.
+            # Aliases, because a parameter may be a function of another, whose gradient would count it twice.
             aliases = [t.view_as(t) for t in ctx.saved_tensors]
             return None, None, None, *_vjp(ctx.function, aliases, grads, create_graph=True)
         totals = [torch.zeros_like(t) for t in ctx.saved_tensors]
         for chunk in _chunks(len(totals[0]), ctx.rows):
-            views = [t[chunk] for t in totals[: ctx.sliced]] + totals[ctx.sliced :]
-            slices = [t[chunk] for t in ctx.saved_tensors[: ctx.sliced]] + list(ctx.saved_tensors[ctx.sliced :])
-            leaves = [t.detach().requires_grad_() for t in slices]
-            parts = _vjp(ctx.function, leaves, [g[chunk] for g in grads], create_graph=False)
-            for total, part in zip(views, parts, strict=True):
-                if part is not None:
-                    total += part
+            leaves = _leaves(_at(chunk, ctx.saved_tensors, ctx.sliced))
+            cotangents = _at(chunk, grads, len(grads))
+            parts = _vjp(ctx.function, leaves, cotangents, create_graph=False)
+            _add(_at(chunk, totals, ctx.sliced), parts)
         return None, None, None, *totals
 
 
 def _chunks(outputs: int, rows: int) -> Iterator[slice]:
-    return (slice(start, start + rows) for start in range(0, outputs, rows))
+    for start in range(0, outputs, rows):
+        yield slice(start, start + rows)
+
+
+def _at(chunk: slice, tensors: Sequence[Tensor], sliced: int) -> list[Tensor]:
+    """Views of the tensors: a chunk of the first ones, as many as are sliced, and the others whole."""
+    views = list(tensors)
+    for index in range(sliced):
+        views[index] = tensors[index][chunk]
+    return views
+
+
+def _empty(parts: Sequence[Tensor], outputs: int) -> list[Tensor]:
+    """One block for each result: small results kept between large temporaries would fragment the memory."""
+    blocks = []
+    for part in parts:
+        blocks.append(part.new_empty(outputs, *part.shape[1:]))
+    return blocks
+
+
+def _leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same numbers, as the beginning of a new graph."""
+    leaves = []
+    for tensor in tensors:
+        leaves.append(tensor.detach().requires_grad_())
+    return leaves
+
+
+def _add(totals: Sequence[Tensor], parts: Sequence[Tensor | None]) -> None:
+    for total, part in zip(totals, parts, strict=True):
+        if part is not None:
+            total += part
 
 
 def _vjp(function: PerOutput, tensors: Any, cotangents: Any, create_graph: bool) -> tuple[Tensor | None, ...]:
@@ -83,4 +112,10 @@ def _vjp(function: PerOutput, tensors: Any, cotangents: Any, create_graph: bool)
         results = function(*tensors)
         wanted = [t for t in tensors if t.requires_grad]
         found = iter(torch.autograd.grad(results, wanted, cotangents, create_graph=create_graph, allow_unused=True))
-    return tuple(next(found) if t.requires_grad else None for t in tensors)
+    gradients: list[Tensor | None] = []
+    for tensor in tensors:
+        gradient = None
+        if tensor.requires_grad:
+            gradient = next(found)
+        gradients.append(gradient)
+    return tuple(gradients)

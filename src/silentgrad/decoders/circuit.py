@@ -52,7 +52,7 @@ class Circuit(nn.Module):
         leaves: One decoder of event shape `(*event_shape, components)`, or a list of as many decoders of `event_shape`;
             if absent, Gaussians whose mean and log-precision are linear in z.
         proxy: Whether the gates of Bernoulli and one-hot latents take the sub-Gaussian proxy; see `LinearGate`.
-        noise: Of the Gaussian leaves, integrated out of the bound; see `LinearPrecisionGaussian`.
+        noise: Noise of the Gaussian leaves, integrated out of the bound; see `LinearPrecisionGaussian`.
 
     Example:
         >>> decoder = Circuit(2, (1, 28, 28), components=4)

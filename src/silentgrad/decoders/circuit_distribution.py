@@ -23,9 +23,9 @@ class CircuitDistribution(td.Distribution):
     """A circuit whose leaves are any distributions: those of a tractable decoder, or of a network of your own.
 
     Args:
-        leaves: Of batch shape `(*batch, *event_shape, components)`.
+        leaves: Distributions of batch shape `(*batch, *event_shape, components)`.
         network: The products and sums.
-        logits: For each of its layers the gate's logits `(*batch, regions, components)`, or None.
+        logits: The gate's logits `(*batch, regions, components)`, or None, for each of its layers.
         event_dims: Number of dimensions of one example.
 
     Example:
@@ -57,7 +57,11 @@ class CircuitDistribution(td.Distribution):
     def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "CircuitDistribution":
         batch = torch.Size(batch_shape)
         leaves = self.leaves.expand(batch + self.event_shape + self.leaves.batch_shape[-1:])
-        logits = [None if own is None else own.expand(*batch, *own.shape[-2:]) for own in self.logits]
+        logits: list[Tensor | None] = []
+        for own in self.logits:
+            if own is not None:
+                own = own.expand(*batch, *own.shape[-2:])
+            logits.append(own)
         return CircuitDistribution(leaves, self.network, logits, len(self.event_shape), self._validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.exactness import Exactness
+from silentgrad.shapes import shape_of
 
 
 class ConstantCategorical(nn.Module):
@@ -32,7 +33,7 @@ class ConstantCategorical(nn.Module):
         if categories < 1:
             raise DomainError(f"categories have to be positive, got {categories}")
         self.latent_dim, self.categories = latent_dim, categories
-        self.event_shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
+        self.event_shape = shape_of(event_shape)
         self.logits = nn.Parameter(torch.randn(*self.event_shape, categories))
 
     def forward(self, z: Tensor) -> td.Independent:

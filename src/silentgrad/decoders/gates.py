@@ -46,8 +46,8 @@ class LinearGate(nn.Module):
         """E l and log E[e^l] or a bound of it.
 
         Args:
-            mean: Of the latents, `(*batch, latent_dim)`.
-            moments: Of the latents, in q's own shape.
+            mean: Mean of the latents, `(*batch, latent_dim)`.
+            moments: Moments of the latents, in q's own shape.
             q: The latents.
         """
         means = mean.reshape(-1, mean.shape[-1])

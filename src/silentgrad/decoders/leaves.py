@@ -78,7 +78,7 @@ class Separate(nn.Module):
     """Leaves that are decoders of their own, of one kind or of several.
 
     Args:
-        decoders: One for each component.
+        decoders: The leaves, one for each component.
     """
 
     def __init__(self, decoders: Sequence[Leaf]) -> None:
@@ -96,7 +96,10 @@ class Separate(nn.Module):
 
     def forward(self, z: Tensor) -> td.Distribution:
         """The leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        return Stacked([outputs_of(leaf(z)) for leaf in self.leaves])
+        distributions = []
+        for leaf in self.leaves:
+            distributions.append(outputs_of(leaf(z)))
+        return Stacked(distributions)
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
         """E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
@@ -108,7 +111,7 @@ class Separate(nn.Module):
             _startable(leaf).start_outputs(means[:, k], variances[:, k], weights[:, k])
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        found = {leaf.exactness(q) for leaf in self.leaves}
+        found = [leaf.exactness(q) for leaf in self.leaves]
         for worst in (Exactness.APPROXIMATION, Exactness.LOWER_BOUND):
             if worst in found:
                 return worst
@@ -139,7 +142,9 @@ class Stacked(td.Distribution):
 
     def __init__(self, members: Sequence[td.Distribution]) -> None:
         self.members = list(members)
-        shape = torch.broadcast_shapes(*(member.batch_shape for member in self.members))
+        shape = torch.Size()
+        for member in self.members:
+            shape = torch.broadcast_shapes(shape, member.batch_shape)
         super().__init__(torch.Size((*shape, len(self.members))), validate_args=False)
 
     @property
@@ -155,12 +160,16 @@ class Stacked(td.Distribution):
         return torch.stack([member.variance for member in self.members], -1)
 
     def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "Stacked":
-        return Stacked([member.expand(torch.Size(batch_shape[:-1])) for member in self.members])
+        shape = torch.Size(batch_shape[:-1])
+        return Stacked([member.expand(shape) for member in self.members])
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return torch.stack([member.sample(torch.Size(sample_shape)) for member in self.members], -1)
+        shape = torch.Size(sample_shape)
+        return torch.stack([member.sample(shape) for member in self.members], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         parts = value.expand(*value.shape[:-1], len(self.members)).unbind(-1)
-        pairs = zip(self.members, parts, strict=True)
-        return torch.stack([member.log_prob(part) for member, part in pairs], -1)
+        log_probs = []
+        for member, part in zip(self.members, parts, strict=True):
+            log_probs.append(member.log_prob(part))
+        return torch.stack(log_probs, -1)

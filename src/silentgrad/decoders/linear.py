@@ -11,6 +11,7 @@ from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
+from silentgrad.shapes import shape_of
 from silentgrad.tracing import underlying
 from silentgrad.widening import NARROW, widened, widened_latent
 
@@ -54,7 +55,7 @@ class LinearDecoder(nn.Module):
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
         super().__init__()
         self.latent_dim = latent_dim
-        self.event_shape = torch.Size([event_shape] if isinstance(event_shape, int) else event_shape)
+        self.event_shape = shape_of(event_shape)
         if latent_dim < 1 or min(self.event_shape, default=0) < 1:
             raise ShapeError(f"latent_dim and event_shape have to be positive, got {latent_dim} and {event_shape}")
         self.affine = nn.Linear(latent_dim, self.event_shape.numel())
@@ -134,8 +135,9 @@ class LinearDecoder(nn.Module):
             if method == "ppca":
                 variance = self.start_variance(components)
                 weights = ppca_weights(components, self.latent_dim, variance)
-                scale = 1.0 if prior is None else prior.stddev.flatten().to(weights)
-                self.affine.weight.copy_(weights / scale)
+                if prior is not None:
+                    weights = weights / prior.stddev.flatten().to(weights)
+                self.affine.weight.copy_(weights)
             self.affine.bias.copy_(components.mean - self.shift(prior))
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
@@ -143,7 +145,7 @@ class LinearDecoder(nn.Module):
 
         Args:
             means: The mean of each output at z = 0, `(outputs,)`.
-            variances: Of each output around it.
+            variances: The variance of each output around its mean.
             weights: The mean's derivative in z, `(outputs, latent_dim)`.
         """
         with torch.no_grad():
@@ -162,8 +164,8 @@ class LinearDecoder(nn.Module):
 
         Args:
             x: Examples `(*batch, outputs)`.
-            mean: Of the latents, `(*batch, latent_dim)`.
-            moments: Of the latents, in q's own shape.
+            mean: Mean of the latents, `(*batch, latent_dim)`.
+            moments: Moments of the latents, in q's own shape.
             q: The latents, for forms that need more than moments.
         """
         return self.output_form(x, mean, moments, q).sum(-1)

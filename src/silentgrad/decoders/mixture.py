@@ -25,9 +25,9 @@ class Mixture(Circuit):
         per: What is mixed by itself: every "output", every "pixel" with its colours, the whole "example", or every
             group of a list of groups of outputs, numbered as in a flattened example.
         gates: Whether the weights are linear in z.
-        leaves: As for `Circuit`.
-        proxy: As for `Circuit`.
-        noise: As for `Circuit`.
+        leaves: The leaves, as for `Circuit`.
+        proxy: The proxy, as for `Circuit`.
+        noise: The noise, as for `Circuit`.
 
     Example:
         >>> decoder = Mixture(2, (3, 8, 8), per="pixel")

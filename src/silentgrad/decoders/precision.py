@@ -94,7 +94,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         Args:
             x: Examples `(*batch, *event_shape)`.
             q: Their latents.
-            log_term: Instead of the decoder's own; see the class.
+            log_term: The log term in place of the decoder's own; see the class.
         """
 
         def closed_form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
@@ -180,9 +180,10 @@ class LinearPrecisionGaussian(LinearDecoder):
         return squares, tilted.exponent
 
     def _start_precision(self, precision: float) -> None:
-        nn.init.constant_(
-            self.precision_affine.bias, math.sqrt(precision) if self.link == "linear" else math.log(precision)
-        )
+        bias = math.log(precision)
+        if self.link == "linear":
+            bias = math.sqrt(precision)
+        nn.init.constant_(self.precision_affine.bias, bias)
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         super().start_outputs(means, variances, weights)
@@ -210,7 +211,14 @@ def _expected_log(e: Tensor, p: Projection, gaussian: bool, log_term: LogTerm) -
         )
     if gaussian and log_term != "taylor":
         return log_terms.exact(e, p.var_v)  # Edgeworth's corrections are zero
-    zero = torch.zeros_like(e)
-    k3, k4 = (zero if k is None else k for k in (p.k_vvv, p.k_vvvv))
-    form = log_terms.taylor if log_term == "taylor" else log_terms.edgeworth
-    return form(e, p.var_v, k3, k4)
+    k3 = _or_zero(p.k_vvv, e)
+    k4 = _or_zero(p.k_vvvv, e)
+    if log_term == "taylor":
+        return log_terms.taylor(e, p.var_v, k3, k4)
+    return log_terms.edgeworth(e, p.var_v, k3, k4)
+
+
+def _or_zero(cumulant: Tensor | None, like: Tensor) -> Tensor:
+    if cumulant is None:
+        return torch.zeros_like(like)
+    return cumulant

@@ -5,6 +5,7 @@ with elementwise powers: cumulants of sums add. For Gaussian latents with a cova
 needed, :math:`\mathrm{Cov}(u, v) = W \Sigma A^T`, of which the decoders want the diagonal.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +40,8 @@ def project(
     """Cumulants of u(z) and v(z) for latents with these moments.
 
     Args:
-        moments: Of the latents, in their own shape.
-        mean: Of the latents, as `(*batch, latents)`.
+        moments: Moments of the latents, in their own shape.
+        mean: Mean of the latents, as `(*batch, latents)`.
         u: The first map.
         v: The second map.
         outputs_first: Whether an output's numbers for the whole batch are neighbours in memory, as a circuit wants
@@ -50,8 +51,8 @@ def project(
         var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
     s2 = moments.s2.reshape(mean.shape)
-    orders = _TwoOrders.forward if transformed() else _TwoOrders.apply
-    e_u, e_v, var_u, var_v, cov, ww, aa, wa = orders(mean, s2, u.weight, v.weight, u.bias, v.bias, outputs_first)
+    orders = _two_orders(mean, s2, u, v, outputs_first)
+    e_u, e_v, var_u, var_v, cov, ww, aa, wa = orders
     gaussian = Projection(e_u, e_v, var_u, var_v, cov)
     if moments.gaussian:
         return gaussian
@@ -71,6 +72,13 @@ def variance_of(u: nn.Linear, moments: Moments | JointMoments, mean: Tensor) -> 
     return linear(moments.s2.reshape(mean.shape), u.weight.square())
 
 
+def _two_orders(mean: Tensor, s2: Tensor, u: nn.Linear, v: nn.Linear, outputs_first: bool) -> tuple[Tensor, ...]:
+    inputs = mean, s2, u.weight, v.weight, u.bias, v.bias, outputs_first
+    if transformed():
+        return _TwoOrders.forward(*inputs)
+    return _TwoOrders.apply(*inputs)
+
+
 class _TwoOrders(torch.autograd.Function):
     """E u, E v, Var u, Var v, Cov(u, v) of independent latents, and the squares and product of the weights.
 
@@ -83,7 +91,7 @@ class _TwoOrders(torch.autograd.Function):
         mean: Tensor, s2: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, outputs_first: bool
     ) -> tuple[Tensor, ...]:
         ww, aa, wa = w * w, a * a, w * a
-        product = _outputs_first if outputs_first else linear
+        product = _product(outputs_first)
         means = product(mean, w, b), product(mean, a, c)
         return *means, product(s2, ww), product(s2, aa), product(s2, wa), ww, aa, wa
 
@@ -96,17 +104,37 @@ class _TwoOrders(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         mean, s2, w, a, ww, aa, wa = ctx.saved_tensors
-        rows_mean, rows_s2 = (x.reshape(-1, w.shape[1]) for x in (mean, s2))
+        rows_mean, rows_s2 = mean.reshape(-1, w.shape[1]), s2.reshape(-1, w.shape[1])
         none = rows_mean.new_zeros(()).expand(len(rows_mean), len(w))
-        g_u, g_v, g_uu, g_vv, g_uv = (none if g is None else g.reshape(-1, len(w)) for g in grads[:5])
-        by_ww, by_aa, by_wa = (
-            g.T @ rows_s2 if direct is None else torch.addmm(direct, g.T, rows_s2)
-            for g, direct in zip((g_uu, g_vv, g_uv), grads[5:], strict=True)
-        )
+        g_u, g_v, g_uu, g_vv, g_uv = (_rows(grad, none) for grad in grads[:5])
+        by_ww = _plus_product(grads[5], g_uu.T, rows_s2)
+        by_aa = _plus_product(grads[6], g_vv.T, rows_s2)
+        by_wa = _plus_product(grads[7], g_uv.T, rows_s2)
         g_w = (g_u.T @ rows_mean).addcmul_(w, by_ww, value=2).addcmul_(a, by_wa)
         g_a = (g_v.T @ rows_mean).addcmul_(a, by_aa, value=2).addcmul_(w, by_wa)
         g_mean, g_s2 = g_u @ w + g_v @ a, g_uu @ ww + g_vv @ aa + g_uv @ wa
         return g_mean.view_as(mean), g_s2.view_as(s2), g_w, g_a, g_u.sum(0), g_v.sum(0), None
+
+
+def _rows(grad: Tensor | None, none: Tensor) -> Tensor:
+    """A gradient as a matrix; `none` in place of an absent one."""
+    if grad is None:
+        return none
+    return grad.reshape(none.shape)
+
+
+def _plus_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """Total + a b, where an absent total is zero."""
+    if total is None:
+        return a @ b
+    return torch.addmm(total, a, b)
+
+
+def _product(outputs_first: bool) -> Callable[..., Tensor]:
+    """`linear`, in one of two orders in memory."""
+    if outputs_first:
+        return _outputs_first
+    return linear
 
 
 def _outputs_first(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

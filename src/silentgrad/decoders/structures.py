@@ -40,8 +40,8 @@ class Structure:
     """A forest of regions over outputs 0, 1, ...
 
     Args:
-        parents: For each region the one that it is a part of, or -1 for a root.
-        outputs: For each region the outputs that it holds itself.
+        parents: The region that each region is a part of, or -1 for a root.
+        outputs: The outputs that each region holds itself.
 
     Example:
         >>> pair_and_one = Structure(parents=(-1, 0, 0), outputs=((), (0, 1), (2,)))
@@ -60,7 +60,10 @@ class Structure:
                 raise DomainError(f"region {region} is a part of region {parent}, which does not exist")
             if not outputs and region not in parts:
                 raise DomainError(f"region {region} has neither outputs nor parts")
-        if sum(level.regions for level in self.levels()) < len(self.parents):
+        reached = 0
+        for level in self.levels():
+            reached += level.regions
+        if reached < len(self.parents):
             raise DomainError("the regions form a circle: some are no part of any root")
 
     def require(self, outputs: int) -> None:
@@ -81,21 +84,29 @@ class Structure:
         Where every region of a level holds outputs, they stand in the order of their first; elsewhere in the order of
         their parents. So neither a leaf nor a node of the upper levels has to be moved.
         """
-        parts: dict[int, list[int]] = {}
-        for region, parent in enumerate(self.parents):
-            parts.setdefault(parent, []).append(region)
+        roots, parts = self._roots_and_parts()
         levels = []
-        regions = self._in_order(parts.get(ROOT, []))
+        regions = self._in_order(roots)
         while regions:
-            of_each = [parts.get(region, []) for region in regions]
-            held = [self.outputs[region] for region in regions]
-            below = self._in_order(list(itertools.chain.from_iterable(of_each)))
+            outputs, output_owners = _members(regions, self.outputs)
+            of_level, part_owners = _members(regions, parts)
+            below = self._in_order(of_level)
             positions = {region: position for position, region in enumerate(below)}
-            moved = tuple(positions[part] for part in itertools.chain.from_iterable(of_each))
-            outputs = tuple(itertools.chain.from_iterable(held))
-            levels.append(Level(len(regions), outputs, _owners(held), moved, _owners(of_each)))
+            moved = [positions[part] for part in of_level]
+            levels.append(Level(len(regions), tuple(outputs), tuple(output_owners), tuple(moved), tuple(part_owners)))
             regions = below
         return levels[::-1]
+
+    def _roots_and_parts(self) -> tuple[list[int], list[list[int]]]:
+        """The roots, and the parts of each region."""
+        roots: list[int] = []
+        parts: list[list[int]] = [[] for _ in self.parents]
+        for region, parent in enumerate(self.parents):
+            if parent == ROOT:
+                roots.append(region)
+            else:
+                parts[parent].append(region)
+        return roots, parts
 
     def _in_order(self, regions: list[int]) -> list[int]:
         if all(self.outputs[region] for region in regions):
@@ -103,11 +114,14 @@ class Structure:
         return regions
 
 
-def _owners(members: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    owners = []
-    for owner, held in enumerate(members):
-        owners += [owner] * len(held)
-    return tuple(owners)
+def _members(regions: list[int], of_each: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """The members of these regions, one region after the other, and the position of the region of each member."""
+    members: list[int] = []
+    owners: list[int] = []
+    for owner, region in enumerate(regions):
+        members += of_each[region]
+        owners += [owner] * len(of_each[region])
+    return members, owners
 
 
 def separate(groups: Sequence[Sequence[int]]) -> Structure:
@@ -116,7 +130,7 @@ def separate(groups: Sequence[Sequence[int]]) -> Structure:
     Args:
         groups: The outputs of each group.
     """
-    outputs = tuple(tuple(group) for group in groups)
+    outputs = tuple(map(tuple, groups))
     return Structure((ROOT,) * len(outputs), outputs)
 
 
@@ -136,7 +150,7 @@ def quad_tree(shape: Sequence[int]) -> Structure:
     Where a side is odd, the last blocks are smaller. The colours of a pixel are in one region.
 
     Args:
-        shape: Of an image, `(height, width)` or `(colours, height, width)`.
+        shape: Shape of an image, `(height, width)` or `(colours, height, width)`.
 
     Example:
         >>> [level.regions for level in quad_tree((1, 28, 28)).levels()]
@@ -145,12 +159,12 @@ def quad_tree(shape: Sequence[int]) -> Structure:
     held = pixels(shape)
     height, width = shape[-2:]
     parents: list[int] = []
-    outputs = [tuple(pixel) for pixel in held]
+    outputs = list(map(tuple, held))
     while height * width > 1:
         above = -(-height // 2), -(-width // 2)
         first = len(parents) + height * width
-        for row in range(height):
-            parents += [first + row // 2 * above[1] + column // 2 for column in range(width)]
+        for row, column in itertools.product(range(height), range(width)):
+            parents.append(first + row // 2 * above[1] + column // 2)
         outputs += [()] * (above[0] * above[1])
         height, width = above
     return Structure((*parents, ROOT), tuple(outputs))
@@ -160,7 +174,7 @@ def binary_tree(outputs: int) -> Structure:
     """Pairs of neighbours, pairs of those, and so on; an odd one at the end goes up by itself.
 
     Args:
-        outputs: How many there are.
+        outputs: Number of outputs.
 
     Example:
         >>> [level.regions for level in binary_tree(5).levels()]
@@ -169,12 +183,14 @@ def binary_tree(outputs: int) -> Structure:
     if outputs < 1:
         raise ShapeError(f"a tree needs outputs, got {outputs}")
     parents: list[int] = []
-    held = [(output,) for output in range(outputs)]
-    empty: list[tuple[int, ...]] = []
+    held: list[tuple[int, ...]] = []
+    for output in range(outputs):
+        held.append((output,))
     width = outputs
     while width > 1:
         first = len(parents) + width
-        parents += [first + position // 2 for position in range(width)]
+        for position in range(width):
+            parents.append(first + position // 2)
         width = -(-width // 2)
-        empty += [()] * width
-    return Structure((*parents, ROOT), (*held, *empty))
+        held += [()] * width
+    return Structure((*parents, ROOT), tuple(held))

@@ -45,12 +45,11 @@ def tilt(
     if moments.gaussian:
         p = project(moments, mean, u, g, outputs_first)
         return Tilted(p.mean_v, torch.add(p.mean_v, p.var_v, alpha=0.5), p.mean_u + p.cov, p.var_u)
-    q = base_of(q)
-    form = _categories(q) if isinstance(q, td.OneHotCategorical) else _independent(q)
+    form = _form(base_of(q))
     batch, latents = mean.shape[:-1], moments.mean.shape[mean.dim() - 1 :]
 
     def per_output(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        shape = (len(w), *(1 for _ in batch), *latents)
+        shape = (len(w), *[1] * len(batch), *latents)
         examples = (len(w), *batch)
         terms = form.terms(w.reshape(shape), a.reshape(shape), *parameters)
         return tuple(sum_over_latents(term, examples) for term in terms)
@@ -64,6 +63,12 @@ class _Form(NamedTuple):
 
     terms: Callable[..., tuple[Tensor, Tensor, Tensor]]
     parameters: tuple[Tensor, ...]
+
+
+def _form(q: td.Distribution) -> _Form:
+    if isinstance(q, td.OneHotCategorical):
+        return _categories(q)
+    return _independent(q)
 
 
 def _independent(q: td.Distribution) -> _Form:

@@ -76,7 +76,9 @@ class DecoderIntegrand(TractableIntegrand):
 
     def __str__(self) -> str:
         """The decoder's name and options, for messages."""
-        options = self.decoder.extra_repr() if isinstance(self.decoder, nn.Module) else ""
+        options = ""
+        if isinstance(self.decoder, nn.Module):
+            options = self.decoder.extra_repr()
         return f"{type(self.decoder).__name__}({options})"
 
 

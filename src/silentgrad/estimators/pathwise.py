@@ -34,8 +34,8 @@ class GumbelSoftmax(Estimator):
     """The Concrete relaxation of bits and one-hot categories (Jang et al. 2017; Maddison et al. 2017). Biased.
 
     Args:
-        temperature: Of the relaxation; a schedule over epochs, or a number.
-        hard: Round the sample and pass the relaxed one's gradient.
+        temperature: Temperature of the relaxation; a schedule over epochs, or a number.
+        hard: Whether the sample is rounded, with the relaxed one's gradient.
     """
 
     unbiased = False
@@ -43,7 +43,9 @@ class GumbelSoftmax(Estimator):
 
     def __init__(self, temperature: float | Schedule = 0.5, hard: bool = False) -> None:
         super().__init__()
-        self.schedule = temperature if callable(temperature) else constant(temperature)
+        if not callable(temperature):
+            temperature = constant(temperature)
+        self.schedule = temperature
         self.hard = hard
         self.on_epoch(1)
 
@@ -54,8 +56,9 @@ class GumbelSoftmax(Estimator):
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = discrete_of(q, self)
-        relax = self._relaxed_categories if isinstance(base, td.OneHotCategorical) else self._relaxed_bits
-        return per_example(integrand(relax(base.logits)), q)
+        if isinstance(base, td.OneHotCategorical):
+            return per_example(integrand(self._relaxed_categories(base.logits)), q)
+        return per_example(integrand(self._relaxed_bits(base.logits)), q)
 
     def _relaxed_bits(self, logits: Tensor) -> Tensor:
         relaxed = torch.sigmoid((logits + logistic_like(logits)) / self.temperature)

@@ -22,7 +22,7 @@ class Reinforce(Estimator):
     """The score-function estimator with a running average of the log-probability as its baseline, as in the paper.
 
     Args:
-        decay: Of the running average. The paper does not give it.
+        decay: Decay of the running average. The paper does not give it.
     """
 
     unbiased = True

@@ -253,7 +253,9 @@ def _(q: td.HalfNormal) -> GeneratingFunction:
 def _half_normal(t: Tensor, scale: Tensor) -> Cumulants:
     """log(2 e^{y^2/2} Phi(y)) with y = scale t; far below zero everything cancels but the continued fraction."""
     y = scale * t
-    start = 3 if y.dtype == torch.float64 else 2  # of the continued fraction
+    start = 2  # of the continued fraction
+    if y.dtype == torch.float64:
+        start = 3
     far = y < -start
     near_value, near_mean, near_variance = _half_normal_near(torch.where(far, 0, y))
     far_value, far_mean, far_variance = _half_normal_far(torch.where(far, -y, start))

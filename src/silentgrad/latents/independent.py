@@ -31,4 +31,6 @@ def shape_of_one(q: td.Distribution) -> torch.Size:
 def sum_over_latents(values: Tensor, examples: Sequence[int]) -> Tensor:
     """The sum over all dimensions beyond those of the examples; torch takes an empty list of dimensions for all."""
     beyond = tuple(range(len(examples), values.dim()))
-    return values.sum(beyond) if beyond else values
+    if not beyond:
+        return values
+    return values.sum(beyond)

@@ -12,6 +12,7 @@ from silentgrad.errors import DomainError
 from silentgrad.exactness import Exactness
 from silentgrad.likelihoods.base import Needs
 from silentgrad.mathematics.quadrature import expected_abs, expected_log1p_square, expected_softplus
+from silentgrad.shapes import shape_of
 
 START_SCALE = 1 / 3
 
@@ -27,8 +28,7 @@ class LocationScale(nn.Module):
 
     def __init__(self, event_shape: int | Sequence[int]) -> None:
         super().__init__()
-        shape = [event_shape] if isinstance(event_shape, int) else list(event_shape)
-        self.log_scale = nn.Parameter(torch.full(shape, math.log(START_SCALE)))
+        self.log_scale = nn.Parameter(torch.full(shape_of(event_shape), math.log(START_SCALE)))
 
     @property
     def scale(self) -> Tensor:
@@ -89,7 +89,8 @@ class StudentT(LocationScale):
         if not df > 0:
             raise DomainError(f"df has to be positive, got {df}")
         self.df = df
-        self.unit_variance = df / (df - 2) if df > 2 else 1.0  # there is none for fewer degrees of freedom
+        if df > 2:  # there is no variance for fewer degrees of freedom
+            self.unit_variance = df / (df - 2)
 
     def forward(self, u: Tensor) -> td.StudentT:
         return td.StudentT(self.df, u, self.scale, validate_args=False)

@@ -90,7 +90,9 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
         tensor(0.6931)
     """
     mean, variance = widened(mean), widened(variance)
-    rule = _LOGISTIC_FINE if mean.dtype == torch.float64 else _LOGISTIC
+    rule = _LOGISTIC
+    if mean.dtype == torch.float64:
+        rule = _LOGISTIC_FINE
     if torch.compiler.is_compiling() or transformed():  # a compiler fuses the plain sum
         return _sum(lambda c, w: w * _expected_relu(mean, (variance + c).sqrt()), rule, mean.numel())
     value: Tensor = _ExpectedSoftplus.apply(mean, variance, rule)[0]
@@ -148,7 +150,9 @@ def expected_log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
         tensor(0.6931)
     """
     mean, variance = widened(mean), widened(variance)
-    nodes, low, high = (72, -12.5, 3.5) if mean.dtype == torch.float64 else (40, -9.0, 3.0)
+    nodes, low, high = 40, -9.0, 3.0
+    if mean.dtype == torch.float64:
+        nodes, low, high = 72, -12.5, 3.5
     square = mean.square()
     log1p_a = torch.log1p(square + variance)
     unit = log1p_a.detach()  # between t = 1 / (1 + a) and t = 1 the integrand falls slowly: the nodes have to span both

@@ -51,8 +51,10 @@ def log_square_derivatives(mean: Tensor, variance: Tensor, lowest: int, highest:
     if not (torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad)):
         return tuple(_evaluate(mean, variance, lowest, highest))
     # Two orders more are the derivatives, evaluated along the way; a compiler fuses and would rather do it again later.
-    further = 0 if torch.compiler.is_compiling() else 2
-    family: tuple[Tensor, ...] = _Family.apply(mean, variance, lowest, highest + further)
+    last = highest
+    if not torch.compiler.is_compiling():
+        last += 2
+    family: tuple[Tensor, ...] = _Family.apply(mean, variance, lowest, last)
     return family[: highest - lowest + 1]
 
 
@@ -89,22 +91,42 @@ class _Family(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         e, v, ctx.lowest, _ = inputs
-        ctx.save_for_backward(e, v, *(() if torch.compiler.is_compiling() else output))
+        if torch.compiler.is_compiling():
+            ctx.save_for_backward(e, v)
+        else:
+            ctx.save_for_backward(e, v, *output)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
         e, v, *g = ctx.saved_tensors
-        used = [n for n, grad in enumerate(grads) if grad is not None]
-        needed = used[-1] + 3 if used else 0
+        needed = _needed(grads)
         if needed > len(g):
             g += log_square_derivatives(e, v, ctx.lowest + len(g), ctx.lowest + needed - 1)
         in_mean = in_variance = None
         for n, grad in enumerate(grads):
             if grad is not None:
-                in_mean = grad * g[n + 1] if in_mean is None else torch.addcmul(in_mean, grad, g[n + 1])
-                in_variance = grad * g[n + 2] if in_variance is None else torch.addcmul(in_variance, grad, g[n + 2])
-        return in_mean, None if in_variance is None else in_variance / 2, None, None  # the heat equation
+                in_mean = _accumulated(in_mean, grad, g[n + 1])
+                in_variance = _accumulated(in_variance, grad, g[n + 2])
+        if in_variance is not None:
+            in_variance = in_variance / 2  # the heat equation
+        return in_mean, in_variance, None, None
+
+
+def _needed(grads: Sequence[Tensor | None]) -> int:
+    """The number of orders that the derivatives of those in use take: two more than the last of them."""
+    needed = 0
+    for n, grad in enumerate(grads):
+        if grad is not None:
+            needed = n + 3
+    return needed
+
+
+def _accumulated(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """Total + a b."""
+    if total is None:
+        return a * b
+    return torch.addcmul(total, a, b)
 
 
 class _DawsonIntegral(torch.autograd.Function):
@@ -131,7 +153,7 @@ def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
     Works in place where it can: allocating is what an elementwise function spends its time on.
     """
     dtype = torch.promote_types(e.dtype, v.dtype)
-    wide = torch.promote_types(dtype, torch.float64 if highest > 8 else torch.float32)
+    wide = torch.promote_types(dtype, _least_precision(highest))
     e, v = e.to(wide), v.to(wide)
     square = e.square()
     s = (square + v).clamp(min=_floor(wide))
@@ -149,13 +171,22 @@ def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
     return [x.to(dtype) for x in g]
 
 
+def _least_precision(highest: int) -> torch.dtype:
+    if highest > 8:
+        return torch.float64
+    return torch.float32
+
+
 def _floor(dtype: torch.dtype) -> float:
     """The least E[v^2]: far below any rounding error, far enough above zero for its reciprocal to be finite."""
     return torch.finfo(dtype).tiny ** 0.75
 
 
 def _ratio(coefficients: dict[str, Any], rho: Tensor) -> Tensor:
-    numerator, denominator = coefficients["float64" if rho.dtype == torch.float64 else "float32"]
+    precision = "float32"
+    if rho.dtype == torch.float64:
+        precision = "float64"
+    numerator, denominator = coefficients[precision]
     return _polynomial(numerator, rho) / _polynomial(denominator, rho)
 
 
@@ -193,7 +224,7 @@ def _upwards(e: Tensor, v: Tensor, low: list[Tensor], highest: int) -> list[Tens
         up.append(-(e * up[n] + n * up[n - 1]) / v)
     small = v < limit * e.square()
     safe_e, safe_v = torch.where(small, e, 1), torch.where(small, v, 0)
-    down = [_asymptotic(safe_e, safe_v, n, terms) for n in (highest + 1, highest)]
+    down = [_asymptotic(safe_e, safe_v, highest + 1, terms), _asymptotic(safe_e, safe_v, highest, terms)]
     for n in range(highest - 1, 2, -1):
         down.append(-(safe_v * down[-2] + safe_e * down[-1]) / n)
     return low + [torch.where(small, d, u) for d, u in zip(down[:0:-1], up[2:], strict=True)]

@@ -21,5 +21,7 @@ def export(run: Path, folder: Path | None = None) -> None:
     for name, difference in differences.items():
         say(f"{name}: ONNX Runtime differs from torch by at most {difference:.1e} of the largest value")
     files = ExportFolder(output)
-    names = [files.weights.name, *(files.network(name).name for name in differences)]
+    names = [files.weights.name]
+    for network in differences:
+        names.append(files.network(network).name)
     say(f"files: {output}/{', '.join(names)}")

@@ -15,14 +15,18 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: The words after `silentgrad`; those of this process if absent.
     """
+    if arguments is None:
+        arguments = sys.argv[1:]
     try:
-        run(sys.argv[1:] if arguments is None else arguments)
+        run(arguments)
     except (SilentgradError, OSError) as error:
         if os.environ.get("SILENTGRAD_DEBUG"):
             raise
         Console(stderr=True).print("[red]silentgrad:[/red]", end=" ")
         print(error, file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
+        if isinstance(error, UsageError):
+            raise SystemExit(2) from None
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")
         raise SystemExit(130) from None

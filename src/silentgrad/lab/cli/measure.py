@@ -66,7 +66,10 @@ def variance(
     chosen = (x.to(like) for x in training_batches(images, settings.data.batch_size, batches, seed))
     shown = track(chosen, "batches", batches, console=console, transient=True)
     measured = estimators_of(settings.model, estimators, epoch)
-    found = gradient_variance(vae, shown, draws, measured, method, epoch=epoch if guided else None, seed=seed)
+    guided_epoch = None
+    if guided:
+        guided_epoch = epoch
+    found = gradient_variance(vae, shown, draws, measured, method, epoch=guided_epoch, seed=seed)
     write_rows_atomically(path, rows_of(found))
     console.print(variance_table(found))
     say(f"figures, and those of each layer: {path}")
@@ -76,7 +79,9 @@ def variance_table(found: dict[str, Decomposition]) -> Table:
     """The columns of the paper's table, each with its standard error, and two more."""
     table = Table(Column("estimator", no_wrap=True), "Batch Var", "Est Var", "Est %", "SNR", "cosine to exact")
     for name, d in found.items():
-        cosine = "" if d.cosine is None else f"{d.cosine:.4f}"
+        cosine = ""
+        if d.cosine is not None:
+            cosine = f"{d.cosine:.4f}"
         table.add_row(
             name,
             f"{d.batch:.3g} ± {d.errors.batch:.1g}",
@@ -118,12 +123,15 @@ def bias(
     require("--images", images, COUNT)
     require("--draws", draws, Range(2))
     require("--seed", seed, SEED)
+    runs = []
     if run is not None:
-        runs, folder = [run], folder or run
+        runs.append(run)
+        folder = folder or run
     else:
         folder = folder or next_folder("bias")
         require_folder(folder)
-        runs = [_trained(folder / link, link, data, latents, epochs, seed) for link in LINKS]
+        for link in LINKS:
+            runs.append(_trained(folder / link, link, data, latents, epochs, seed))
     found: list[MeasuredBias] = []
     for each in runs:
         with console.status(verbatim(f"enumerating {each}, drawing {draws:,} times")):
@@ -148,7 +156,7 @@ class MeasuredBias(NamedTuple):
     bias: Bias
 
     def row(self) -> Row:
-        """As the file has it."""
+        """The row of the file."""
         return {"link": self.link, "gradient": self.gradient, **asdict(self.bias)}
 
 
@@ -177,7 +185,11 @@ def _biases(run: Path, count: int, draws: int, seed: int) -> list[MeasuredBias]:
         raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")
     vae = GuidedVAE(found.encoder, found.tractable, kl_weight=found.kl_weight, prior=found.prior).double()
     x = next(training_batches(images, count, 1, seed)).double()
-    silent = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
+    link = config.model.tractable
+    biases = []
+    for term, value in log_term_bias(vae, x).items():
+        biases.append(MeasuredBias(link, f"silent, {term}", value))
     sampled = {"REINFORCE": Reinforce(), "Gumbel-Softmax": GumbelSoftmax(config.model.temperature)}
-    results = silent | gradient_bias(vae, x, sampled, draws, seed)
-    return [MeasuredBias(config.model.tractable, name, value) for name, value in results.items()]
+    for name, value in gradient_bias(vae, x, sampled, draws, seed).items():
+        biases.append(MeasuredBias(link, name, value))
+    return biases

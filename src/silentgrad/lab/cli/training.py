@@ -19,10 +19,10 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
     """Trains a run, or goes on with one, and writes its report.
 
     Args:
-        settings: All that the run is told.
-        folder: Where the run goes; a new folder if absent.
-        resume: Go on with the run in the folder.
-        quiet: No progress bar.
+        settings: All settings of the run.
+        folder: The run's folder; a new one if absent.
+        resume: Whether to go on with the run in the folder.
+        quiet: Whether to leave out the progress bar.
     """
     if resume:
         if folder is None:
@@ -65,14 +65,24 @@ def _resumed(folder: Path, given: Settings) -> Settings:
 
 
 def _figures(summary: dict[str, Any], samples: int) -> str:
-    metric = "bpd" if "bpd" in summary else "nll"
+    beside = {name: summary[name] for name in METRICS if name in summary}
+    parts = [_figure(summary, samples), metrics(beside), f"KLD {summary['kld']:.2f}"]
+    parts.append(f"active latents {summary['active']}")
+    if "closed_form" in summary:
+        parts.append(f"closed form {summary['closed_form']}")
+    parts.append(f"{summary['seconds']:.0f} s")
+    return "   ".join(parts)
+
+
+def _figure(summary: dict[str, Any], samples: int) -> str:
+    """The test figure in its unit, what it bounds, and the limit of linear decoders."""
+    metric = "nll"
+    if "bpd" in summary:
+        metric = "bpd"
     title, _, of = summary["unit"].partition(" ")
     figure = f"test {title} [bold]{summary[metric]:.4f}[/bold] {of}".rstrip()
-    sampled = beside_bound(summary[metric], summary.get("sampled"))
-    limit = f" (pPCA limit {summary[f'limit_{metric}']:.4f})" if f"limit_{metric}" in summary else ""
-    closed_form = f"closed form {summary['closed_form']}   " if "closed_form" in summary else ""
-    beside = {name: summary[name] for name in METRICS if name in summary}
-    return (
-        f"{figure}{bound(samples)}{sampled}{limit}   {metrics(beside)}   KLD {summary['kld']:.2f}   "
-        f"active latents {summary['active']}   {closed_form}{summary['seconds']:.0f} s"
-    )
+    figure += bound(samples)
+    figure += beside_bound(summary[metric], summary.get("sampled"))
+    if f"limit_{metric}" in summary:
+        figure += f" (pPCA limit {summary[f'limit_{metric}']:.4f})"
+    return figure

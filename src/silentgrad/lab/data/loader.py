@@ -34,11 +34,11 @@ class Batches(Generic[R]):
     Args:
         rows: A tensor or :class:`silentgrad.lab.data.Rows`, memory-mapped or not.
         batch_size: Rows per step, over all processes.
-        shuffle: A new order every epoch, instead of the order of the rows.
-        seed: Of the orders.
-        rank: This process's number.
-        world_size: How many processes share a batch.
-        drop_last: Leave out the last batch if it is smaller than the others.
+        shuffle: Whether every epoch has a new order, instead of the order of the rows.
+        seed: Seed of the shuffling order.
+        rank: Number of this process.
+        world_size: Number of processes that share a batch.
+        drop_last: Whether the last batch is left out if it is smaller than the others.
 
     Example:
         >>> rows = torch.arange(5, dtype=torch.uint8).reshape(5, 1, 1, 1)

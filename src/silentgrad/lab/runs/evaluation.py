@@ -37,16 +37,16 @@ class Evaluation:
     """What a model is worth on some examples; averages are per example.
 
     Args:
-        unit: In which the figure is told.
+        unit: Unit in which the figure is told.
         figure: The bound in that unit: the lower, the better.
         elbo: The bound in nats of x as the model sees it: the ELBO, or the importance-weighted bound.
         metrics: The mean of each of `silentgrad.lab.runs.metrics`, by name.
         kld: KL divergence from the prior, in nats.
-        active: How many latents are used.
+        active: Number of latents that are used.
         exactness: What the bound is to the expectation in the ELBO: exact, lower bound, approximation or sampled.
-        samples: Samples of the importance-weighted bound; 1 for the ELBO.
+        samples: Number of samples of the importance-weighted bound; 1 for the ELBO.
         sampled: The ELBO by samples in the same unit, where the bound is another number; else None.
-        examples: How many examples there were.
+        examples: Number of examples.
     """
 
     unit: Unit
@@ -116,7 +116,9 @@ def evaluate_model(
     elbo, sampled, kld, *rest = (share.total(sums).sum(0) / len(rows)).tolist()
     metrics = dict(zip(METRICS, rest, strict=False))
     per_latent = rest[len(METRICS) :]
-    exactly = samples == 1 and probe.exactness in (Exactness.EXACT, "sampled")
+    sampled_figure = None
+    if samples > 1 or probe.exactness not in (Exactness.EXACT, "sampled"):
+        sampled_figure = observations.figure(sampled)
     return Evaluation(
         unit=observations.unit,
         figure=observations.figure(elbo),
@@ -126,7 +128,7 @@ def evaluate_model(
         active=sum(nats > ACTIVE for nats in per_latent),
         exactness=probe.exactness,
         samples=samples,
-        sampled=None if exactly else observations.figure(sampled),
+        sampled=sampled_figure,
         examples=len(rows),
     )
 
@@ -151,11 +153,18 @@ class _Probe(NamedTuple):
 def _probe(model: GuidedVAE, observations: Observations, rows: Rows, like: Tensor, samples: int) -> _Probe:
     x = _seen(observations, rows.between(0, 1).to(like.device), 0.0, 0).to(like)
     q = model.encoder(x)
-    decoded = model.decoder(q.mean)
-    base = decoded.base_dist if isinstance(decoded, td.Independent) else decoded
-    noise = observations.noise_deviation if isinstance(base, td.Normal) else 0.0
+    noise = 0.0
+    if _normal(model.decoder(q.mean)):
+        noise = observations.noise_deviation
     latents = len(evaluate(model, x).kld_per_latent)
     return _Probe(latents, noise, exactness(model, q, samples))
+
+
+def _normal(decoded: td.Distribution) -> bool:
+    """Whether the outputs are Gaussian given z."""
+    if isinstance(decoded, td.Independent):
+        decoded = decoded.base_dist
+    return isinstance(decoded, td.Normal)
 
 
 def _seen(observations: Observations, rows: Rows, noise: float, seed: int) -> Tensor:

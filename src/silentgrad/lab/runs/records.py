@@ -163,13 +163,16 @@ def _parsed(path: Path, parse: Callable[[Path], _T]) -> _T:
         return parse(path)
     except (OSError, ValueError, csv.Error, yaml.YAMLError, SafetensorError) as error:
         reason = " ".join(str(error).split())
-        remedy = REMEDIES.get(path.name)
-        advice = "" if remedy is None else f"; {remedy}"
+        advice = ""
+        if path.name in REMEDIES:
+            advice = f"; {REMEDIES[path.name]}"
         raise RecordError(f"cannot read {path}: {reason}{advice}") from error
 
 
 def _parsed_if_there(path: Path, parse: Callable[[Path], dict[str, _T]]) -> dict[str, _T]:
-    return _parsed(path, parse) if path.exists() else {}
+    if not path.exists():
+        return {}
+    return _parsed(path, parse)
 
 
 def _yaml(path: Path) -> dict[str, Any]:

@@ -47,4 +47,6 @@ def read_columns(path: Path) -> Columns:
 
 
 def _number(cell: str) -> float | None:
-    return float(cell) if cell.strip() else None
+    if not cell.strip():
+        return None
+    return float(cell)

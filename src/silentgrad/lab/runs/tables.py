@@ -118,7 +118,9 @@ def read_table(path: Path) -> Table:
     content = read_json(path)
     try:
         columns = [Column(**column) for column in content.pop("columns")]
-        rows = [[_content(cell) for cell in row] for row in content.pop("rows")]
+        rows = []
+        for row in content.pop("rows"):
+            rows.append([_content(cell) for cell in row])
         return Table(columns=columns, rows=rows, **content)
     except (KeyError, TypeError) as error:
         raise RecordError(f"cannot read {path}: it holds no table ({error})") from error

@@ -42,7 +42,9 @@ class Trial:
     @property
     def reached(self) -> float:
         """The best validation BPD, by which trials are compared; infinite if no epoch is finished."""
-        return math.inf if self.valid_bpd is None else self.valid_bpd
+        if self.valid_bpd is None:
+            return math.inf
+        return self.valid_bpd
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,11 @@ class SweepRecord:
 
     def points_done(self) -> int:
         """How many points of the grid need no more training."""
-        return len({str(trial.point) for trial in self.trials if trial.state in DONE})
+        points = set()
+        for trial in self.trials:
+            if trial.state in DONE:
+                points.add(str(trial.point))
+        return len(points)
 
 
 def write_sweep(folder: Path, record: SweepRecord) -> None:

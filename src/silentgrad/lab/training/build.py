@@ -1,6 +1,6 @@
 """From a configuration to the model it describes."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from silentgrad.lab.training.suitable import ESTIMATORS, family_named, gaussian_
 from silentgrad.latents.families import Family
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
 from silentgrad.likelihoods import Bernoulli
+from silentgrad.objective import Weighting
 from silentgrad.schedules import Schedule, constant, geometric, linear_decay
 
 PRIOR_COMPONENTS = 10
@@ -91,22 +92,48 @@ def _require_bernoulli(config: ModelConfig) -> None:
 
 def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName) -> GuidedVAE:
     family = build_family(config)
-    nonlinear = _nonlinear(config, family, event_shape, levels, likelihood) if config.nonlinear else None
+    nonlinear = None
+    if config.nonlinear:
+        nonlinear = _nonlinear(config, family, event_shape, levels, likelihood)
     tractable = _tractable(config, family, event_shape, likelihood)
-    alone = config.estimator == "none"
-    estimator = _sampler(family) if alone else build_estimator(config)
+    guidance = _guidance(config, family)
     return GuidedVAE(
         encoder=_encoder(config, family, event_shape),
         tractable=tractable,
         nonlinear=nonlinear,
-        tractable_estimator=estimator if nonlinear is None else closed_form(),
-        estimator=None if nonlinear is None else estimator,
-        schedule=constant(1.0) if alone else linear_decay(config.annealing_rate),
-        weighting="encoder" if alone else config.weighting,
+        tractable_estimator=guidance.tractable_estimator,
+        estimator=guidance.estimator,
+        schedule=guidance.schedule,
+        weighting=guidance.weighting,
         cutoff=config.cutoff,
         kl_weight=config.kl_weight,
         prior=_prior(config, family),
     )
+
+
+class _Guidance(NamedTuple):
+    """How the decoders' expectations are estimated and weighted.
+
+    Args:
+        tractable_estimator: Estimator of the tractable decoder's expectation.
+        estimator: Estimator of the nonlinear decoder's expectation, if there is one.
+        schedule: Weight of the tractable decoder over epochs.
+        weighting: What that weight scales.
+    """
+
+    tractable_estimator: Estimator
+    estimator: Estimator | None
+    schedule: Schedule
+    weighting: Weighting
+
+
+def _guidance(config: ModelConfig, family: Family) -> _Guidance:
+    if config.estimator == "none":  # the encoder learns from the tractable decoder alone
+        return _Guidance(closed_form(), _sampler(family), constant(1.0), "encoder")
+    schedule = linear_decay(config.annealing_rate)
+    if config.nonlinear:
+        return _Guidance(closed_form(), build_estimator(config), schedule, config.weighting)
+    return _Guidance(build_estimator(config), None, schedule, config.weighting)
 
 
 def variance_schedule(config: ModelConfig) -> Schedule:
@@ -120,15 +147,20 @@ def temperature_schedule(config: ModelConfig) -> Schedule:
 
 
 def _shrinking(start: float | None, factor: float, end: float) -> Schedule:
-    return constant(end) if start is None else geometric(start, factor, end)
+    if start is None:
+        return constant(end)
+    return geometric(start, factor, end)
 
 
 def build_family(config: ModelConfig) -> Family:
     """The family of latents that a configuration names."""
     family = family_named(config.latent)
-    options = {name: getattr(config, name) for name in family.options}
-    given = {name: value for name, value in options.items() if value is not None}
-    return family(config.latent_dim, **given)
+    options = {}
+    for name in family.options:
+        value = getattr(config, name)
+        if value is not None:
+            options[name] = value
+    return family(config.latent_dim, **options)
 
 
 def _prior(config: ModelConfig, family: Family) -> Prior:
@@ -179,7 +211,9 @@ def _components(config: ModelConfig, kind: str) -> int:
 
 def _mixed_per(event_shape: torch.Size) -> Literal["pixel", "output"]:
     """The colours of a pixel are mixed together."""
-    return "pixel" if len(event_shape) == 3 else "output"
+    if len(event_shape) == 3:
+        return "pixel"
+    return "output"
 
 
 def _nonlinear(

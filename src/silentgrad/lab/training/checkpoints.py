@@ -15,7 +15,7 @@ def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -
     """A run's model and the epoch its weights are from.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         checkpoint: finished, last, best, the number of a kept epoch, or a .safetensors or .ckpt file of the run.
         observations: Observations of the shape that it was trained on.
     """

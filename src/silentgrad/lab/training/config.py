@@ -4,18 +4,13 @@ Whatever the settings come from, `validate` decides whether a run can be made wi
 """
 
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-
-import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentError, ArgumentParser
 
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.lab.kinds import Kind, LikelihoodName
-from silentgrad.lab.runs.documents import read_yaml, write_yaml
-from silentgrad.lab.training.messages import plainly
+from silentgrad.lab.runs.documents import write_yaml
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
 from silentgrad.lab.training.suitable import (
     EstimatorName,
@@ -64,34 +59,36 @@ class ModelConfig:
 
     Args:
         latent: Family of q(z|x): gaussian, full-gaussian, laplace, bernoulli, categorical or poisson.
-        latent_dim: Number of latents; of groups, for categorical.
-        categories: Categories of a group, for categorical; 10 if absent.
+        latent_dim: Number of latents; number of groups, for categorical.
+        categories: Number of categories in a group, for categorical; 10 if absent.
         prior: What stands against the latents: their family's standard prior, a learned one, or a learned mixture, for
             which the KL divergence is a bound.
-        prior_components: Components of the mixture; 10 if absent.
+        prior_components: Number of components of the prior's mixture; 10 if absent.
         network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
         hidden: Widths of the mlp's hidden layers.
-        channels: Of the convolutions, the first one's for strided. The paper does not give it.
+        channels: Number of channels of the convolutions; of the first one, for strided. The paper does not give it.
         tractable: Tractable decoder: none; a linear one with fixed variance, or with learned precision of linear or
             exponential link; a mixture of such, or a circuit of them over a tree of the outputs.
-        components: Components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
-        leaves: Their leaves' log-precision: linear in z (exp), or constant, which suits Bernoulli latents.
+        components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
+        leaves: Log-precision of the leaves of a mixture or circuit: linear in z (exp), or constant, which suits
+            Bernoulli latents.
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
         log_term: How the linear link evaluates E[log v^2].
         nonlinear: Whether there is a nonlinear decoder beside the linear one.
-        estimator: Of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is alone.
-            With both decoders, none trains the encoder by the linear one only ("None + SG").
-        temperature: Of gumbel-softmax.
-        temperature_start: Start the temperature here and shrink it every epoch, down to `temperature`.
-        temperature_factor: By which it shrinks.
-        hard: Round gumbel-softmax's samples and pass the relaxed ones' gradient.
-        variance: The fixed variance.
-        variance_start: Start the fixed variance here and shrink it every epoch; keeps Bernoulli latents unsaturated.
-        variance_factor: By which it shrinks.
-        annealing_rate: The linear decoder's weight falls by this much every epoch.
+        estimator: Estimator of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is
+            alone. With both decoders, none trains the encoder by the linear one only ("None + SG").
+        temperature: Temperature of gumbel-softmax.
+        temperature_start: Temperature of the first epoch, from which it shrinks every epoch, down to `temperature`.
+        temperature_factor: Factor by which the temperature shrinks.
+        hard: Whether gumbel-softmax's samples are rounded, with the relaxed ones' gradient.
+        variance: Fixed variance of the linear decoder.
+        variance_start: Fixed variance of the first epoch, from which it shrinks every epoch, down to `variance`; keeps
+            Bernoulli latents unsaturated.
+        variance_factor: Factor by which the fixed variance shrinks.
+        annealing_rate: Amount by which the linear decoder's weight falls every epoch.
         weighting: What the decoders' weights scale: their losses (Algorithm 1) or the encoder's gradient (the text).
         cutoff: Epoch at which the encoder is frozen.
-        kl_weight: Of the KL divergence.
+        kl_weight: Weight of the KL divergence.
         start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca for
             mixtures and circuits, whose leaves also start from the values of the data, and random for linear decoders.
         likelihood: Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of Gaussians, for levels and
@@ -148,7 +145,9 @@ class ModelConfig:
         """How the tractable decoder starts."""
         if self.start is not None:
             return self.start
-        return "ppca" if self.tractable in ("mixture", "circuit") else "random"
+        if self.tractable in ("mixture", "circuit"):
+            return "ppca"
+        return "random"
 
     def _require_components(self) -> None:
         """Refuses options of mixtures and circuits where there is none."""
@@ -188,21 +187,22 @@ class TrainConfig:
     """How to train.
 
     Args:
-        epochs: Passes over the training images.
+        epochs: Number of passes over the training images.
         lr: Learning rate of AdamW, betas (0.9, 0.95).
-        lr_mean: The linear decoder's own rate for its mean; lr if absent.
-        lr_precision: And for its precision.
+        lr_mean: Learning rate of the linear decoder's mean; lr if absent.
+        lr_precision: Learning rate of the linear decoder's precision; lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
-        warmup: Steps in which the learning rates rise to their values.
+        warmup: Number of steps in which the learning rates rise to their values.
         clip: Largest norm of the gradient; 0 leaves it alone.
-        seed: Of everything random.
-        accelerator: As Lightning names them: auto, cpu, gpu, mps.
-        devices: How many processes, one per device.
-        precision: As Lightning names them: 32-true, bf16-mixed, 64-true.
+        seed: Seed of everything random.
+        accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
+        devices: Number of processes, one per device.
+        precision: Precision of the numbers, as Lightning names it: 32-true, bf16-mixed, 64-true.
         keep: Epochs whose weights are kept, in epochs/ of the run's folder.
-        variance_every: Epochs between measurements of the gradient's variance, in gradient_variance.csv; 0 for none.
-        iwae_samples: Samples of the importance-weighted bound in the final evaluation; 1 is the ELBO.
-        tensorboard: Log for TensorBoard too (needs the extra of that name).
+        variance_every: Number of epochs between measurements of the gradient's variance, in gradient_variance.csv; 0
+            for none.
+        iwae_samples: Number of samples of the importance-weighted bound in the final evaluation; 1 is the ELBO.
+        tensorboard: Whether to log for TensorBoard too (needs the extra of that name).
     """
 
     epochs: int = 60
@@ -247,64 +247,14 @@ class Settings(NamedTuple):
             )
 
     def as_yaml(self) -> str:
-        """As a run's `config.yaml` and a recipe have it."""
+        """The text of a run's `config.yaml` or a recipe."""
         content = {name: asdict(part) for name, part in self._asdict().items()}
-        content["data"]["root"] = None if self.data.root is None else str(self.data.root)
+        if self.data.root is not None:
+            content["data"]["root"] = str(self.data.root)
         return write_yaml(content)
 
 
 GROUPS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
-
-
-def read_settings(path: Path) -> Settings:
-    """The settings in a recipe or a run's `config.yaml`; what the file leaves out is the default.
-
-    Raises:
-        ConfigError: The file is no YAML, or holds something else than settings, or no run can be made with them.
-    """
-    try:
-        content = read_yaml(path)
-    except RecursionError:
-        raise ConfigError(f"cannot read {path}: it is nested too deeply") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    try:
-        settings = _settings(content)
-        settings.validate()
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return settings
-
-
-def _settings(content: object) -> Settings:
-    """Settings from what a YAML file holds, converted and checked as the command line does it."""
-    if not isinstance(content, dict):
-        raise ConfigError(f"expected groups of settings, {', '.join(GROUPS)}; found {type(content).__name__}")
-    _require_known("", content, list(GROUPS))
-    for name, group in GROUPS.items():
-        _require_known(f"{name}.", content.get(name, {}), list(group.__dataclass_fields__))
-    try:
-        parsed = _parser().instantiate(_parser().parse_object(content))
-    except ArgumentError as error:
-        raise ConfigError(plainly(str(error))) from None
-    return Settings(parsed.data, parsed.model, parsed.train)
-
-
-@cache
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False)
-    for name, group in GROUPS.items():
-        parser.add_class_arguments(group, name)
-    return parser
-
-
-def _require_known(prefix: str, content: object, names: list[str]) -> None:
-    """Refuses other names than those of settings, so that the parser gives no meaning to them."""
-    if not isinstance(content, dict):
-        raise ConfigError(f"expected settings {prefix}NAME, found {type(content).__name__}")
-    for key in content:
-        if key not in names:
-            raise ConfigError(f"there is no setting {prefix}{key}")
 
 
 def _require_ranges(group: str, config: Any) -> None:

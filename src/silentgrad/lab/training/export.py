@@ -29,6 +29,7 @@ from silentgrad.latents.families import family_of
 
 BATCH = 16
 TOLERANCE = 1e-5
+INPUTS = {"encoder": "x", "decoder": "z"}
 
 
 class ExportError(SilentgradError):
@@ -72,7 +73,7 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
     files, differences = {}, {}
     for name, (network, example) in _networks(vae, observations).items():
-        files[name] = to_onnx(network, example, "x" if name == "encoder" else "z")
+        files[name] = to_onnx(network, example, INPUTS[name])
         differences[name] = largest_difference(files[name], network, example)
         if not differences[name] <= TOLERANCE:
             raise ExportError(
@@ -105,8 +106,9 @@ def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
 
 @torch.no_grad()
 def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> float:
-    """Between ONNX Runtime and torch, for a whole batch and for one example, relative to the largest value.
+    """The largest difference between ONNX Runtime and torch, relative to the largest value.
 
+    Both a whole batch and one example are compared.
     Deviations are compared by their reciprocals: those of the linear link, 1 / |v|, have no bound.
     """
     import onnxruntime  # type: ignore[import-untyped]
@@ -116,10 +118,11 @@ def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> f
     names = [output.name for output in session.get_outputs()]
     differences = []
     for batch in (example, example[:1]):
-        for name, found, expected in zip(
-            names, session.run(names, {source.name: batch.numpy()}), Parameters(network)(batch), strict=True
-        ):
-            value, truth = (x.reciprocal() if name == "std" else x for x in (torch.from_numpy(found), expected))
+        results = session.run(names, {source.name: batch.numpy()})
+        for name, found, expected in zip(names, results, Parameters(network)(batch), strict=True):
+            value, truth = torch.from_numpy(found), expected
+            if name == "std":
+                value, truth = value.reciprocal(), truth.reciprocal()
             differences.append(((value - truth).abs().max() / truth.abs().max()).item())
     return max(differences)
 

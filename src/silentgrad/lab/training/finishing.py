@@ -9,7 +9,7 @@ from torch import Tensor
 from silentgrad.decoders import CircuitDistribution, LinearLikelihood
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations
+from silentgrad.lab.data import Observations, SplitName
 from silentgrad.lab.networks import NonlinearBernoulli
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
@@ -31,11 +31,18 @@ def limit(model: ModelConfig, observations: Observations) -> float | None:
     if not family_named(model.latent).gaussian or model.prior == "mixture":
         return None
     noise = observations.noise_deviation
-    see = observations.centre if noise > 0 else observations.as_seen
-    train, test = see(observations.rows("train")), see(observations.rows("test"))
+    train, test = _without_noise(observations, "train"), _without_noise(observations, "test")
     nats = ppca_bound(train, model.latent_dim, model.variance, test)
     lost_to_noise = observations.event_shape.numel() * noise**2 / (2 * model.variance)
     return observations.figure(nats - lost_to_noise)
+
+
+def _without_noise(observations: Observations, split: SplitName) -> Tensor:
+    """The examples of a split; where the model sees them with noise, their centres."""
+    rows = observations.rows(split)
+    if observations.noise_deviation > 0:
+        return observations.centre(rows)
+    return observations.as_seen(rows)
 
 
 def _closed_form(vae: GuidedVAE, observations: Observations) -> Exactness | None:

@@ -1,9 +1,12 @@
 """A run's folder before training: made for a new run, or found fit to go on with before anything in it is changed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data.module import ObservationData
@@ -64,7 +67,7 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ObservationData) -> P
     """The checkpoint that a run goes on from; None if it was killed before its first one.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         model: The model that its settings describe.
         data: The data that its settings describe.
 
@@ -74,7 +77,9 @@ def prepare_resuming(folder: Path, model: GuidedVAE, data: ObservationData) -> P
     """
     if not first_process():
         last = RunFolder(folder).checkpoint("last")
-        return last if last.exists() else None
+        if last.exists():
+            return last
+        return None
     if not RunFolder(folder).config.exists():
         raise RunError(f"{folder} holds no run to resume: start one without --resume")
     checkpoint = _checkpoint_to_resume(folder, model, data)
@@ -135,17 +140,22 @@ def _recorded_epochs(run: RunFolder) -> int:
         epochs = read_metrics(run.metrics)["epoch"]
     except RecordError:
         return 0
-    return int(epochs[-1] or 0) if epochs else 0
+    if not epochs:
+        return 0
+    return int(epochs[-1] or 0)
 
 
 def _require_fit(path: Path, state: dict[str, Any], model: GuidedVAE) -> None:
-    expected = {name: value.shape for name, value in model.state_dict().items()}
-    found = {name: value.shape for name, value in model_weights(state).items()}
-    if found != expected or Checkpoints.__qualname__ not in state["callbacks"]:
+    same = _shapes(model_weights(state)) == _shapes(model.state_dict())
+    if not same or Checkpoints.__qualname__ not in state["callbacks"]:
         raise RunError(
             f"{path} is of another model than the one in {CONFIG}, or of another version of silentgrad: "
             "put the right file back from a copy"
         )
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in weights.items()}
 
 
 def _require_best(run: RunFolder, state: dict[str, Any], model: GuidedVAE) -> None:

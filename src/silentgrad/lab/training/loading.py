@@ -10,7 +10,8 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Reals, load
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.training.build import model_for
-from silentgrad.lab.training.config import Settings, read_settings
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.documents import read_settings
 from silentgrad.lab.training.saving import RunError
 from silentgrad.lab.training.weights import dtype_of, fill
 
@@ -19,7 +20,7 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
     """What a run was trained on, or other data of the same kind to judge it by.
 
     Args:
-        settings: The run's.
+        settings: The run's settings.
         data: The other data's name or path.
         root: Folder that holds the datasets, if it is another than the run's.
 

@@ -58,8 +58,8 @@ class TrainingPlan(lightning.LightningModule):
 
     Args:
         model: The VAE.
-        config: Rates, seed and so on.
-        observations: What it is trained and measured on.
+        config: Settings of the training.
+        observations: The data that it is trained and measured on.
         variance: The fixed variance over epochs, for a decoder that has one.
     """
 
@@ -69,15 +69,14 @@ class TrainingPlan(lightning.LightningModule):
     def __init__(self, model: GuidedVAE, config: TrainConfig, observations: Observations, variance: Schedule) -> None:
         super().__init__()
         self.model, self.config, self.observations, self.variance = model, config, observations, variance
-        self.share = (
-            1.0  # of this process in the batch, relative to an equal one: the processes' gradients are averaged
-        )
+        # This process's share of the batch, relative to an equal one: the processes' gradients are averaged.
+        self.share = 1.0
         self.losses: list[Tensor] = []  # of the epoch's batches
         self.automatic_optimization = False  # training_step takes several steps of the optimizer
 
     @property
     def epoch(self) -> int:
-        """Counted from 1, as the schedules count."""
+        """The epoch, counted from 1 as the schedules count."""
         return self.current_epoch + 1
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -89,7 +88,7 @@ class TrainingPlan(lightning.LightningModule):
                 of_precisions += decoder.precision_affine.parameters()
             if isinstance(decoder, LinearLikelihood) and isinstance(decoder.likelihood, nn.Module):
                 of_precisions += decoder.likelihood.parameters()
-        separate = {id(parameter) for parameter in (*of_means, *of_precisions)}
+        separate = set(map(id, of_means + of_precisions))
         rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
         groups = [
             self._group("lr", rest, self.config.lr),
@@ -101,8 +100,9 @@ class TrainingPlan(lightning.LightningModule):
 
     def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
         """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
-        full = self.config.lr if rate is None else rate
-        return {"params": parameters, "lr": full, "full": full, "name": name}
+        if rate is None:
+            rate = self.config.lr
+        return {"params": parameters, "lr": rate, "full": rate, "name": name}
 
     def on_train_epoch_start(self) -> None:
         torch.manual_seed(mixed(self.config.seed, self.epoch, self.global_rank))
@@ -119,12 +119,14 @@ class TrainingPlan(lightning.LightningModule):
         wrapped: Any = self.optimizers()
         with self._noticing_divergence():
             # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
-            losses = [self._descend(batch, wrapped.optimizer) for batch in together[:-1]]
+            losses = []
+            for batch in together[:-1]:
+                losses.append(self._descend(batch, wrapped.optimizer))
             losses.append(self._descend(together[-1], wrapped))
         mean = torch.stack(losses).mean()
         if not mean.isfinite():
-            batch = together[-1][0]
-            raise DivergedError(f"the loss became {mean.item()} in epoch {self.epoch}, batch {batch}. {ADVICE}")
+            last = together[-1][0]
+            raise DivergedError(f"the loss became {mean.item()} in epoch {self.epoch}, batch {last}. {ADVICE}")
         self.losses += losses
 
     def _descend(self, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
@@ -152,7 +154,9 @@ class TrainingPlan(lightning.LightningModule):
         """The batch as the model sees it, with the noise that one process would add to the whole of it."""
         index, rows = batch
         generator = torch.Generator(rows.device).manual_seed(mixed(self.config.seed, self.epoch, 0, index))
-        part = None if self.trainer.world_size == 1 else self._part_of(rows)
+        part = None
+        if self.trainer.world_size > 1:
+            part = self._part_of(rows)
         return self.observations.as_seen(rows, generator, part).to(self.dtype)
 
     def _part_of(self, rows: Rows) -> Part:

@@ -19,7 +19,7 @@ def require_machine(train: TrainConfig, prefix: str = "--train.") -> None:
     """Refuses accelerators, devices and a precision that Lightning finds no way to use here.
 
     Args:
-        train: What is asked for.
+        train: The settings that are asked for.
         prefix: How the command line's options begin.
 
     Raises:

@@ -42,16 +42,20 @@ def training_batches(observations: Observations, size: int, count: int, seed: in
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
     """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
     sampling = _papers(family_named(config.latent))
-    if names is None:
-        names = sampling if config.nonlinear else ["exact", *sampling]
+    if names is None and config.nonlinear:
+        names = sampling
+    elif names is None:
+        names = ["exact", *sampling]
     if not names:
         raise ConfigError("--estimators is empty: there is nothing to measure")
     if "none" in names:
         raise ConfigError("none is no estimator: leave it out of --estimators")
-    found = [_estimator(config, name) for name in names]
-    for estimator in found:
+    estimators = []
+    for name in names:
+        estimator = _estimator(config, name)
         estimator.on_epoch(epoch)
-    return found
+        estimators.append(estimator)
+    return estimators
 
 
 def _papers(family: type[Family]) -> list[EstimatorName]:
@@ -76,12 +80,23 @@ def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:
     """One row for each estimator, with standard errors, and one for each layer's part."""
     rows: list[Row] = []
     for name, found in results.items():
-        figures = {figure: getattr(found, figure) for figure in FIGURES}
-        errors = {f"{figure}_error": getattr(found.errors, figure) for figure in FIGURES}
-        cosine = "" if found.cosine is None else found.cosine
-        rows.append({"estimator": name, "layer": "all", **figures, "cosine": cosine, **errors})
-        rows += [{"estimator": name, "layer": layer, **part._asdict()} for layer, part in found.groups.items()]
+        rows.append({"estimator": name, "layer": "all", **_figures(found)})
+        for layer, part in found.groups.items():
+            rows.append({"estimator": name, "layer": layer, **part._asdict()})
     return rows
+
+
+def _figures(found: Decomposition) -> Row:
+    """The figures, the cosine, and the figures' standard errors."""
+    row: Row = {}
+    for figure in FIGURES:
+        row[figure] = getattr(found, figure)
+    row["cosine"] = found.cosine
+    if found.cosine is None:
+        row["cosine"] = ""
+    for figure in FIGURES:
+        row[f"{figure}_error"] = getattr(found.errors, figure)
+    return row
 
 
 class GradientVarianceLog(lightning.Callback):
@@ -92,10 +107,10 @@ class GradientVarianceLog(lightning.Callback):
     encoder is frozen have no gradient and no row.
 
     Args:
-        folder: The run's.
-        every: Epochs between measurements.
-        batches: Measured each time.
-        draws: Per batch.
+        folder: The run's folder.
+        every: Number of epochs between measurements.
+        batches: Number of batches measured each time.
+        draws: Number of draws per batch.
     """
 
     def __init__(self, folder: Path, every: int, batches: int = 20, draws: int = 100) -> None:
@@ -119,7 +134,8 @@ class GradientVarianceLog(lightning.Callback):
             return
         if any(parameter.requires_grad for parameter in plan.model.encoder.parameters()):
             data: ObservationData = trainer.datamodule  # type: ignore[attr-defined]
-            self.rows += [{"epoch": plan.epoch, **row} for row in rows_of(self._measure(plan, data))]
+            for row in rows_of(self._measure(plan, data)):
+                self.rows.append({"epoch": plan.epoch, **row})
             write_rows_atomically(self.path, self.rows)
 
     def _measure(self, plan: TrainingPlan, data: ObservationData) -> dict[str, Decomposition]:
@@ -132,7 +148,9 @@ class GradientVarianceLog(lightning.Callback):
 
 def own_estimators(model: GuidedVAE) -> list[Estimator]:
     """The estimator that a model is trained with, and the exact one if its decoder has a closed form."""
-    own = model.tractable_estimator if model.estimator is None else model.estimator
+    own = model.estimator
+    if own is None:
+        own = model.tractable_estimator
     if own.exact or not is_tractable(model.decoder):
         return [own]
     return [Exact(allow_approximation=True), own]  # the run's log term was its user's choice

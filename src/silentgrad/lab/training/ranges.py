@@ -30,7 +30,9 @@ class Range:
             return False
         if self.most is not None and value > self.most:
             return False
-        return value > self.least if self.above else value >= self.least
+        if self.above:
+            return value > self.least
+        return value >= self.least
 
     def bound(self, value: float) -> str:
         """The bound that a value outside breaks.
@@ -41,7 +43,9 @@ class Range:
         """
         if self.most is not None and value > self.most:
             return f"at most {self.most}"
-        return f"above {self.least}" if self.above else f"at least {self.least}"
+        if self.above:
+            return f"above {self.least}"
+        return f"at least {self.least}"
 
 
 COUNT = Range(1, 2**31 - 1)
@@ -85,17 +89,19 @@ def require(option: str, value: float | Sequence[float] | None, allowed: Range) 
     """Refuses a number outside its range; each number of a list is looked at, and None is no number.
 
     Args:
-        option: As the command line spells it.
-        value: What it was given.
-        allowed: The range.
+        option: Name of the option, as the command line spells it.
+        value: Value that it was given.
+        allowed: Range of its values.
 
     Raises:
         ConfigError: The value lies outside.
     """
-    numbers = value if isinstance(value, Sequence) else [value]
-    for number in numbers:
-        if number is None or number in allowed:
-            continue
-        if isinstance(number, float) and not math.isfinite(number):
-            raise ConfigError(f"{option} has to be a finite number, got {number}")
-        raise ConfigError(f"{option} has to be {allowed.bound(number)}, got {number}")
+    if isinstance(value, Sequence):
+        for number in value:
+            require(option, number, allowed)
+        return
+    if value is None or value in allowed:
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{option} has to be a finite number, got {value}")
+    raise ConfigError(f"{option} has to be {allowed.bound(value)}, got {value}")

@@ -6,7 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from silentgrad.errors import SilentgradError
-from silentgrad.lab.training.config import Settings, read_settings
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.documents import read_settings
 
 FOLDER = Path(str(files("silentgrad.lab") / "recipes"))
 
@@ -19,8 +20,9 @@ def recipe_path(name: str) -> Path:
     """The file of a recipe."""
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
-        near = difflib.get_close_matches(name, recipe_names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = ""
+        for near in difflib.get_close_matches(name, recipe_names(), n=1):
+            hint = f" Did you mean {near}?"
         raise RecipeError(f"there is no recipe {name!r}.{hint} `silentgrad recipes` lists them all.")
     return path
 
@@ -28,7 +30,9 @@ def recipe_path(name: str) -> Path:
 def recipe_file(name: str) -> Path:
     """The file of a recipe that is given by its name, or by the path of its file."""
     path = Path(name)
-    return path if path.is_file() else recipe_path(name)
+    if path.is_file():
+        return path
+    return recipe_path(name)
 
 
 def recipe_names() -> list[str]:

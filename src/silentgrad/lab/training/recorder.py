@@ -28,8 +28,8 @@ class Recorder(lightning.Callback):
     epoch that a kill left unfinished, and with those that were lost.
 
     Args:
-        folder: The run's.
-        metric: The name of the figure that the observations are told in.
+        folder: The run's folder.
+        metric: Name of the figure that the observations are told in.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
@@ -69,26 +69,31 @@ class Recorder(lightning.Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         if not isinstance(plan, TrainingPlan):
             return
-        row = {
-            "epoch": plan.epoch,
-            "seconds": round(self.seconds, 3),
-            **{f"valid_{name}": figure for name, figure in plan.evaluation.summary().items()},
-            "train_loss": torch.stack(plan.losses).double().mean().item(),
-            "weight": plan.model.weight(plan.epoch),
-            "variance": plan.variance(plan.epoch) if hasattr(plan.model.tractable, "variance") else "",
-            **{group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups},
-        }
+        row = self._row(plan, trainer.optimizers[0])
         self.lines.append(csv_line([row.get(column, "") for column in self.columns]))
         if trainer.is_global_zero:
             append_durably(self.path, self.lines[-1].encode())
+
+    def _row(self, plan: TrainingPlan, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The figures of an epoch by column; a column that is absent stays empty."""
+        row: dict[str, Any] = {"epoch": plan.epoch, "seconds": round(self.seconds, 3)}
+        for name, figure in plan.evaluation.summary().items():
+            row[f"valid_{name}"] = figure
+        row["train_loss"] = torch.stack(plan.losses).double().mean().item()
+        row["weight"] = plan.model.weight(plan.epoch)
+        if hasattr(plan.model.tractable, "variance"):
+            row["variance"] = plan.variance(plan.epoch)
+        for group in optimizer.param_groups:
+            row[group["name"]] = group["lr"]
+        return row
 
 
 class Keeper(lightning.Callback):
     """Keeps the model's weights of chosen epochs.
 
     Args:
-        folder: The run's.
-        epochs: Which, counted from 1.
+        folder: The run's folder.
+        epochs: The chosen epochs, counted from 1.
     """
 
     def __init__(self, folder: Path, epochs: Collection[int]) -> None:
@@ -102,13 +107,16 @@ class Keeper(lightning.Callback):
 
 def environment() -> dict[str, str]:
     """Versions and the machine, as far as they can change a result."""
-    packages = ("silentgrad", "torch", "lightning", "numpy")
-    versions = {name: importlib.metadata.version(name) for name in packages}
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    return {
-        "python": sys.version.split()[0],
-        **versions,
-        "system": platform.platform(terse=True),
-        "device": device,
-        "threads": str(torch.get_num_threads()),
-    }
+    found = {"python": sys.version.split()[0]}
+    for package in ("silentgrad", "torch", "lightning", "numpy"):
+        found[package] = importlib.metadata.version(package)
+    found["system"] = platform.platform(terse=True)
+    found["device"] = _device()
+    found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return platform.processor() or platform.machine()

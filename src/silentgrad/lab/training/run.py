@@ -92,7 +92,9 @@ def _source(settings: Settings, observations: Observations | None) -> Observatio
     """The data, loaded unless they are there."""
     data, _, train = settings
     # One at a time with several processes: their gradients are averaged once per step of Lightning's loop.
-    together = TOGETHER if train.devices == 1 else 1
+    together = 1
+    if train.devices == 1:
+        together = TOGETHER
     source = ObservationData(data.name, data.root, data.batch_size, train.seed, together, data.kind, observations)
     source.setup()
     return source
@@ -128,7 +130,9 @@ def _failures_in_users_terms(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "make room" if error.errno in NO_ROOM else "put that right"
+        remedy = "put that right"
+        if error.errno in NO_ROOM:
+            remedy = "make room"
         raise RunError(
             f"cannot write to {error.filename or folder}: {error.strerror or error}. All epochs up to the last "
             f"checkpoint are safe: {remedy}, then go on with --folder {folder} --resume true"
@@ -145,10 +149,13 @@ def _trainer(
         callbacks.append(GradientVarianceLog(folder, train.variance_every))
     if not quiet:
         callbacks.append(RichProgressBar())
+    strategy = "auto"
+    if train.devices > 1:
+        strategy = "ddp"
     return lightning.Trainer(
         accelerator=train.accelerator,
         devices=train.devices,
-        strategy="ddp" if train.devices > 1 else "auto",
+        strategy=strategy,
         precision=train.precision,
         max_epochs=train.epochs,
         callbacks=callbacks,

@@ -39,7 +39,7 @@ class Checkpoints(Checkpoint):
     which epoch is the best, so that a resumed run makes up for a copy that is missing.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -17,7 +17,9 @@ class WeightsError(SilentgradError):
 
 def dtype_of(train: TrainConfig) -> torch.dtype:
     """The type of the weights that training leaves: mixed precision keeps them in single."""
-    return torch.float64 if train.precision == "64-true" else torch.float32
+    if train.precision == "64-true":
+        return torch.float64
+    return torch.float32
 
 
 def fill(vae: GuidedVAE, weights: Mapping[str, Tensor], path: Path) -> None:
@@ -25,8 +27,8 @@ def fill(vae: GuidedVAE, weights: Mapping[str, Tensor], path: Path) -> None:
 
     Args:
         vae: The model, in the type that its weights have to have.
-        weights: By name.
-        path: Where they come from, for the message.
+        weights: Weights by name.
+        path: File that they come from, for the message.
 
     Raises:
         WeightsError: A weight is of another type than the model's, or is not finite.

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError, UnregisteredLatentError
 from silentgrad.latents.independent import base_of, independent, shape_of_one
 from silentgrad.latents.priors import Prior, StandardPrior
+from silentgrad.shapes import shape_of
 
 # Beyond e^12 a deviation and its square leave what single precision can sum; no trained latent comes near.
 LARGEST_LOG = 12.0
@@ -50,7 +50,7 @@ class Family:
             FAMILIES[cls.name] = cls
 
     def __init__(self, latents: int | Sequence[int]) -> None:
-        self.latents = torch.Size([latents] if isinstance(latents, int) else latents)
+        self.latents = shape_of(latents)
         if min(self.latents, default=1) < 1:
             raise DomainError(f"a family has at least one latent, got {latents}")
         self.shape = self.latents
@@ -123,6 +123,7 @@ def family_of(q: td.Distribution) -> Family:
         UnregisteredLatentError: There is none for its distribution, or q is not one distribution.
 
     Example:
+        >>> import torch
         >>> family_of(td.Normal(torch.zeros(5, 2), torch.ones(5, 2))).name
         'gaussian'
     """
