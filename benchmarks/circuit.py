@@ -9,37 +9,20 @@ latents are doubled one at a time; and a process of its own measures its peak me
 
 import argparse
 import resource
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from closed_form import Step, medians
 from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
 
-Step = Callable[[], object]
 COMPONENTS, SIZE = 6, (128, 64, (28, 28))
 LIMITS = {"eager": 2.5, "compiled": 1.6}
 LARGE, GIBIBYTES = (128, 64, (3, 32, 32)), 4.0
-
-
-def medians(steps: dict[str, Step], seconds: float) -> dict[str, float]:
-    """Median duration of each step in milliseconds, the steps taking turns."""
-    for step in steps.values():
-        for _ in range(3):
-            step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[next(iter(times))]) < 5:
-        for name, step in steps.items():
-            start = time.process_time()
-            step()
-            times[name].append(1e3 * (time.process_time() - start))
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 class Problem:
