@@ -475,7 +475,11 @@ def test_ctrl_c_waits_for_the_database() -> None:
             signal.raise_signal(signal.SIGINT)
             reached.append("the end of the commit")
 
-    with pytest.raises(KeyboardInterrupt):
-        commit()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            commit()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert reached == ["the end of the commit"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
