@@ -92,7 +92,7 @@ def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, tmp_path: 
 def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
     words = ["train", *SMALL, "--train.epochs", "12", "--model.estimator", "reparameterized", "--data.batch_size", "16"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(silentgrad(*words, "--folder", str(whole)), check=True, env=environment(), capture_output=True)
+    main([*words, "--folder", str(whole)])
     process = subprocess.Popen(
         silentgrad(*words, "--folder", str(killed)), env=environment(), stdout=subprocess.DEVNULL
     )
@@ -102,8 +102,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert 2 <= len(rows(killed)) < 12
-    resume = silentgrad("train", "--folder", str(killed), "--resume", "true", "--quiet", "true")
-    subprocess.run(resume, check=True, env=environment(), capture_output=True)
+    main(["train", "--folder", str(killed), "--resume", "true", "--quiet", "true"])
     assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
     assert rows(whole) == rows(killed)
 
@@ -112,9 +111,9 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     words = ["train", *SMALL, "--train.epochs", "2", "--model.tractable", "exp", "--model.nonlinear", "false",
              "--model.estimator", "exact"]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "runs" / "digits-001"  # the second is the folder that it finds for itself
-    for more in (["--folder", str(one)], ["--train.devices", "2"]):
-        command = silentgrad(*words, *more)
-        subprocess.run(command, check=True, env=environment(), cwd=tmp_path, capture_output=True, timeout=200)
+    main([*words, "--folder", str(one)])
+    command = silentgrad(*words, "--train.devices", "2")
+    subprocess.run(command, check=True, env=environment(), cwd=tmp_path, capture_output=True, timeout=200)
     weights = load_file(two / "model.safetensors")
     for name, value in load_file(one / "model.safetensors").items():
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
