@@ -16,6 +16,8 @@ from silentgrad.lab.networks import NonlinearCircuit
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, train_model
 from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.loop import TrainingPlan
+from silentgrad.schedules import constant
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SMALL = {"latent_dim": 2, "hidden": [8], "components": 2}
@@ -46,6 +48,27 @@ def test_a_circuit_is_trained_from_the_command_line(
     pictures = load_file(folder / "pictures.safetensors")
     assert pictures["stds"].min() > 0
     assert pictures["samples"].shape == (64, 1, 8, 8)
+
+
+def test_a_rate_of_its_own_for_the_encoder_and_all_that_multiplies_z() -> None:
+    digits = load("digits")
+    config = ModelConfig(**ALONE, tractable="circuit", gates="all", block=4)
+    model = model_for(config, digits)
+    assert isinstance(model.tractable, sg.Circuit)
+    assert [level.regions for level in model.tractable.structure.levels()] == [64, 16, 4]
+    plan = TrainingPlan(model, TrainConfig(lr=1e-2, lr_latent=1e-3, lr_precision=5e-2), digits, constant(1.0))
+    rates = {}
+    for group in plan.configure_optimizers().param_groups:
+        for parameter in group["params"]:
+            rates[id(parameter)] = group["lr"]
+    for name, parameter in model.named_parameters():
+        expected = 1e-2
+        if name.startswith("encoder") or name.endswith("weight"):
+            expected = 1e-3
+        elif name.endswith("precision_affine.bias"):
+            expected = 5e-2
+        assert rates[id(parameter)] == expected
+    assert len(rates) == len(list(model.parameters()))
 
 
 class StopError(Exception):

@@ -97,7 +97,7 @@ def _table(name: str, kind: Kind) -> Observations:
         raise DataError(f"--data.kind {kind} is for images, but {name} is a table: choose reals or counts")
     path = Path(name)
     table = read_table(path)
-    splits = _split(name, _permuted(table.values), "rows")
+    splits = _split(name, permuted(table.values), "rows")
     if kind != "counts":
         return Reals(*splits, name, columns=table.columns)
     _require_counts(path, table.values)
@@ -207,18 +207,18 @@ NAMES = ("digits", *_READERS)
 def _digits() -> Levels:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # takes a second, which others need not pay
 
-    images = _permuted(torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1))
+    images = permuted(torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1))
     return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
 
 
 def _from_path(name: str) -> Levels:
     path = Path(name)
     if path.is_dir():
-        images = _permuted(formats.read_folder(path))
+        images = permuted(formats.read_folder(path))
     elif path.suffix in (".npy", ".npz"):
         images = formats.read_array(path)
         if path.suffix == ".npz" or images.nbytes <= _IN_MEMORY:
-            images = _permuted(images)
+            images = permuted(images)
         else:
             warnings.warn(f"{path} is too large to permute and is split in its own order", stacklevel=3)
     else:
@@ -226,7 +226,7 @@ def _from_path(name: str) -> Levels:
     return Levels(*_split(name, images, "images"), name)
 
 
-def _permuted(rows: Tensor) -> Tensor:
+def permuted(rows: Tensor) -> Tensor:
     """The rows in an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
     return rows[torch.from_numpy(np.random.RandomState(0).permutation(len(rows)))]
 

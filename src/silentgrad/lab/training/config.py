@@ -73,6 +73,8 @@ class ModelConfig:
         leaves: Log-precision of the leaves of a mixture or circuit: linear in z (exp), or constant, which suits
             Bernoulli latents.
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
+        block: Side in pixels of the blocks at which a circuit's tree over an image ends, a power of two; the whole
+            image if absent. What images have in common beyond the blocks is left for z to say.
         log_term: How the linear link evaluates E[log v^2].
         nonlinear: Whether there is a nonlinear decoder beside the linear one.
         estimator: Estimator of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is
@@ -107,6 +109,7 @@ class ModelConfig:
     components: int | None = None
     leaves: LeafKind = "exp"
     gates: Gates = "leaves"
+    block: int | None = None
     log_term: LogTerm = "auto"
     nonlinear: bool = True
     estimator: EstimatorName = "reparameterized"
@@ -160,6 +163,10 @@ class ModelConfig:
             raise ConfigError(f"--model.leaves {self.leaves} is for --model.tractable mixture or circuit")
         if self.gates != "leaves" and self.tractable != "circuit":
             raise ConfigError(f"--model.gates {self.gates} is for --model.tractable circuit")
+        if self.block is not None and "circuit" not in kinds:
+            raise ConfigError("--model.block is for a circuit, as --model.tractable or --model.likelihood")
+        if self.block is not None and self.block.bit_count() != 1:
+            raise ConfigError(f"--model.block has to be a power of two, got {self.block}")
         if self.tractable in ("mixture", "circuit") and self.start == "mean":
             raise ConfigError("--model.start mean is for linear decoders: choose ppca or random")
 
@@ -189,6 +196,8 @@ class TrainConfig:
     Args:
         epochs: Number of passes over the training images.
         lr: Learning rate of AdamW, betas (0.9, 0.95).
+        lr_latent: Learning rate of the encoder, and of all that multiplies z in a mixture or circuit; lr if absent. The
+            rest, such as a circuit's tree, stands a rate ten times as high.
         lr_mean: Learning rate of the linear decoder's mean; lr if absent.
         lr_precision: Learning rate of the linear decoder's precision; lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
@@ -207,6 +216,7 @@ class TrainConfig:
 
     epochs: int = 60
     lr: float = 5e-4
+    lr_latent: float | None = None
     lr_mean: float | None = None
     lr_precision: float | None = None
     decay: Decay = "none"

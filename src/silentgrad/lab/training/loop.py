@@ -8,7 +8,7 @@ not depend on the run at all, so that weights have one figure each.
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lightning
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
+from silentgrad.decoders import Circuit, LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Part, Rows, SplitName, Together, mixed
@@ -53,6 +53,18 @@ def _linear_decoders(tractable: object) -> list[LinearDecoder]:
     return [module for module in tractable.modules() if isinstance(module, LinearDecoder)]
 
 
+def _weights_of_z(tractable: object) -> list[Tensor]:
+    """What multiplies z in a mixture or circuit: of the leaves, and of the sums' weights."""
+    if not isinstance(tractable, Circuit):
+        return []
+    return [module.weight for module in tractable.modules() if isinstance(module, nn.Linear)]
+
+
+def _without(parameters: Iterable[Tensor], others: list[Tensor]) -> list[Tensor]:
+    left_out = set(map(id, others))
+    return [parameter for parameter in parameters if id(parameter) not in left_out]
+
+
 class TrainingPlan(lightning.LightningModule):
     """How a GuidedVAE is trained and measured.
 
@@ -80,25 +92,26 @@ class TrainingPlan(lightning.LightningModule):
         return self.current_epoch + 1
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        of_means: list[nn.Parameter] = []
-        of_precisions: list[nn.Parameter] = []
+        of_latents: list[Tensor] = [*self.model.encoder.parameters(), *_weights_of_z(self.model.tractable)]
+        of_means: list[Tensor] = []
+        of_precisions: list[Tensor] = []
         for decoder in _linear_decoders(self.model.tractable):
             of_means += decoder.affine.parameters()
             if isinstance(decoder, LinearPrecisionGaussian):
                 of_precisions += decoder.precision_affine.parameters()
             if isinstance(decoder, LinearLikelihood) and isinstance(decoder.likelihood, nn.Module):
                 of_precisions += decoder.likelihood.parameters()
-        separate = set(map(id, of_means + of_precisions))
-        rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
+        separate = of_latents + of_means + of_precisions
         groups = [
-            self._group("lr", rest, self.config.lr),
-            self._group("lr_mean", of_means, self.config.lr_mean),
-            self._group("lr_precision", of_precisions, self.config.lr_precision),
+            self._group("lr", _without(self.model.parameters(), separate), self.config.lr),
+            self._group("lr_latent", of_latents, self.config.lr_latent),
+            self._group("lr_mean", _without(of_means, of_latents), self.config.lr_mean),
+            self._group("lr_precision", _without(of_precisions, of_latents), self.config.lr_precision),
         ]
         learned = [group for group in groups if group["params"]]
         return torch.optim.AdamW(learned, lr=self.config.lr, betas=(0.9, 0.95), fused=True)
 
-    def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
+    def _group(self, name: str, parameters: list[Tensor], rate: float | None) -> dict[str, Any]:
         """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
         if rate is None:
             rate = self.config.lr
