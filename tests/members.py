@@ -213,10 +213,19 @@ def edgeworth_density(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], T
     return (w * density * (mean + variance.sqrt() * x).square().log()).sum(0)
 
 
+def off_centre(decoder: sg.StandardizedGaussian) -> sg.StandardizedGaussian:
+    """With centres and deviations that differ between outputs."""
+    decoder.centre.copy_(torch.tensor([-0.5, 0.0, 2.0]))
+    with torch.no_grad():
+        decoder.log_scale.copy_(torch.tensor([-1.0, 0.3, 1.0]))
+    return decoder
+
+
 ALL_DECODERS = [
     Decoder(
         "Normal likelihood", lambda d: sg.LinearLikelihood(d, OUTPUTS, sg.likelihoods.Normal(OUTPUTS)), by_sampling_law
     ),
+    Decoder("units of the deviation", lambda d: off_centre(sg.StandardizedGaussian(d, OUTPUTS)), by_sampling_law),
     Decoder("fixed variance", lambda d: sg.LinearGaussian(d, OUTPUTS, variance=0.3), by_sampling_law),
     Decoder(
         "fixed variance per output",

@@ -377,7 +377,7 @@ def test_extremes_are_finite(size: float, far: float, components: int) -> None:
     with torch.no_grad():
         for layer in circuit.network.layers:
             layer.logits.mul_(size)
-        circuit.leaves.decoder.precision_affine.bias.fill_(math.log(12 * 256**2))
+        circuit.leaves.decoder.log_scale.fill_(-math.log(12 * 256**2) / 2)
     x = far * torch.rand(4, 3, 3)
     loc, scale = torch.randn(4, 3, requires_grad=True), torch.full((4, 3), 1e-3, requires_grad=True)
     value = circuit.expected_log_prob(x, td.Normal(loc, scale))
@@ -391,13 +391,14 @@ def test_weights_of_no_account_keep_their_gradient() -> None:
     """The only component that explains x has a logit of -50: the gradient raises it."""
     circuit = sg.Mixture(1, 1, components=2, gates=False)
     with torch.no_grad():
-        circuit.leaves.decoder.affine.bias.copy_(torch.tensor([0.0, 1000.0]))
+        circuit.leaves.decoder.centre.copy_(torch.tensor([0.0, 1000.0]))
         circuit.leaves.decoder.affine.weight.zero_()
+        circuit.leaves.decoder.affine.bias.zero_()
         circuit.network.layers[0].logits.copy_(torch.tensor([[[50.0, -50.0]]]))
     value = circuit.expected_log_prob(torch.full((1, 1), 1000.0), td.Normal(torch.zeros(1, 1), torch.ones(1, 1)))
     assert -40 < value.item() < -20
     value.sum().backward()
-    assert circuit.leaves.decoder.precision_affine.bias.grad[1] == pytest.approx(0.5, rel=1e-3)
+    assert circuit.leaves.decoder.log_scale.grad[1] == pytest.approx(-1.0, rel=1e-3)
 
 
 # --- latents that are not Gaussian, noise, half precision

@@ -37,7 +37,7 @@ WRONG = {
     "train --train.lr null": "--train.lr",
     "train --train.lr_mean -1": "--train.lr_mean has to be at least 0",
     "train --train.lr_precision -0.1": "--train.lr_precision has to be at least 0",
-    "train --train.lr_latent -0.1": "--train.lr_latent has to be at least 0",
+    "train --train.lr_network -0.1": "--train.lr_network has to be at least 0",
     "train --model.block 4": "--model.block is for a circuit, as --model.tractable or --model.likelihood",
     "train --model.tractable circuit --model.block 3": "--model.block has to be a power of two, got 3",
     "train --train.lr_mean x": "--train.lr_mean: Expected a value of type float. Got value: x",

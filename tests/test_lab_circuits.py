@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import distributions as td
 
 import silentgrad as sg
+from silentgrad.decoders.sums import SumLayer
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
 from silentgrad.lab.networks import NonlinearCircuit
@@ -50,25 +51,30 @@ def test_a_circuit_is_trained_from_the_command_line(
     assert pictures["samples"].shape == (64, 1, 8, 8)
 
 
-def test_a_rate_of_its_own_for_the_encoder_and_all_that_multiplies_z() -> None:
+def test_networks_and_precisions_have_rates_of_their_own() -> None:
     digits = load("digits")
-    config = ModelConfig(**ALONE, tractable="circuit", gates="all", block=4)
-    model = model_for(config, digits)
-    assert isinstance(model.tractable, sg.Circuit)
-    assert [level.regions for level in model.tractable.structure.levels()] == [64, 16, 4]
-    plan = TrainingPlan(model, TrainConfig(lr=1e-2, lr_latent=1e-3, lr_precision=5e-2), digits, constant(1.0))
+    model = model_for(ModelConfig(**SMALL, tractable="circuit", gates="all", likelihood="circuit"), digits)
+    plan = TrainingPlan(model, TrainConfig(lr=1e-2, lr_network=1e-3, lr_precision=5e-2), digits, constant(1.0))
     rates = {}
     for group in plan.configure_optimizers().param_groups:
         for parameter in group["params"]:
             rates[id(parameter)] = group["lr"]
     for name, parameter in model.named_parameters():
         expected = 1e-2
-        if name.startswith("encoder") or name.endswith("weight"):
+        if name.startswith(("encoder", "nonlinear.network")):
             expected = 1e-3
-        elif name.endswith("precision_affine.bias"):
+        elif name == "tractable.leaves.decoder.log_scale":
             expected = 5e-2
         assert rates[id(parameter)] == expected
     assert len(rates) == len(list(model.parameters()))
+
+
+def test_a_tree_may_end_at_blocks() -> None:
+    digits = load("digits")
+    for options in ({"tractable": "circuit", **ALONE}, {"tractable": "none", "likelihood": "circuit", **SMALL}):
+        model = model_for(ModelConfig(block=4, **options), digits)
+        layers = [module for module in model.modules() if isinstance(module, SumLayer)]
+        assert [layer.regions for layer in layers] == [64, 16, 4]
 
 
 class StopError(Exception):
@@ -107,6 +113,11 @@ def test_a_nonlinear_decoder_has_a_circuit_as_its_likelihood(likelihood: str, tr
     assert isinstance(vae.nonlinear, NonlinearCircuit)
 
 
+def like_those_of(leaf: sg.StandardizedGaussian, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Centres and deviations of a linear decoder's leaves, as a network's leaves hold them."""
+    return {"centre": leaf.centre.reshape(shape), "log_scale": leaf.log_scale.detach().reshape(shape)}
+
+
 def test_a_circuit_of_a_network_is_that_of_a_linear_decoder() -> None:
     """With a network that is linear, the same weights give the same p(x|z) as `Circuit`."""
     torch.manual_seed(0)
@@ -115,14 +126,17 @@ def test_a_circuit_of_a_network_is_that_of_a_linear_decoder() -> None:
     network = torch.nn.Linear(2, 3 * components * pixels)
     shaped = torch.nn.Sequential(network, torch.nn.Unflatten(1, (3 * components, 4, 4)))
     nonlinear = NonlinearCircuit(shaped, shape, components, circuit.structure)
+    circuit.init_from_data(torch.rand(50, *shape))
+    nonlinear.init_from_data(torch.rand(50, *shape))
     nonlinear.sums.load_state_dict(circuit.network.state_dict())
+    nonlinear.load_state_dict({**nonlinear.state_dict(), **like_those_of(circuit.leaves.decoder, (*shape, components))})
     (gate,) = circuit.gates.values()
     in_regions = circuit.network.layers[0].over_outputs
     with torch.no_grad():
         weights = network.weight.unflatten(0, (3, components, pixels)).movedim(1, 2)  # mean, precision, logit
         biases = network.bias.unflatten(0, (3, components, pixels)).movedim(1, 2)
         circuit.leaves.decoder.affine.weight.copy_(weights[0].flatten(0, 1))
-        circuit.leaves.decoder.affine.bias.copy_(biases[0].flatten() + nonlinear.means.flatten())
+        circuit.leaves.decoder.affine.bias.copy_(biases[0].flatten())
         gate.logits.weight.copy_(in_regions(weights[2]).flatten(0, 1))
         gate.logits.bias.copy_(in_regions(biases[2]).flatten())
     z, x = torch.randn(5, 2), torch.rand(5, *shape)
@@ -147,7 +161,7 @@ def test_a_bound_is_below_the_sampled_elbo(tmp_path: Path) -> None:
 def test_options_without_a_circuit_are_refused() -> None:
     refused = {
         "--model.components": {"components": 3},
-        "--model.leaves": {"leaves": "constant"},
+        "--model.leaves": {"leaves": "exp"},
         "--model.gates": {"gates": "all"},
         "--model.start": {"tractable": "circuit", "start": "mean"},
     }

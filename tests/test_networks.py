@@ -216,24 +216,3 @@ def test_below_the_limit_the_precision_follows_the_network() -> None:
     assert precisions == sorted(precisions)
     assert precisions[1] - precisions[0] == pytest.approx(17.0, abs=1e-6)
     assert math.log(12 * 256**2) - precisions[-1] < 1e-3
-
-
-@pytest.mark.parametrize("name", ["gaussian", "full-gaussian", "laplace", "bernoulli", "categorical", "poisson"])
-def test_an_encoder_starts_by_telling_examples_apart(name: str) -> None:
-    family = sg.families.FAMILIES[name](3)
-    encoder = Encoder(mlp_body((1, 4, 4), family.numbers, [8]), family)
-    x = torch.rand(50, 1, 4, 4)
-    widths = encoder.body(x)[:, family.locations :]
-    encoder.start_from(x)
-    numbers = encoder.body(x)
-    located = numbers[:, : family.locations]
-    assert family.locations == family.shape.numel()
-    torch.testing.assert_close(located.mean(0), torch.zeros(family.locations), atol=1e-5, rtol=0)
-    torch.testing.assert_close(located.std(0), torch.ones(family.locations), atol=1e-5, rtol=0)
-    torch.testing.assert_close(numbers[:, family.locations :], widths)
-
-
-def test_a_body_that_ends_in_no_linear_layer_cannot_start_from_data() -> None:
-    encoder = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh()), sg.families.FAMILIES["gaussian"](3))
-    with pytest.raises(sg.ShapeError, match="end in a linear layer"):
-        encoder.start_from(torch.rand(5, 1, 4, 4))

@@ -74,9 +74,9 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
 def circuit(dataset: str, components: int, latents: int, hidden: int, epochs: int) -> dict:
     """A silent circuit: leaves of constant precision, gates at every level."""
     model = {"latent": "gaussian", "latent_dim": latents, "tractable": "circuit", "components": components,
-             "leaves": "constant", "gates": "all", "nonlinear": False, "estimator": "exact", "network": "mlp",
+             "gates": "all", "nonlinear": False, "estimator": "exact", "network": "mlp",
              "hidden": [hidden]}  # fmt: skip
-    train = {"epochs": epochs, "lr": 1e-2, "lr_latent": 1e-3, "decay": "cosine", "warmup": 200, "clip": 100.0}
+    train = {"epochs": epochs, "lr": 1e-2, "lr_network": 1e-3, "decay": "cosine", "warmup": 200, "clip": 100.0}
     return {"data": {"name": dataset, "batch_size": 128}, "model": model, "train": train}
 
 

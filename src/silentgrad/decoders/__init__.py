@@ -10,6 +10,7 @@ from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.mixture import Mixture
 from silentgrad.decoders.precision import LinearPrecisionGaussian
 from silentgrad.decoders.protocol import Leaf, Tractable, is_tractable
+from silentgrad.decoders.standardized import StandardizedGaussian
 from silentgrad.decoders.structures import Structure, binary_tree, quad_tree
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "LinearLikelihood",
     "LinearPrecisionGaussian",
     "Mixture",
+    "StandardizedGaussian",
     "Structure",
     "Tractable",
     "binary_tree",

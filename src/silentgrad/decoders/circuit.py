@@ -26,8 +26,8 @@ from silentgrad.decoders.circuit_distribution import CircuitDistribution
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.leaves import leaves_of
 from silentgrad.decoders.linear import flattened_latent, require_number
-from silentgrad.decoders.precision import LinearPrecisionGaussian
 from silentgrad.decoders.protocol import Leaf
+from silentgrad.decoders.standardized import StandardizedGaussian
 from silentgrad.decoders.starts import clusters, leaf_starts, shares_of
 from silentgrad.decoders.structures import Structure, binary_tree, quad_tree
 from silentgrad.decoders.sum_product import SumProduct
@@ -50,9 +50,9 @@ class Circuit(nn.Module):
         structure: The regions; if absent a quad-tree for images, a binary tree for vectors.
         gates: Whose sums have weights linear in z: regions that hold outputs ("leaves"), "all" or "none".
         leaves: One decoder of event shape `(*event_shape, components)`, or a list of as many decoders of `event_shape`;
-            if absent, Gaussians whose mean and log-precision are linear in z.
+            if absent, Gaussians whose mean is linear in z; see `StandardizedGaussian`.
         proxy: Whether the gates of Bernoulli and one-hot latents take the sub-Gaussian proxy; see `LinearGate`.
-        noise: Noise of the Gaussian leaves, integrated out of the bound; see `LinearPrecisionGaussian`.
+        noise: Noise of the Gaussian leaves, integrated out of the bound; see `StandardizedGaussian`.
 
     Example:
         >>> decoder = Circuit(2, (1, 28, 28), components=4)
@@ -82,7 +82,7 @@ class Circuit(nn.Module):
         self.latent_dim, self.components = latent_dim, components
         self.event_shape = event_of(event_shape)
         if leaves is None:
-            leaves = LinearPrecisionGaussian(latent_dim, (*self.event_shape, components), link="exp", noise=noise)
+            leaves = StandardizedGaussian(latent_dim, (*self.event_shape, components), noise)
         elif noise:
             raise DomainError("noise belongs to the leaves that were given: build them with it")
         if structure is None:

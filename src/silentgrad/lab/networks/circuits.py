@@ -9,6 +9,7 @@ from torch import distributions as td
 from torch.nn.functional import softplus
 
 from silentgrad.decoders import CircuitDistribution
+from silentgrad.decoders.starts import clusters, shares_of
 from silentgrad.decoders.structures import Structure
 from silentgrad.decoders.sum_product import SumProduct
 from silentgrad.lab.networks.decoders import START_LOG_PRECISION, require_shape
@@ -19,6 +20,8 @@ SPREAD = 1.5  # of the components' means around the network's, in standard devia
 class NonlinearCircuit(nn.Module):
     """p(x|z) as a circuit whose leaves and whose weights over leaves a network computes from z.
 
+    As in `silentgrad.StandardizedGaussian` the network moves a leaf's mean in units of its standard deviation at z = 0.
+
     Args:
         network: From latents `(batch, latent_dim)` to `(batch, 3 * components * channels, ...)`: of each component the
             mean, the log-precision and the logit of its weight. Outputs that one region holds add up their logits.
@@ -28,6 +31,8 @@ class NonlinearCircuit(nn.Module):
         levels: Number of levels of an output, which bounds the precision as in `NonlinearGaussian`.
     """
 
+    centre: Tensor
+
     def __init__(
         self, network: nn.Module, event_shape: Sequence[int], components: int, structure: Structure, levels: int = 256
     ) -> None:
@@ -35,18 +40,36 @@ class NonlinearCircuit(nn.Module):
         self.network, self.components = network, components
         self.event_shape = torch.Size(event_shape)
         self.sums = SumProduct(structure, components)
-        spread = torch.linspace(-SPREAD, SPREAD, components) * math.exp(-START_LOG_PRECISION / 2)
-        self.means = nn.Parameter(spread.expand(*self.event_shape, components).clone())
         self.most = math.log(12 * levels**2)
+        scale = math.exp(-START_LOG_PRECISION / 2)
+        spread = torch.linspace(-SPREAD, SPREAD, components) * scale
+        self.register_buffer("centre", spread.expand(*self.event_shape, components).clone())
+        self.log_scale = nn.Parameter(torch.full_like(self.centre, math.log(scale)))
 
     def forward(self, z: Tensor) -> CircuitDistribution:
         numbers = self.network(z.flatten(1))
         channels, *size = self.event_shape
         require_shape(numbers, (3 * self.components * channels, *size))
         mean, g, logits = numbers.unflatten(1, (3, self.components, channels)).movedim(2, -1).unbind(1)
-        log_precision = self.most - softplus(self.most - START_LOG_PRECISION - g)
-        leaves = td.Normal(self.means + mean, torch.exp(-log_precision / 2))
+        log_precision = self.most - softplus(self.most + 2 * self.log_scale - g)
+        leaves = td.Normal(self.centre + self.log_scale.exp() * mean, torch.exp(-log_precision / 2))
         return CircuitDistribution(leaves, self.sums, self._gates(logits.flatten(1, -2)), len(self.event_shape))
+
+    def init_from_data(self, data: Tensor) -> None:
+        """Starts the leaves and the weights over them from data, as `silentgrad.Circuit` does.
+
+        Args:
+            data: Examples `(examples, *event_shape)` as the model sees them.
+        """
+        flat = data.flatten(1)
+        found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
+        outputs = flat.shape[1]
+        with torch.no_grad():
+            self.centre.copy_(found.means.expand(outputs, -1).reshape(self.centre.shape))
+            self.log_scale.copy_(found.variances.expand(outputs, -1).log().reshape(self.centre.shape) / 2)
+            for layer in self.sums.layers:
+                if layer.holds_outputs:
+                    layer.logits.add_(layer.over_outputs(shares_of(found, flat).log()).unsqueeze(1))
 
     def _gates(self, logits: Tensor) -> list[Tensor | None]:
         """The logits of every layer's regions, summed over the outputs that a region holds itself."""

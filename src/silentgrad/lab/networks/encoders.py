@@ -30,32 +30,6 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> td.Distribution:
         return self.family.latent(self.body(x))
 
-    @torch.no_grad()
-    def start_from(self, x: Tensor) -> None:
-        """Standardizes the numbers that say where the latents are, over examples: z tells them apart from the start.
-
-        Without it a decoder that learns fast, as a circuit does, has no use for z by the time that z says something.
-
-        Args:
-            x: Examples as the model sees them.
-        """
-        last = _last_layer(self.body)
-        count = self.family.locations
-        deviations, means = torch.std_mean(self.body(x)[:, :count], 0)
-        deviations = deviations.clamp(min=torch.finfo(deviations.dtype).eps)
-        last.weight[:count] /= deviations.unsqueeze(1)
-        last.bias[:count] = (last.bias[:count] - means) / deviations
-
-
-def _last_layer(body: nn.Module) -> nn.Linear:
-    """The layer that gives the numbers."""
-    *_, last = body.modules()
-    if not isinstance(last, nn.Linear):
-        raise ShapeError(
-            f"an encoder's body has to end in a linear layer to start from data, got {type(last).__name__}"
-        )
-    return last
-
 
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:
     """Fully connected, for small machines."""

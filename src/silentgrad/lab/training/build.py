@@ -77,7 +77,7 @@ def build_model(
 
 def _require_bernoulli(config: ModelConfig) -> None:
     """Refuses what a Bernoulli likelihood does not have."""
-    if config.leaves != "exp":
+    if config.leaves != "constant":
         raise ConfigError(f"--model.leaves {config.leaves} is a Gaussian leaf's precision, and bits have none")
     if config.tractable in ("fixed", "exp"):
         raise ConfigError(

@@ -70,8 +70,7 @@ class ModelConfig:
         tractable: Tractable decoder: none; a linear one with fixed variance, or with learned precision of linear or
             exponential link; a mixture of such, or a circuit of them over a tree of the outputs.
         components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
-        leaves: Log-precision of the leaves of a mixture or circuit: linear in z (exp), or constant, which suits
-            Bernoulli latents.
+        leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
         block: Side in pixels of the blocks at which a circuit's tree over an image ends, a power of two; the whole
             image if absent. What images have in common beyond the blocks is left for z to say.
@@ -107,7 +106,7 @@ class ModelConfig:
     channels: int = 32
     tractable: TractableKind = "exp"
     components: int | None = None
-    leaves: LeafKind = "exp"
+    leaves: LeafKind = "constant"
     gates: Gates = "leaves"
     block: int | None = None
     log_term: LogTerm = "auto"
@@ -159,7 +158,7 @@ class ModelConfig:
             raise ConfigError(
                 "--model.components is for a mixture or circuit, as --model.tractable or --model.likelihood"
             )
-        if self.leaves != "exp" and self.tractable not in ("mixture", "circuit"):
+        if self.leaves != "constant" and self.tractable not in ("mixture", "circuit"):
             raise ConfigError(f"--model.leaves {self.leaves} is for --model.tractable mixture or circuit")
         if self.gates != "leaves" and self.tractable != "circuit":
             raise ConfigError(f"--model.gates {self.gates} is for --model.tractable circuit")
@@ -196,8 +195,8 @@ class TrainConfig:
     Args:
         epochs: Number of passes over the training images.
         lr: Learning rate of AdamW, betas (0.9, 0.95).
-        lr_latent: Learning rate of the encoder, and of all that multiplies z in a mixture or circuit; lr if absent. The
-            rest, such as a circuit's tree, stands a rate ten times as high.
+        lr_network: Learning rate of the networks, of encoder and nonlinear decoder; lr if absent. What remains of a
+            circuit stands a rate ten times as high.
         lr_mean: Learning rate of the linear decoder's mean; lr if absent.
         lr_precision: Learning rate of the linear decoder's precision; lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
@@ -216,7 +215,7 @@ class TrainConfig:
 
     epochs: int = 60
     lr: float = 5e-4
-    lr_latent: float | None = None
+    lr_network: float | None = None
     lr_mean: float | None = None
     lr_precision: float | None = None
     decay: Decay = "none"

@@ -8,7 +8,7 @@ not depend on the run at all, so that weights have one figure each.
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import lightning
@@ -16,10 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from silentgrad.decoders import Circuit, LinearDecoder, LinearGaussian, LinearLikelihood, LinearPrecisionGaussian
+from silentgrad.decoders import (
+    LinearDecoder,
+    LinearGaussian,
+    LinearLikelihood,
+    LinearPrecisionGaussian,
+    StandardizedGaussian,
+)
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Part, Rows, SplitName, Together, mixed
+from silentgrad.lab.networks import NonlinearCircuit
 from silentgrad.lab.runs.evaluation import Evaluation, Share, evaluate_model
 from silentgrad.lab.training.config import Decay, TrainConfig
 from silentgrad.schedules import Schedule
@@ -53,16 +60,17 @@ def _linear_decoders(tractable: object) -> list[LinearDecoder]:
     return [module for module in tractable.modules() if isinstance(module, LinearDecoder)]
 
 
-def _weights_of_z(tractable: object) -> list[Tensor]:
-    """What multiplies z in a mixture or circuit: of the leaves, and of the sums' weights."""
-    if not isinstance(tractable, Circuit):
-        return []
-    return [module.weight for module in tractable.modules() if isinstance(module, nn.Linear)]
-
-
-def _without(parameters: Iterable[Tensor], others: list[Tensor]) -> list[Tensor]:
-    left_out = set(map(id, others))
-    return [parameter for parameter in parameters if id(parameter) not in left_out]
+def _networks(model: GuidedVAE) -> list[nn.Parameter]:
+    """The weights of the encoder and of the nonlinear decoder's network, without those of its sums and leaves."""
+    networks = [model.encoder]
+    if isinstance(model.nonlinear, NonlinearCircuit):
+        networks.append(model.nonlinear.network)
+    elif model.nonlinear is not None:
+        networks.append(model.nonlinear)
+    parameters: list[nn.Parameter] = []
+    for network in networks:
+        parameters += network.parameters()
+    return parameters
 
 
 class TrainingPlan(lightning.LightningModule):
@@ -92,26 +100,29 @@ class TrainingPlan(lightning.LightningModule):
         return self.current_epoch + 1
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        of_latents: list[Tensor] = [*self.model.encoder.parameters(), *_weights_of_z(self.model.tractable)]
-        of_means: list[Tensor] = []
-        of_precisions: list[Tensor] = []
+        of_networks = _networks(self.model)
+        of_means: list[nn.Parameter] = []
+        of_precisions: list[nn.Parameter] = []
         for decoder in _linear_decoders(self.model.tractable):
             of_means += decoder.affine.parameters()
             if isinstance(decoder, LinearPrecisionGaussian):
                 of_precisions += decoder.precision_affine.parameters()
+            if isinstance(decoder, StandardizedGaussian):
+                of_precisions.append(decoder.log_scale)
             if isinstance(decoder, LinearLikelihood) and isinstance(decoder.likelihood, nn.Module):
                 of_precisions += decoder.likelihood.parameters()
-        separate = of_latents + of_means + of_precisions
+        separate = set(map(id, of_networks + of_means + of_precisions))
+        rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
         groups = [
-            self._group("lr", _without(self.model.parameters(), separate), self.config.lr),
-            self._group("lr_latent", of_latents, self.config.lr_latent),
-            self._group("lr_mean", _without(of_means, of_latents), self.config.lr_mean),
-            self._group("lr_precision", _without(of_precisions, of_latents), self.config.lr_precision),
+            self._group("lr", rest, self.config.lr),
+            self._group("lr_network", of_networks, self.config.lr_network),
+            self._group("lr_mean", of_means, self.config.lr_mean),
+            self._group("lr_precision", of_precisions, self.config.lr_precision),
         ]
         learned = [group for group in groups if group["params"]]
         return torch.optim.AdamW(learned, lr=self.config.lr, betas=(0.9, 0.95), fused=True)
 
-    def _group(self, name: str, parameters: list[Tensor], rate: float | None) -> dict[str, Any]:
+    def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
         """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
         if rate is None:
             rate = self.config.lr

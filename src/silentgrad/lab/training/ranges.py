@@ -74,7 +74,7 @@ RANGES: dict[str, Range] = {
     "model.kl_weight": NOT_NEGATIVE,
     "train.epochs": COUNT,
     "train.lr": POSITIVE,
-    "train.lr_latent": NOT_NEGATIVE,
+    "train.lr_network": NOT_NEGATIVE,
     "train.lr_mean": NOT_NEGATIVE,
     "train.lr_precision": NOT_NEGATIVE,
     "train.warmup": NOT_NEGATIVE,

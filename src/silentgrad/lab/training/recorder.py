@@ -18,7 +18,7 @@ from silentgrad.lab.runs.records import append_durably, write_atomically, write_
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.training.loop import TrainingPlan
 
-AFTER_FIGURES = ("train_loss", "weight", "variance", "lr", "lr_latent", "lr_mean", "lr_precision")
+AFTER_FIGURES = ("train_loss", "weight", "variance", "lr", "lr_network", "lr_mean", "lr_precision")
 
 
 class Recorder(lightning.Callback):

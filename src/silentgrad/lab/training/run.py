@@ -18,7 +18,7 @@ from silentgrad.decoders import Circuit, LinearDecoder
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, mixed
 from silentgrad.lab.data.module import ObservationData
-from silentgrad.lab.networks import Encoder
+from silentgrad.lab.networks import NonlinearCircuit
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_json
 from silentgrad.lab.training.build import model_for, variance_schedule
@@ -33,7 +33,6 @@ from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunE
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 START_ROWS = 10_000
-ENCODER_ROWS = 1000
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
 
 
@@ -115,15 +114,15 @@ def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: Observati
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
-    """The start of the tractable decoder, and of a circuit's encoder; a part of the training rows is enough for it."""
-    if vae.tractable is None or model.starts_from == "random":
-        return
+    """The start of decoders that have one; a part of the training rows is enough for it."""
     rows = observations.rows("train").between(0, START_ROWS)
     x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
+    if isinstance(vae.nonlinear, NonlinearCircuit):
+        vae.nonlinear.init_from_data(x)
+    if model.starts_from == "random":
+        return
     if isinstance(vae.tractable, Circuit):
         vae.tractable.init_from_data(x)
-        if isinstance(vae.encoder, Encoder):
-            vae.encoder.start_from(x[:ENCODER_ROWS])
     elif isinstance(vae.tractable, LinearDecoder):
         assert vae.prior is not None
         vae.tractable.init_from_data(x, model.starts_from, vae.prior())

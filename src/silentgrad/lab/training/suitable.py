@@ -7,9 +7,9 @@ import torch
 from silentgrad.decoders import (
     LinearDecoder,
     LinearGaussian,
-    LinearLikelihood,
     LinearPrecisionGaussian,
     Mixture,
+    StandardizedGaussian,
     Tractable,
 )
 from silentgrad.decoders.precision import LogTerm
@@ -27,7 +27,6 @@ from silentgrad.estimators import (
 from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family
-from silentgrad.likelihoods import Normal
 
 TractableKind = Literal["none", "fixed", "linear", "exp", "mixture", "circuit"]
 LeafKind = Literal["exp", "constant"]
@@ -102,4 +101,4 @@ def gaussian_leaves(latents: int, event_shape: torch.Size, components: int, kind
     shape = (*event_shape, components)
     if kind == "exp":
         return LinearPrecisionGaussian(latents, shape, link="exp")
-    return LinearLikelihood(latents, shape, Normal(shape))
+    return StandardizedGaussian(latents, shape)

@@ -61,11 +61,6 @@ class Family:
         """The family, for latents of the shape that q has."""
         return cls(shape_of_one(q))
 
-    @property
-    def locations(self) -> int:
-        """How many of the numbers, the first ones, say where the latents are; the others say how wide they are."""
-        return self.numbers // self.numbers_per_latent
-
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
         """The distribution's `arguments`, in the shape of the latents, from numbers `(*batch, numbers)`."""
         raise NotImplementedError

@@ -26,10 +26,6 @@ class FullGaussian(Family):
         (self.size,) = self.latents
         self.numbers = self.size + self.size * (self.size + 1) // 2
 
-    @property
-    def locations(self) -> int:
-        return self.size
-
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
         mean, triangle = numbers.split([self.size, self.numbers - self.size], dim=-1)
         rows, columns = torch.tril_indices(self.size, self.size, device=numbers.device)
