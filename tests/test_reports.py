@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.reports import figures, html, write_report
 from silentgrad.lab.runs.records import RecordError, Run, write_json_atomically
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
 
 CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
 SUMMARY = {"bpd": 2.3456, "mse": 0.0211, "kld": 7.5, "active": 6, "limit_bpd": 2.21, "seconds": 75.0, "epochs": 30}
@@ -260,3 +262,22 @@ def test_a_table_sets_numbers_right_text_left_and_marks_a_row() -> None:
     assert '<th scope="col" class="text">run</th><th scope="col">bpd</th>' in page
     assert '<tr><td class="text">a</td><td>2.500</td></tr>' in page
     assert '<tr class="marked"><td class="text"></td><td></td></tr>' in page
+
+
+@pytest.mark.parametrize(
+    ("options", "weighed"),
+    [
+        ({"tractable": "mixture"}, True),
+        ({"tractable": "mixture", "nonlinear": False, "estimator": "exact"}, False),
+        ({"tractable": "none"}, False),
+    ],
+)
+def test_the_weight_is_drawn_where_two_decoders_share_the_loss(
+    options: dict[str, Any], weighed: bool, tmp_path: Path
+) -> None:
+    model, train = ModelConfig(latent_dim=2, hidden=[4], **options), TrainConfig(epochs=1, accelerator="cpu")
+    train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True)
+    figure = figures.curves(Run.read(tmp_path / "run").metrics)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["validation", "tractable decoder's weight (right)"][: 1 + weighed]
+    assert len(figure.axes) == 4 + weighed

@@ -75,7 +75,7 @@ def curves(metrics: Metrics, limit: float | None = None) -> Figure:
     _panel(by_second, metrics, metric, "seconds", limit)
     _panel(kld, metrics, "kld", "epoch", None)
     _panel(mse, metrics, "mse", "epoch", None)
-    _guide_weight(by_epoch, metrics)
+    _tractable_weight(by_epoch, metrics)
     handles: dict[str, Line2D] = {}
     for axes in figure.axes:
         handles |= _named_lines(axes)
@@ -124,12 +124,13 @@ def _marker(curve: Curve) -> str | None:
     return None
 
 
-def _guide_weight(axes: Axes, metrics: Metrics) -> None:
+def _tractable_weight(axes: Axes, metrics: Metrics) -> None:
+    """The tractable decoder's share of the loss, where a nonlinear one has the rest."""
     curve = points(metrics, "epoch", "weight")
     if not curve.y:
         return
     right = axes.twinx()
-    name = "linear weight (right)"
+    name = "tractable decoder's weight (right)"
     right.plot(*curve, color=GREEN, linewidth=1, label=name, marker=_marker(curve), markersize=2)
     right.set_ylim(-0.05, 1.05)
     right.set_yticks([0, 1])

@@ -80,7 +80,8 @@ class Recorder(lightning.Callback):
         for name, figure in plan.evaluation.summary().items():
             row[f"valid_{name}"] = figure
         row["train_loss"] = torch.stack(plan.losses).double().mean().item()
-        row["weight"] = plan.model.weight(plan.epoch)
+        if plan.model.tractable is not None and plan.model.nonlinear is not None:  # else there is nothing to weigh
+            row["weight"] = plan.model.weight(plan.epoch)
         if hasattr(plan.model.tractable, "variance"):
             row["variance"] = plan.variance(plan.epoch)
         for group in optimizer.param_groups:
