@@ -19,11 +19,13 @@ from torch import Tensor
 from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.reports import figures, html, write_report
-from silentgrad.lab.runs.records import RecordError, Run, write_json_atomically
+from silentgrad.lab.runs.records import RecordError, Run, read_summary, write_json_atomically, write_summary
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
+from summaries import WHOLE
 
 CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
-SUMMARY = {"bpd": 2.3456, "mse": 0.0211, "kld": 7.5, "active": 6, "limit_bpd": 2.21, "seconds": 75.0, "epochs": 30}
+SUMMARY = WHOLE | {"bpd": 2.3456, "mse": 0.0211, "limit_bpd": 2.21, "epochs": 30}
 PAGE_FILES = {"reconstructions.png", "samples.png", "curves.png", "report.html"}
 
 
@@ -66,7 +68,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 def test_read_gives_back_what_was_written(run_folder: Path) -> None:
     run = Run.read(run_folder)
-    assert (run.folder, run.config, run.summary) == (run_folder, CONFIG, SUMMARY)
+    assert (run.folder, run.config, run.summary) == (run_folder, CONFIG, Summary.from_json(SUMMARY))
     assert run.environment["device"] == "cpu"
     assert run.metrics["epoch"] == [float(epoch) for epoch in range(30)]
     assert run.metrics["test_bpd"][:-1] == [None] * 29
@@ -79,7 +81,7 @@ def test_a_run_under_way_has_no_final_records_yet(run_folder: Path) -> None:
     for name in ("summary.json", "environment.json", "pictures.safetensors"):
         (run_folder / name).unlink()
     run = Run.read(run_folder)
-    assert (run.summary, run.environment, run.pictures) == ({}, {}, {})
+    assert (run.summary, run.environment, run.pictures) == (None, {}, {})
     assert "has not finished" in write_report(run_folder).read_text()
 
 
@@ -281,3 +283,35 @@ def test_the_weight_is_drawn_where_two_decoders_share_the_loss(
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["validation", "tractable decoder's weight (right)"][: 1 + weighed]
     assert len(figure.axes) == 4 + weighed
+
+
+@pytest.mark.parametrize("more", [{}, {"limit_bpd": 2.25, "closed_form": "exact", "worst": 0.5}])
+def test_a_summary_is_written_as_it_was_read(more: dict[str, Any], tmp_path: Path) -> None:
+    content = WHOLE | {"sampled": 2.25, "gap": 0.25} | more
+    write_json_atomically(tmp_path / "summary.json", content)
+    summary = read_summary(tmp_path / "summary.json")
+    assert (summary.unit.metric, summary.figure, summary.sampled) == ("bpd", 2.5, 2.25)
+    assert (summary.limit, summary.closed_form) == (more.get("limit_bpd"), more.get("closed_form"))
+    assert summary.metrics == {name: value for name, value in content.items() if name in ("mse", "worst")}
+    write_summary(tmp_path / "again.json", summary)
+    assert json.loads((tmp_path / "again.json").read_text()) == content
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("kld", None, "it has no kld"),
+        ("bpd", None, "it has no bpd"),
+        ("unit", "NLL nats per entry", "it has no nll"),
+        ("epochs", 1.5, "epochs is 1.5"),
+        ("active", True, "active is True"),
+        ("worst", "much", "worst is 'much'"),
+    ],
+)
+def test_a_summary_that_lacks_something_is_refused(name: str, value: object, reason: str, tmp_path: Path) -> None:
+    content = WHOLE | {name: value}
+    if value is None:
+        del content[name]
+    write_json_atomically(tmp_path / "summary.json", content)
+    with pytest.raises(RecordError, match=f"{reason}; remove it and go on with --resume true"):
+        read_summary(tmp_path / "summary.json")

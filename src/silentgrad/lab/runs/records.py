@@ -1,7 +1,7 @@
 """The records a training run leaves on disk, read back without any model code.
 
-A run is a folder. `config.yaml` and `metrics.csv` make it one; `summary.json`, `environment.json` and
-`pictures.safetensors` are empty for a run that has not come so far.
+A run is a folder. `config.yaml` and `metrics.csv` make it one; a run that has not come so far has no `summary.json`,
+`environment.json` or `pictures.safetensors`.
 """
 
 import csv
@@ -22,6 +22,7 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.runs.documents import read_yaml
 from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, METRICS, PICTURES, SUMMARY, RunFolder
 from silentgrad.lab.runs.rows import Columns, csv_text, read_columns
+from silentgrad.lab.runs.summary import Summary
 
 Metrics = Columns
 UNFINISHED = ".unfinished"  # ending of a file that is being written beside the one it will replace
@@ -48,7 +49,7 @@ class Run:
         folder: Where it was read from.
         config: The resolved settings.
         metrics: One list per column of `metrics.csv`, one entry per epoch, None for an empty cell.
-        summary: The final figures.
+        summary: The final figures; None if the run is not finished.
         environment: Versions, device, git.
         pictures: Images `(n, channels, height, width)`: `originals`, `means`, `stds`, `samples`.
     """
@@ -56,7 +57,7 @@ class Run:
     folder: Path
     config: dict[str, Any]
     metrics: Metrics
-    summary: dict[str, Any]
+    summary: Summary | None
     environment: dict[str, Any]
     pictures: dict[str, Tensor]
 
@@ -73,14 +74,31 @@ class Run:
         for path in (run.config, run.metrics):
             if not path.is_file():
                 raise RecordError(f"{folder} is no run: it has no {path.name}")
+        summary = None
+        if run.summary.exists():
+            summary = read_summary(run.summary)
         return cls(
             folder=folder,
             config=_parsed(run.config, _yaml),
             metrics=read_metrics(run.metrics),
-            summary=_parsed_if_there(run.summary, _json),
+            summary=summary,
             environment=_parsed_if_there(run.environment, _json),
             pictures=_parsed_if_there(run.pictures, _pictures),
         )
+
+
+def read_summary(path: Path) -> Summary:
+    """The final figures of a run, from its `summary.json`.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    return _parsed(path, _summary)
+
+
+def write_summary(path: Path, summary: Summary) -> None:
+    """Writes the `summary.json` of a run."""
+    write_json_atomically(path, summary.as_json())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -181,6 +199,10 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     return _mapping(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _summary(path: Path) -> Summary:
+    return Summary.from_json(_json(path))
 
 
 def _mapping(content: object) -> dict[str, Any]:
