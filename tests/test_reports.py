@@ -19,6 +19,7 @@ from torch import Tensor
 from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.reports import figures, html, write_report
+from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import RecordError, Run, read_summary, write_json_atomically, write_summary
 from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
@@ -74,14 +75,14 @@ def test_read_gives_back_what_was_written(run_folder: Path) -> None:
     assert run.metrics["test_bpd"][:-1] == [None] * 29
     assert run.metrics["test_bpd"][-1] == pytest.approx(2.35)
     for name, images in pictures().items():
-        torch.testing.assert_close(run.pictures[name], images, rtol=0, atol=0)
+        torch.testing.assert_close(getattr(run.pictures, name), images, rtol=0, atol=0)
 
 
 def test_a_run_under_way_has_no_final_records_yet(run_folder: Path) -> None:
     for name in ("summary.json", "environment.json", "pictures.safetensors"):
         (run_folder / name).unlink()
     run = Run.read(run_folder)
-    assert (run.summary, run.environment, run.pictures) == (None, {}, {})
+    assert (run.summary, run.environment, run.pictures) == (None, {}, None)
     assert "has not finished" in write_report(run_folder).read_text()
 
 
@@ -187,7 +188,7 @@ def test_a_run_without_pictures_shows_its_curves(run_folder: Path) -> None:
 
 def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
     images = pictures()
-    figure = figures.reconstructions(images)
+    figure = figures.reconstructions(RunPictures.from_tensors(images))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     factor, top, left = figures.TILE // 8, figures.MARGIN, round(figure.axes[0].get_window_extent().x0)
@@ -199,7 +200,7 @@ def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 3, 32, 32), (13, 3, 300, 200), (1, 1, 4, 4)])
 def test_samples_of_any_size_make_a_figure_of_sensible_size(shape: tuple[int, ...]) -> None:
-    width, height = figures.samples({"samples": torch.rand(shape)}).get_size_inches() * figures.DPI
+    width, height = figures.samples(torch.rand(shape)).get_size_inches() * figures.DPI
     assert max(width, height) <= 13 * (figures.TILE + figures.GAP)
 
 
@@ -315,3 +316,11 @@ def test_a_summary_that_lacks_something_is_refused(name: str, value: object, rea
     write_json_atomically(tmp_path / "summary.json", content)
     with pytest.raises(RecordError, match=f"{reason}; remove it and go on with --resume true"):
         read_summary(tmp_path / "summary.json")
+
+
+def test_pictures_that_lack_some_are_refused(run_folder: Path) -> None:
+    some = pictures()
+    del some["means"]
+    save_file(some, run_folder / "pictures.safetensors")
+    with pytest.raises(RecordError, match=r"pictures.safetensors: it has no means; remove it, or make it again"):
+        Run.read(run_folder)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from silentgrad.lab.reports import figures, html
 from silentgrad.lab.reports.units import unit_of
 from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import Metrics, Run, write_atomically
 from silentgrad.lab.runs.summary import Summary
 
@@ -55,20 +56,19 @@ def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
 
 def _plates(run: Run) -> list[Plate]:
     plates = []
-    if {"originals", "means"} <= run.pictures.keys():
-        plates.append(_reconstructions(run))
-    if "samples" in run.pictures:
+    if run.pictures is not None:
+        plates.append(_reconstructions(run.pictures))
         caption = "Images decoded from latents drawn from the prior."
-        plates.append(Plate("samples", figures.samples(run.pictures), caption))
+        plates.append(Plate("samples", figures.samples(run.pictures.samples), caption))
     plates.append(_curves(run))
     return plates
 
 
-def _reconstructions(run: Run) -> Plate:
+def _reconstructions(pictures: RunPictures) -> Plate:
     rows = "Originals on top and their reconstructed means below"
-    if "stds" in run.pictures:
+    if pictures.stds is not None:
         rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-    return Plate("reconstructions", figures.reconstructions(run.pictures), f"{rows}.")
+    return Plate("reconstructions", figures.reconstructions(pictures), f"{rows}.")
 
 
 def _curves(run: Run) -> Plate:

@@ -11,7 +11,8 @@ from silentgrad.lab.data import Observations, SplitName
 from silentgrad.lab.networks import NonlinearBernoulli
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import write_summary, write_tensors_atomically
+from silentgrad.lab.runs.pictures import RunPictures
+from silentgrad.lab.runs.records import write_pictures, write_summary, write_tensors_atomically
 from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.loop import TrainingPlan
@@ -81,12 +82,12 @@ def finish(folder: Path, model: GuidedVAE, observations: Observations, summary: 
     vae = model.cpu().eval()
     write_tensors_atomically(RunFolder(folder).weights, vae.state_dict())
     if observations.pictured:
-        write_tensors_atomically(RunFolder(folder).pictures, pictures(vae, observations))
+        write_pictures(RunFolder(folder).pictures, pictures(vae, observations))
     write_summary(RunFolder(folder).summary, summary)
 
 
 @torch.no_grad()
-def pictures(vae: GuidedVAE, observations: Observations) -> dict[str, Tensor]:
+def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
     """Originals from the test split, their reconstructions, and samples from the prior.
 
     Raises:
@@ -103,10 +104,10 @@ def pictures(vae: GuidedVAE, observations: Observations) -> dict[str, Tensor]:
         samples = generated.mean
         if isinstance(generated, CircuitDistribution):  # whose outputs depend on each other given z: a mean is a blur
             samples = generated.sample()
-    found = {"originals": x, "means": reconstruction.mean, "samples": samples}
+    stds = None
     if not plain(vae):
-        found["stds"] = reconstruction.stddev
-    return {name: value.float().contiguous() for name, value in found.items()}
+        stds = reconstruction.stddev.float()
+    return RunPictures(x.float(), reconstruction.mean.float(), stds, samples.float())
 
 
 def plain(vae: GuidedVAE) -> bool:
