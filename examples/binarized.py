@@ -10,14 +10,14 @@ from torch.distributions import Normal, kl_divergence
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Binarized, Levels
+from silentgrad.lab.data import Levels
 from silentgrad.lab.runs.evaluation import evaluate_model
 
 LATENTS, HIDDEN = 200, 512
 
 
 def train(images: Levels, seed: int, silent: bool, epochs: int) -> float:
-    bits = Binarized(images.train, images.valid, images.test, images.name, levels=images.levels)
+    bits = comparison.bits_of(images)
     x_train = bits.as_seen(bits.rows("train"), torch.Generator().manual_seed(0))
     torch.manual_seed(seed)
     pixels = images.event_shape.numel()

@@ -16,25 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 import silentgrad as sg
-from silentgrad.lab.data import Levels, Observations, load_images
+from silentgrad.lab.data import Binarized, Levels, Observations, load_images
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.records import write_json_atomically
 
 Unit = Literal["BPD", "ELBO"]
 Train = Callable[[Levels, int, bool, int], float]
 WAYS = {"without": False, "with": True}
-
-
-@torch.no_grad()
-def mean_elbo(elbo: Callable[[Tensor], Tensor], x: Tensor, draws: int = 8) -> float:
-    """The mean over images and draws of an ELBO that is sampled, one number per image."""
-    total = sum(float(elbo(batch).double().sum()) for _ in range(draws) for batch in x.split(500))
-    return total / (draws * len(x))
 
 
 class Part(nn.Module):
@@ -77,10 +69,9 @@ def flat(images: Levels) -> Levels:
     return dataclasses.replace(images, **splits)
 
 
-def binarize(images: Tensor, levels: int, seed: int) -> Tensor:
-    """Black and white images, each pixel white with its grey value as the probability; once, with a seed."""
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(images.shape, generator=generator) < images / (levels - 1)).float()
+def bits_of(images: Levels) -> Binarized:
+    """The same images in black and white."""
+    return Binarized(images.train, images.valid, images.test, images.name, levels=images.levels)
 
 
 def main(train: Train, unit: Unit, data: str = "mnist", epochs: int = 20) -> None:

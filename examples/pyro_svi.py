@@ -66,37 +66,43 @@ def _total(losses: Tensor, site: dict) -> Tensor:
 
 
 def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
-    splits = images.train, images.test
-    x_train, x_test = (comparison.binarize(split, images.levels, seed=0).flatten(1) for split in splits)
+    bits = comparison.bits_of(comparison.flat(images))
+    x_train = bits.as_seen(bits.rows("train"), torch.Generator().manual_seed(0))
     pyro.clear_param_store()
     pyro.set_rng_seed(seed)
-    pixels = images.event_shape.numel()
+    pixels = bits.event_shape.numel()
     encoder = nn.Sequential(nn.Linear(pixels, HIDDEN), nn.Softplus(), nn.Linear(HIDDEN, 2 * LATENTS))
     decoder = nn.Sequential(nn.Linear(LATENTS, HIDDEN), nn.Softplus(), nn.Linear(HIDDEN, pixels))
+
+    def latent(x: Tensor) -> dist.Distribution:  # q(z|x)
+        loc, log_scale = encoder(x).chunk(2, dim=-1)
+        return dist.Normal(loc, log_scale.exp()).to_event(1)
+
+    def likelihood(z: Tensor) -> dist.Distribution:  # p(x|z)
+        return dist.Bernoulli(logits=decoder(z)).to_event(1)
 
     def model(x: Tensor) -> None:
         pyro.module("decoder", decoder)
         with pyro.plate("images", len(x)):
             z = pyro.sample("z", dist.Normal(x.new_zeros(len(x), LATENTS), 1.0).to_event(1))
-            pyro.sample("x", dist.Bernoulli(logits=decoder(z)).to_event(1), obs=x)
+            pyro.sample("x", likelihood(z), obs=x)
 
     def guide(x: Tensor) -> None:
         pyro.module("encoder", encoder)
         with pyro.plate("images", len(x)):
-            loc, log_scale = encoder(x).chunk(2, dim=-1)
-            pyro.sample("z", dist.Normal(loc, log_scale.exp()).to_event(1))
+            pyro.sample("z", latent(x))
 
     bernoulli = sg.likelihoods.Bernoulli()
     silent_guide = sg.SilentGuide(LATENTS, pixels, linear_decay(5 / epochs), likelihood=bernoulli)  # 1.
     silent_guide.start_from(x_train)
-    elbo, silent_elbo = TraceMeanField_ELBO(), SilentELBO(silent_guide)
-    loss = silent_elbo if guided else elbo
+    silent_elbo = SilentELBO(silent_guide)
+    loss = silent_elbo if guided else TraceMeanField_ELBO()
     svi = SVI(model, guide, Adam({"lr": 1e-3}), loss=loss)  # 2. SVI finds the parameters that the loss registers
     for epoch in range(1, epochs + 1):
         silent_elbo.epoch = epoch  # 3. w falls to 0 in a fifth of the epochs
         total = sum(svi.step(x) for x in x_train[torch.randperm(len(x_train))].split(128))
         print(f"epoch {epoch}: loss {total / len(x_train):.2f}", flush=True)
-    return comparison.mean_elbo(lambda x: -elbo.differentiable_loss(model, guide, x), x_test)
+    return -comparison.judge(nn.ModuleList([encoder, decoder]), latent, likelihood, bits)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """pythae's own VAE under pythae's own trainer, with the guide as a subclass of a few lines."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,11 +14,12 @@ from pythae.models.base.base_utils import ModelOutput
 from pythae.models.nn import BaseDecoder, BaseEncoder
 from pythae.trainers import BaseTrainer, BaseTrainerConfig
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Bernoulli, Independent, Normal
 
 import comparison
 import silentgrad as sg
-from silentgrad.lab.data import Levels
+from silentgrad.lab.data import Levels, Observations, Part, Rows
+from silentgrad.lab.data.observations import NATS_PER_EXAMPLE
 from silentgrad.schedules import Schedule, linear_decay
 
 TEN_EPOCHS = linear_decay(0.1)
@@ -66,10 +69,47 @@ def without_guide(model: SilentVAE, folder: str | Path) -> VAE:
     return VAE.load_from_folder(folder)
 
 
+def latent(host: VAE, x: Tensor) -> Normal:
+    """q(z|x)."""
+    code = host.encoder(x)
+    return Normal(code.embedding, (code.log_covariance / 2).exp())
+
+
+def likelihood(host: VAE, z: Tensor) -> Independent:
+    """p(x|z), whose negative logarithm is pythae's reconstruction loss and its constant."""
+    mean = host.decoder(z).reconstruction
+    if host.model_config.reconstruction_loss == "mse":
+        return Independent(Normal(mean, 1.0), 3)
+    return Independent(Bernoulli(mean, validate_args=False), 3)  # whose x is a grey value, not a bit
+
+
+@dataclass(frozen=True)
+class Greys(Observations):
+    """Images as pythae sees them: grey values between 0 and 1, without noise.
+
+    Args:
+        levels: Number of levels of a pixel.
+    """
+
+    levels: int = 256
+
+    unit = NATS_PER_EXAMPLE
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        return rows.stored / (self.levels - 1)
+
+    def figure(self, elbo: float) -> float:
+        return -elbo
+
+
 def train(images: Levels, seed: int, guided: bool, epochs: int, loss: str = "mse") -> float:
     torch.manual_seed(seed)
     config = VAEConfig(input_dim=tuple(images.event_shape), reconstruction_loss=loss)
-    data = [BaseDataset(x / (images.levels - 1), torch.zeros(len(x))) for x in (images.train, images.valid)]
+    greys = Greys(images.train, images.valid, images.test, images.name, levels=images.levels)
+    data = []
+    for split in ("train", "valid"):
+        x = greys.as_seen(greys.rows(split))
+        data.append(BaseDataset(x, torch.zeros(len(x))))
     if guided:
         model = SilentVAE(config, schedule=linear_decay(2 / epochs))  # w falls from 1 to 0 in the first half
         model.guide.start_from(data[0].data)
@@ -80,12 +120,7 @@ def train(images: Levels, seed: int, guided: bool, epochs: int, loss: str = "mse
         trainer.train()
         best = type(model).load_from_folder(f"{trainer.training_dir}/final_model")
         host = without_guide(best, f"{folder}/host") if guided else best
-    return comparison.mean_elbo(lambda x: elbo(host.eval(), x), images.test / (images.levels - 1))
-
-
-def elbo(host: VAE, x: Tensor) -> Tensor:
-    """In nats, sampled once; pythae gives its mean over the batch."""
-    return -(host(DatasetOutput(data=x)).loss + constant(host.model_config)).expand(len(x))
+    return -comparison.judge(host, partial(latent, host), partial(likelihood, host), greys)
 
 
 if __name__ == "__main__":

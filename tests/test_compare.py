@@ -13,9 +13,12 @@ from silentgrad.lab.reports.compare import comparison, curves, write_comparison
 from silentgrad.lab.reports.differences import differences, run_names
 from silentgrad.lab.reports.reaches import Reach, first_reach, reaches
 from silentgrad.lab.runs.records import Metrics, RecordError, Run, write_json_atomically
+from summaries import WHOLE
 
 CONFIG = {"data": {"name": "digits"}, "model": {"latent_dim": 8, "hidden": [64]}, "train": {"lr": 1e-3, "seed": 0}}
-SUMMARY = {"bpd": 2.5, "mse": 0.02, "kld": 7.5, "active": 6, "seconds": 75.0, "epochs": 20}
+SUMMARY = WHOLE
+PER_ENTRY = WHOLE | {"nll": 1.25, "unit": "NLL nats per entry"}
+del PER_ENTRY["bpd"]
 
 
 def make_run(
@@ -81,12 +84,11 @@ def test_the_table_has_figures_and_differences(tmp_path: Path) -> None:
 
 
 def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
-    per_entry = {"nll": 1.25, "limit_nll": 1.0, "kld": 0.5, "unit": "NLL nats per entry"}
-    finished = make_run(tmp_path / "finished", summary=per_entry, metric="nll")
+    finished = make_run(tmp_path / "finished", summary=PER_ENTRY | {"limit_nll": 1.0}, metric="nll")
     under_way = make_run(tmp_path / "under-way", metric="nll")  # it does not say yet what it is counted per
     runs = read(under_way, finished)
     heads = [column.name for column in comparison(runs).results.columns]
-    assert heads == ["run", "test NLL, nats per entry", "limit NLL", "KLD", "epochs", "time"]
+    assert heads == ["run", "test NLL, nats per entry", "limit NLL", "MSE", "KLD", "active", "epochs", "time"]
     assert comparison(runs).results.rows[1][1] == 1.25
     assert curves(runs).axes[0].get_title(loc="left") == "NLL"
     assert len(curves(runs).axes[0].get_lines()) == 3  # with the limit
@@ -97,10 +99,10 @@ def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
     assert "Validation NLL in nats per entry over epochs" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize("other", [("bpd", {"bpd": 2.5}), ("nll", {"nll": 9.0, "unit": "NLL nats per example"})])
+@pytest.mark.parametrize("other", [("bpd", WHOLE), ("nll", PER_ENTRY | {"unit": "NLL nats per example"})])
 def test_runs_in_different_units_are_refused(tmp_path: Path, other: tuple[str, dict[str, Any]]) -> None:
     metric, summary = other
-    one = make_run(tmp_path / "one", summary={"nll": 1.25, "unit": "NLL nats per entry"}, metric="nll")
+    one = make_run(tmp_path / "one", summary=PER_ENTRY, metric="nll")
     two = make_run(tmp_path / "two", summary=summary, metric=metric)
     with pytest.raises(RecordError, match="one is told in NLL nats per entry, two in "):
         write_comparison([one, make_run(tmp_path / "new", metric="nll"), two], tmp_path / "page.html")

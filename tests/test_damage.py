@@ -1,5 +1,6 @@
 """A run whose files were damaged, moved or exchanged: it says which file and what to do, and nothing is lost."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.runs.records import RecordError, Run
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config, train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
@@ -52,7 +54,7 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     torch.set_num_threads(1)
     found = Runs(tmp_path_factory.mktemp("runs"))
-    assert found.summary["best_epoch"] < FINISHED  # so that best.ckpt cannot be made again from last.ckpt
+    assert found.summary.best_epoch < FINISHED  # so that best.ckpt cannot be made again from last.ckpt
     return found
 
 
@@ -131,10 +133,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def figures(folder: Path) -> tuple[bytes, dict[str, Any], list[Any]]:
+def figures(folder: Path) -> tuple[bytes, Summary, list[Any]]:
     """All that a run ends with, but for the time it took."""
     run = Run.read(folder)
-    summary = {name: value for name, value in run.summary.items() if name != "seconds"}
+    summary = dataclasses.replace(run.summary, seconds=0.0)
     metrics = {name: column for name, column in run.metrics.items() if name != "seconds"}
     return (folder / "model.safetensors").read_bytes(), summary, list(metrics.items())
 
@@ -233,7 +235,7 @@ def test_a_finished_run_is_not_rewritten(runs: Runs, tmp_path: Path, capsys: pyt
     main(resume(folder))
     said = capsys.readouterr().out
     assert f"{folder} is finished" in said
-    assert f"test BPD {runs.summary['bpd']:.4f}" in said
+    assert f"test BPD {runs.summary.figure:.4f}" in said
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -253,7 +255,7 @@ def test_without_its_summary_a_run_is_measured_again_to_the_same_figures(runs: R
     torch.manual_seed(1234)  # whatever random state is left
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
     assert figures(folder) == figures(runs.whole)
-    assert summary["seconds"] >= (Run.read(folder).metrics["seconds"][-1] or 0) - 0.05
+    assert summary.seconds >= (Run.read(folder).metrics["seconds"][-1] or 0) - 0.05
 
 
 def test_a_lost_checkpoint_can_be_made_up_by_the_best(runs: Runs, tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ def test_an_older_checkpoint_does_not_drop_newer_rows(
 def test_a_moved_run_remembers_its_best_epoch(runs: Runs, tmp_path: Path) -> None:
     folder = shutil.copytree(runs.cut, tmp_path / "moved" / "elsewhere")
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
-    assert summary["best_epoch"] == runs.summary["best_epoch"]
+    assert summary.best_epoch == runs.summary.best_epoch
     assert figures(folder) == figures(runs.whole)
 
 
@@ -298,7 +300,7 @@ def test_seconds_are_those_of_all_processes(runs: Runs, tmp_path: Path) -> None:
     seconds = Run.read(folder).metrics["seconds"]
     assert seconds[FINISHED] is not None
     assert 1000 < seconds[FINISHED] < 1100
-    assert 1000 <= summary["seconds"] < 1100  # rounded
+    assert 1000 <= summary.seconds < 1100  # rounded
 
 
 def test_other_images_are_refused(runs: Runs, tmp_path: Path) -> None:
@@ -345,5 +347,5 @@ def test_an_error_in_a_callback_is_no_divergence(runs: Runs, tmp_path: Path) -> 
 
 
 def test_summaries_are_on_disk_as_they_are_returned(runs: Runs) -> None:
-    assert json.loads((runs.whole / "summary.json").read_text()) == runs.summary
+    assert json.loads((runs.whole / "summary.json").read_text()) == runs.summary.as_json()
     assert read_config(runs.whole) == runs.settings

@@ -3,7 +3,6 @@
 import json
 import math
 import runpy
-import statistics
 import sys
 from pathlib import Path
 
@@ -73,24 +72,6 @@ def test_table_says_what_the_runs_say() -> None:
 
 def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> None:
     assert load_images("digits").figure(0.0) == pytest.approx(math.log2(17))
-
-
-def test_binarized_images_have_the_grey_values_as_means() -> None:
-    grey = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
-    white = comparison.binarize(grey, 17, seed=0)
-    assert white.unique().tolist() == [0, 1]
-    torch.testing.assert_close(white.mean(0), torch.tensor([0.0, 0.25, 1.0]), atol=0.02, rtol=0)
-
-
-def test_mean_elbo_averages_over_images_and_draws() -> None:
-    x, seen = torch.arange(1200.0), []
-
-    def elbo(batch: torch.Tensor) -> torch.Tensor:
-        seen.append(len(batch))
-        return batch
-
-    assert comparison.mean_elbo(elbo, x, draws=2) == pytest.approx(statistics.mean(range(1200)))
-    assert sum(seen) == 2400
 
 
 def test_lightning_module_follows_the_schedule_and_lets_the_guide_go(monkeypatch: pytest.MonkeyPatch) -> None:

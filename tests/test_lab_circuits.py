@@ -96,7 +96,7 @@ def test_a_killed_circuit_ends_with_the_same_bits(tmp_path: Path) -> None:
     with pytest.raises(StopError):
         train_model(DATA, model, TRAIN, tmp_path / "half", quiet=True, callbacks=[Stopping()])
     resumed = train_model(DATA, model, TRAIN, tmp_path / "half", resume=True, quiet=True)
-    assert resumed["bpd"] == whole["bpd"]
+    assert resumed.figure == whole.figure
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "half"))
     for name, weights in first.items():
         torch.testing.assert_close(second[name], weights, rtol=0, atol=0)
@@ -107,8 +107,8 @@ def test_a_killed_circuit_ends_with_the_same_bits(tmp_path: Path) -> None:
 def test_a_nonlinear_decoder_has_a_circuit_as_its_likelihood(likelihood: str, tractable: str, tmp_path: Path) -> None:
     model = ModelConfig(**SMALL, tractable=tractable, likelihood=likelihood, annealing_rate=0.5)
     summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
-    assert summary["exactness"] == "sampled"
-    assert summary["bpd"] < 6
+    assert summary.exactness == "sampled"
+    assert summary.figure < 6
     vae = load_run(tmp_path / "run", load("digits"))
     assert isinstance(vae.nonlinear, NonlinearCircuit)
 

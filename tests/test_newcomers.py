@@ -108,7 +108,7 @@ def test_a_family_is_one_file(newcomer: ModuleType, tmp_path: Path) -> None:
     family = newcomer.FAMILIES["exponential"](3)
     model = ModelConfig(**SMALL, latent="exponential", tractable="exp", estimator="reparameterized", prior="learned")
     summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
-    assert summary["kld"] > 0
+    assert summary.kld > 0
     images = torch.rand(4, 5, 1, 2, 2)
     vae = GuidedVAE(Encoder(mlp_body((1, 2, 2), family.numbers), family), sg.LinearGaussian(3, (1, 2, 2)))
     found = sg.gradient_variance(vae, images, 20, [sg.Exact(), sg.Reparameterized(), sg.Rloo()])
@@ -156,7 +156,7 @@ def test_a_trained_prior_is_saved_and_read(tmp_path: Path) -> None:
 class Angles(Observations):
     """Directions in degrees, which a model sees as numbers in (-1, 1]."""
 
-    unit = Unit("nll", "NLL", " nats per angle")
+    unit = Unit("nll", " nats per angle")
     likelihoods = ("gaussian",)
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
@@ -175,9 +175,9 @@ def test_observations_of_ones_own(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     summary = train_model(DATA, model, train, folder, quiet=True, observations=observations)
     entropy = 0.5 * math.log(2 * math.pi * math.e * 30**2)
-    assert summary["unit"] == "NLL nats per angle"
-    assert summary["nll"] == pytest.approx(entropy, abs=0.15)
-    assert evaluate_model(load_run(folder, observations), observations).figure == summary["nll"]
+    assert summary.unit.in_print == "NLL nats per angle"
+    assert summary.figure == pytest.approx(entropy, abs=0.15)
+    assert evaluate_model(load_run(folder, observations), observations).figure == summary.figure
 
 
 def test_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -214,10 +214,10 @@ def test_a_table_trains_with_a_linear_decoder(linear: str, table: Path, tmp_path
     summary = train_model(DataConfig(name=str(table), batch_size=32), model, train, tmp_path / "run", quiet=True)
     normal = torch.distributions.Normal(load(str(table)).mean, load(str(table)).deviation)
     independent = -normal.log_prob(load(str(table)).test).mean()
-    assert summary["unit"] == "NLL nats per entry"
-    assert summary["nll"] < float(independent)  # two causes explain the table, up to a little noise
-    assert ("limit_nll" in summary) == (linear == "fixed")
-    assert summary.get("limit_nll", -math.inf) < summary["nll"]
+    assert summary.unit.in_print == "NLL nats per entry"
+    assert summary.figure < float(independent)  # two causes explain the table, up to a little noise
+    assert (summary.limit is not None) == (linear == "fixed")
+    assert summary.limit is None or summary.limit < summary.figure
 
 
 def test_a_table_trains_from_the_command_line(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,9 +251,9 @@ def test_bits_train(nonlinear: bool, tmp_path: Path) -> None:
     estimator = "reparameterized" if nonlinear else "exact"
     model = ModelConfig(latent_dim=2, hidden=[8], tractable="linear", nonlinear=nonlinear, estimator=estimator)
     summary = train_model(DataConfig(kind="binarized", batch_size=256), model, QUICK, tmp_path / "run", quiet=True)
-    assert summary["unit"] == "NLL nats per example"
-    assert 0 < summary["nll"] < 64  # a fair coin for each pixel has 64 log 2 = 44.4
-    assert summary["exactness"] == ("sampled" if nonlinear else "exact")
+    assert summary.unit.in_print == "NLL nats per example"
+    assert 0 < summary.figure < 64  # a fair coin for each pixel has 64 log 2 = 44.4
+    assert summary.exactness == ("sampled" if nonlinear else "exact")
 
 
 def test_what_does_not_go_together_is_named(table: Path) -> None:
@@ -276,7 +276,7 @@ def test_what_does_not_go_together_is_named(table: Path) -> None:
 class Angles(Observations):
     """Directions in degrees, which a model sees as points on the circle."""
 
-    unit = Unit("nll", "NLL", " nats per angle")
+    unit = Unit("nll", " nats per angle")
     likelihoods = ("gaussian",)
 
     @property

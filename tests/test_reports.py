@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,14 @@ from torch import Tensor
 from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.reports import figures, html, write_report
-from silentgrad.lab.runs.records import RecordError, Run, write_json_atomically
+from silentgrad.lab.runs.pictures import RunPictures
+from silentgrad.lab.runs.records import RecordError, Run, read_summary, write_json_atomically, write_summary
+from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
+from summaries import WHOLE
 
 CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
-SUMMARY = {"bpd": 2.3456, "mse": 0.0211, "kld": 7.5, "active": 6, "limit_bpd": 2.21, "seconds": 75.0, "epochs": 30}
+SUMMARY = WHOLE | {"bpd": 2.3456, "mse": 0.0211, "limit_bpd": 2.21, "epochs": 30}
 PAGE_FILES = {"reconstructions.png", "samples.png", "curves.png", "report.html"}
 
 
@@ -64,20 +69,20 @@ def run_folder(tmp_path: Path) -> Path:
 
 def test_read_gives_back_what_was_written(run_folder: Path) -> None:
     run = Run.read(run_folder)
-    assert (run.folder, run.config, run.summary) == (run_folder, CONFIG, SUMMARY)
+    assert (run.folder, run.config, run.summary) == (run_folder, CONFIG, Summary.from_json(SUMMARY))
     assert run.environment["device"] == "cpu"
     assert run.metrics["epoch"] == [float(epoch) for epoch in range(30)]
     assert run.metrics["test_bpd"][:-1] == [None] * 29
     assert run.metrics["test_bpd"][-1] == pytest.approx(2.35)
     for name, images in pictures().items():
-        torch.testing.assert_close(run.pictures[name], images, rtol=0, atol=0)
+        torch.testing.assert_close(getattr(run.pictures, name), images, rtol=0, atol=0)
 
 
 def test_a_run_under_way_has_no_final_records_yet(run_folder: Path) -> None:
     for name in ("summary.json", "environment.json", "pictures.safetensors"):
         (run_folder / name).unlink()
     run = Run.read(run_folder)
-    assert (run.summary, run.environment, run.pictures) == ({}, {}, {})
+    assert (run.summary, run.environment, run.pictures) == (None, {}, None)
     assert "has not finished" in write_report(run_folder).read_text()
 
 
@@ -183,7 +188,7 @@ def test_a_run_without_pictures_shows_its_curves(run_folder: Path) -> None:
 
 def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
     images = pictures()
-    figure = figures.reconstructions(images)
+    figure = figures.reconstructions(RunPictures.from_tensors(images))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     factor, top, left = figures.TILE // 8, figures.MARGIN, round(figure.axes[0].get_window_extent().x0)
@@ -195,7 +200,7 @@ def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 3, 32, 32), (13, 3, 300, 200), (1, 1, 4, 4)])
 def test_samples_of_any_size_make_a_figure_of_sensible_size(shape: tuple[int, ...]) -> None:
-    width, height = figures.samples({"samples": torch.rand(shape)}).get_size_inches() * figures.DPI
+    width, height = figures.samples(torch.rand(shape)).get_size_inches() * figures.DPI
     assert max(width, height) <= 13 * (figures.TILE + figures.GAP)
 
 
@@ -260,3 +265,62 @@ def test_a_table_sets_numbers_right_text_left_and_marks_a_row() -> None:
     assert '<th scope="col" class="text">run</th><th scope="col">bpd</th>' in page
     assert '<tr><td class="text">a</td><td>2.500</td></tr>' in page
     assert '<tr class="marked"><td class="text"></td><td></td></tr>' in page
+
+
+@pytest.mark.parametrize(
+    ("options", "weighed"),
+    [
+        ({"tractable": "mixture"}, True),
+        ({"tractable": "mixture", "nonlinear": False, "estimator": "exact"}, False),
+        ({"tractable": "none"}, False),
+    ],
+)
+def test_the_weight_is_drawn_where_two_decoders_share_the_loss(
+    options: dict[str, Any], weighed: bool, tmp_path: Path
+) -> None:
+    model, train = ModelConfig(latent_dim=2, hidden=[4], **options), TrainConfig(epochs=1, accelerator="cpu")
+    train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True)
+    figure = figures.curves(Run.read(tmp_path / "run").metrics)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["validation", "tractable decoder's weight (right)"][: 1 + weighed]
+    assert len(figure.axes) == 4 + weighed
+
+
+@pytest.mark.parametrize("more", [{}, {"limit_bpd": 2.25, "closed_form": "exact", "worst": 0.5}])
+def test_a_summary_is_written_as_it_was_read(more: dict[str, Any], tmp_path: Path) -> None:
+    content = WHOLE | {"sampled": 2.25, "gap": 0.25} | more
+    write_json_atomically(tmp_path / "summary.json", content)
+    summary = read_summary(tmp_path / "summary.json")
+    assert (summary.unit.metric, summary.figure, summary.sampled) == ("bpd", 2.5, 2.25)
+    assert (summary.limit, summary.closed_form) == (more.get("limit_bpd"), more.get("closed_form"))
+    assert summary.metrics == {name: value for name, value in content.items() if name in ("mse", "worst")}
+    write_summary(tmp_path / "again.json", summary)
+    assert json.loads((tmp_path / "again.json").read_text()) == content
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("kld", None, "it has no kld"),
+        ("bpd", None, "it has no bpd"),
+        ("unit", "NLL nats per entry", "it has no nll"),
+        ("epochs", 1.5, "epochs is 1.5"),
+        ("active", True, "active is True"),
+        ("worst", "much", "worst is 'much'"),
+    ],
+)
+def test_a_summary_that_lacks_something_is_refused(name: str, value: object, reason: str, tmp_path: Path) -> None:
+    content = WHOLE | {name: value}
+    if value is None:
+        del content[name]
+    write_json_atomically(tmp_path / "summary.json", content)
+    with pytest.raises(RecordError, match=f"{reason}; remove it and go on with --resume true"):
+        read_summary(tmp_path / "summary.json")
+
+
+def test_pictures_that_lack_some_are_refused(run_folder: Path) -> None:
+    some = pictures()
+    del some["means"]
+    save_file(some, run_folder / "pictures.safetensors")
+    with pytest.raises(RecordError, match=r"pictures.safetensors: it has no means; remove it, or make it again"):
+        Run.read(run_folder)

@@ -20,6 +20,7 @@ from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import RecordError
 from silentgrad.lab.runs.tables import Column, Spread, Table, read_table, write_record
 from silentgrad.lab.training.recipes import recipe_names
+from summaries import WHOLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SMOKE = ["--scale", "smoke", "--seeds", "1", "--accelerator", "cpu", "--jobs", "2"]
@@ -90,7 +91,7 @@ def made_up(folder: Path, cells: Results, bpd: dict[str, list[float]]) -> None:
     for cell in cells.cells:
         (folder / cell.name).mkdir()
         value = bpd[cell.method][cell.seed]
-        (folder / cell.name / "summary.json").write_text(json.dumps({"bpd": value, "mse": 1.0, "seconds": 60.0}))
+        (folder / cell.name / "summary.json").write_text(json.dumps(WHOLE | {"bpd": value}))
 
 
 def test_means_deviations_and_verdicts(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 import torch
@@ -24,6 +25,7 @@ from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.cli.sweep import sweep as sweep_command
+from silentgrad.lab.data import Unit
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments import sweep as module
 from silentgrad.lab.experiments.grid import Grid
@@ -32,9 +34,11 @@ from silentgrad.lab.experiments.space import search_space
 from silentgrad.lab.experiments.study import EachPointOnce, SweepError, uninterrupted
 from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.reports.sweep import write_sweep_page
-from silentgrad.lab.runs.records import RecordError
+from silentgrad.lab.runs.records import RecordError, Run
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.runs.trials import SweepRecord, Trial, write_sweep
 from silentgrad.lab.training import DataConfig, DivergedError, ModelConfig, Settings, TrainConfig, train_model
+from summaries import WHOLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 RATES, ANNEALING = [1e-3, 1e-4, 1e-5], [0.5, 0.05]
@@ -64,7 +68,7 @@ class Trainer:
 
     def __call__(
         self, data: Any, model: Any, train: Any, folder: Path, resume: bool, quiet: bool, callbacks: Any
-    ) -> dict[str, Any]:
+    ) -> Summary:
         self.asked.append((train.lr, model.annealing_rate, folder.name, resume))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.yaml").write_text("{}")
@@ -78,7 +82,7 @@ class Trainer:
             seen = SimpleNamespace(current_epoch=epoch - 1, callback_metrics={"valid_bpd": torch.tensor(bpd)})
             for callback in callbacks:
                 callback.on_train_epoch_end(seen, None)
-        return {"bpd": rows[-1][2] + 0.5, "epochs": train.epochs}
+        return Summary.from_json(WHOLE | {"bpd": rows[-1][2] + 0.5, "epochs": train.epochs, "seconds": 60.0})
 
 
 @pytest.fixture
@@ -146,10 +150,10 @@ def test_every_point_once_and_the_best_as_a_recipe(tmp_path: Path, trainer: Trai
     found = records(tmp_path)
     best = next(trial for trial in found["trials"] if trial["number"] == found["best"])
     assert best["point"] == {"lr": 1e-4, "annealing_rate": 0.05}
-    assert best["valid_bpd"] == pytest.approx(3 + 0.05 + 2 / 6)
+    assert best["valid"] == pytest.approx(3 + 0.05 + 2 / 6)
     text = (tmp_path / "sweep" / "best.yaml").read_text()
     header = dict(line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("# "))
-    assert header["expects"] == f"test BPD {3.05 + 2 / 6 + 0.5:.3f}, validation BPD {3.05 + 2 / 6:.3f} (seed 0)"
+    assert header["expects"] == f"test BPD {3.05 + 2 / 6 + 0.5:.4f}, validation BPD {3.05 + 2 / 6:.4f} (seed 0)"
     assert header["time"] == "60 seconds"
     assert header["command"] == f"silentgrad train --config {tmp_path}/sweep/best.yaml"
     settings = yaml.safe_load(text)
@@ -377,7 +381,7 @@ def test_the_command_trains_and_its_recipe_gives_what_it_expects(
     again = Settings(DataConfig(**recipe["data"]), ModelConfig(**recipe["model"]), TrainConfig(**recipe["train"]))
     summary = train_model(*again, tmp_path / "again", quiet=True)
     best = next(trial for trial in records(tmp_path)["trials"] if trial["state"] == "complete")
-    assert summary["bpd"] == best["test_bpd"]
+    assert summary.figure == best["test"]
     sweep_command(data, model, train, over="lr", grid=Grid(lr=[1e-3, 1e12]), folder=tmp_path / "sweep", quiet=True)
     assert "trial 2" not in capsys.readouterr().out
 
@@ -427,7 +431,7 @@ def made_up(folder: Path, complete: bool = True) -> Path:
             point = {"lr": 1e-4 if number else 5e-4, "cutoff": 5 * (1 + number // 2), "annealing_rate": 0.1}
             test = 3.125 if state == "complete" else None
             trials[number] = Trial(number, state, point, 3.5 - number / 4, test, 12, 75.0, "", "<b>&" * 40)
-    write_sweep(folder, SweepRecord("a <b>study", 8, {"space": space}, 1 if complete else None, trials))
+    write_sweep(folder, SweepRecord("a <b>study", Unit("bpd"), 8, {}, space, 1 if complete else None, trials))
     return folder
 
 
@@ -483,3 +487,51 @@ def test_ctrl_c_waits_for_the_database() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert reached == ["the end of the commit"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "linear", "told_in"),
+    [("reals", "exp", "NLL nats per entry"), ("binarized", "linear", "NLL nats per example")],
+)
+def test_what_is_not_told_in_bits_is_swept_in_its_own_unit(
+    kind: str, linear: str, told_in: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cause = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
+    np.savetxt(tmp_path / "table.csv", torch.cat([cause, 5 * cause + 1], 1).numpy(), delimiter=",")
+    name = "digits" if kind == "binarized" else str(tmp_path / "table.csv")
+    data = DataConfig(name=name, kind=kind, batch_size=512)
+    model = ModelConfig(latent_dim=1, hidden=[4], tractable=linear)
+    train = TrainConfig(epochs=2, accelerator="cpu")
+    words = f"--data.name={name} --data.kind={kind} --data.batch_size=512 --model.tractable={linear} --train.epochs=2"
+    small = "--model.latent_dim=1 --model.hidden=[4] --train.accelerator=cpu --quiet=true"
+    main(["sweep", *words.split(), *small.split(), "--grid.lr=[1e-2,1e-9]", f"--folder={tmp_path / 'sweep'}"])
+
+    figures = {}
+    for lr in (1e-2, 1e-9):  # each point alone
+        alone = tmp_path / f"alone-{lr}"
+        summary = train_model(data, model, dataclasses.replace(train, lr=lr), alone, quiet=True)
+        figures[lr] = min(Run.read(alone).metrics["valid_nll"]), summary.figure
+    found = records(tmp_path)
+    assert found["unit"] == told_in
+    assert {trial["point"]["lr"]: (trial["valid"], trial["test"]) for trial in found["trials"]} == figures
+    best = next(trial for trial in found["trials"] if trial["number"] == found["best"])
+    assert best["point"]["lr"] == min(figures, key=lambda lr: figures[lr][0])
+
+    title, _, of = told_in.partition(" ")
+    told = f"test {title} {best['test']:.4f} {of}"
+    assert told in capsys.readouterr().out
+    assert told in (tmp_path / "sweep" / "best.yaml").read_text()
+    page = (tmp_path / "sweep" / "sweep.html").read_text()
+    assert f"best valid. {title}" in page
+    assert of in page
+    assert "BPD" not in page
+
+
+@pytest.mark.parametrize("figures", [[], {"bpd": 3.0}])
+def test_a_damaged_trial_is_refused(tmp_path: Path, trainer: Trainer, figures: object) -> None:
+    list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path), trials=1))
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        database.execute("UPDATE trial_user_attributes SET value_json = ?", [json.dumps(figures)])
+    database.close()
+    with pytest.raises(SweepError, match="trial 0 in the database of --storage is damaged"):
+        list(run_sweep(planned(tmp_path, lr=RATES), url(tmp_path)))

@@ -86,7 +86,7 @@ def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, tmp_path: 
         model.cutoff = 2 if estimator == "none" else None
         train = TrainConfig(epochs=2, accelerator="cpu")
         summary = train_model(DataConfig(batch_size=256), model, train, tmp_path / estimator, quiet=True)
-        assert 0 < summary["bpd"] < 100
+        assert 0 < summary.figure < 100
 
 
 def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_figures_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     model = ModelConfig(latent_dim=4, hidden=[16], tractable="none")
     summary = train_model(DataConfig(), model, train, tmp_path / "run", quiet=True)
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
-    assert summary["best_epoch"] == 1 + bpd.index(min(bpd))
+    assert summary.best_epoch == 1 + bpd.index(min(bpd))
     best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
         assert torch.equal(best[f"model.{name}"], value)
@@ -223,14 +223,14 @@ def test_the_best_epoch_has_the_last_variance(tmp_path: Path) -> None:
     summary = train_model(DataConfig(), model, train, tmp_path / "run", quiet=True)
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
     assert bpd.index(min(bpd)) == 0
-    assert summary["best_epoch"] > 1
+    assert summary.best_epoch > 1
 
 
 def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
     model = ModelConfig(latent_dim=2, hidden=[4], tractable="fixed", nonlinear=False, estimator="exact", start="ppca")
     train = TrainConfig(epochs=1, lr=1e-6, accelerator="cpu")
-    limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True)["limit_bpd"]
+    limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True).limit
     found = []
     for samples in ("1", "30"):
         main(["evaluate", str(tmp_path / "run"), "--samples", samples])

@@ -13,8 +13,10 @@ import lightning
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.experiments.sweep import run_sweep
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.runs.trials import read_sweep
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+from summaries import WHOLE
 
 AROUND = Settings(
     DataConfig(batch_size=256), ModelConfig(latent_dim=2, hidden=[8]), TrainConfig(epochs=2, accelerator="cpu")
@@ -50,20 +52,20 @@ def train_at_once(sweep: Sweep, url: str, together: Barrier) -> None:
     list(run_sweep(sweep, url))
 
 
-def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) -> dict[str, Any]:
+def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) -> Summary:
     _log(folder)
     folder.mkdir()
     with (folder / "metrics.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["epoch", "seconds", "valid_bpd"], [1, 1, train.lr]])
     (folder / "config.yaml").write_text("{}")
-    return {"bpd": train.lr, "epochs": 1}
+    return Summary.from_json(WHOLE | {"bpd": train.lr, "epochs": 1})
 
 
 def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = False) -> None:
     """Trains, the same command over and over, until all points are done; or dies after its first epoch."""
     study.HEARTBEAT, study.PATIENCE = 1, 6  # seconds; a busy machine may leave a process without one for a while
 
-    def training(*settings: Any) -> dict[str, Any]:
+    def training(*settings: Any) -> Summary:
         *rest, folder, resume, quiet, callbacks = settings
         _log(folder)
         return train_model(*rest, folder, resume, quiet, [*callbacks, *([Death()] if dies else [])])

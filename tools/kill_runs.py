@@ -24,6 +24,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,8 @@ import torch
 
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import Metrics, read_json, read_metrics
+from silentgrad.lab.runs.records import Metrics, read_metrics, read_summary
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, run, train_model
 from silentgrad.lab.training.measuring import GradientVarianceLog
 
@@ -235,10 +237,8 @@ def _files(run: RunFolder) -> list[Path]:
     return [run.weights, run.pictures, run.kept(2), run.variance_log]
 
 
-def _summary(folder: Path) -> dict[str, Any]:
-    summary = read_json(RunFolder(folder).summary)
-    summary.pop("seconds")
-    return summary
+def _summary(folder: Path) -> Summary:
+    return replace(read_summary(RunFolder(folder).summary), seconds=0.0)
 
 
 def _metrics(folder: Path) -> Metrics:
@@ -298,7 +298,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=arguments.elsewhere) as elsewhere,
     ):
         workshop = Workshop(Path(folder), Path(elsewhere), arguments.report)
-        best = _summary(workshop.whole)["best_epoch"]
+        best = _summary(workshop.whole).best_epoch
         told = (
             f"{len(workshop.operations)} operations in {workshop.seconds:.1f} s, epoch {best} of {EPOCHS} is the best"
         )

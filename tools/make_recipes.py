@@ -20,7 +20,8 @@ import yaml
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, fixed_cells, learned_cells, recipe_of
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.runs.records import read_summary
+from silentgrad.lab.runs.summary import Summary
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "src" / "silentgrad" / "lab" / "recipes"
@@ -104,16 +105,16 @@ def write(name: str, what: str, expects: str, settings: dict) -> None:
 def measure(folder: Path) -> None:
     """Notes the figures of the finished runs in a folder that `silentgrad reproduce --scale cpu` made."""
     measured = json.loads(MEASURED.read_text())
-    runs: dict[str, list[dict]] = {}
+    runs: dict[str, list[Summary]] = {}
     for cell in [*fixed_cells("cpu", 9), *learned_cells("cpu", list(paper.DATASETS), 9)]:
         path = RunFolder(folder / cell.name).summary
         if path.exists() and _as_its_recipe(cell):
-            runs.setdefault(recipe_of(cell, "cpu"), []).append(read_json(path))
+            runs.setdefault(recipe_of(cell, "cpu"), []).append(read_summary(path))
     for name, summaries in runs.items():
-        bpd = [summary["bpd"] for summary in summaries]
+        bpd = [summary.figure for summary in summaries]
         spread = f" ± {statistics.stdev(bpd):.3f} over {len(bpd)} seeds" if len(bpd) > 1 else " (seed 0)"
-        limit = f"; pPCA limit {summaries[0]['limit_bpd']:.3f}" if "limit_bpd" in summaries[0] else ""
-        minutes = statistics.median(summary["seconds"] for summary in summaries) / 60
+        limit = f"; pPCA limit {summaries[0].limit:.3f}" if summaries[0].limit is not None else ""
+        minutes = statistics.median(summary.seconds for summary in summaries) / 60
         measured[name] = {
             "expects": f"test BPD {statistics.fmean(bpd):.3f}{spread}{limit}",
             "time": f"{minutes:.0f} minutes on one core, another run beside it",

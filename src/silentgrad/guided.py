@@ -95,7 +95,7 @@ class GuidedVAE(nn.Module):
         return standard_prior(q, self.family_of(q))
 
     def weight(self, epoch: int | None) -> float:
-        """The weight of the linear decoder in an epoch, counted from 1; the nonlinear one has the rest.
+        """The weight of the tractable decoder in an epoch, counted from 1; the nonlinear one has the rest.
 
         Without an epoch, the decoder that the model is judged by has the whole weight.
         """

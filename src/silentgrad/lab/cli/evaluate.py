@@ -11,7 +11,7 @@ from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.figures import samples
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import write_tensors_atomically
+from silentgrad.lab.runs.records import write_pictures
 from silentgrad.lab.training import RunError, load_run, read_config
 from silentgrad.lab.training.finishing import pictures
 from silentgrad.lab.training.loading import observations_of
@@ -58,7 +58,7 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
     path = output or RunFolder(run).pictures
     require_output(path, ".safetensors")
     observations = observations_of(settings, data, root)
-    write_tensors_atomically(path, pictures(load_run(run, observations), observations))
+    write_pictures(path, pictures(load_run(run, observations), observations))
     if output is None:
         say(f"report: {write_report(run)}")
     else:
@@ -86,5 +86,5 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     torch.manual_seed(seed)
     with torch.no_grad():
         images = vae.generate(count).mean
-    samples({"samples": images}).savefig(path)
+    samples(images).savefig(path)
     say(f"samples: {path}")

@@ -24,7 +24,7 @@ def sweep(
     share the work.
 
     Args:
-        data: Which images.
+        data: Which data.
         model: Which model, and how its gradient is estimated.
         train: How to train.
         over: What to vary, separated by commas: lr, annealing_rate, cutoff.

@@ -8,6 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder, stem_of
+from silentgrad.lab.data import Unit
 from silentgrad.lab.experiments.grid import Grid
 from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.experiments.space import search_space
@@ -55,7 +56,7 @@ def sweep_and_report(
     say(f"sweep {plan.name}: {plan.size} points over {', '.join(plan.space)}, in {plan.folder}")
     try:
         for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
-            say(line(trial))
+            say(line(trial, read_sweep(plan.folder).unit))
             write_sweep_page(plan.folder)
     except KeyboardInterrupt:
         say("interrupted; the same command goes on")
@@ -101,12 +102,12 @@ def _require_points(plan: Sweep) -> None:
                 raise ConfigError(f"--grid.{name} {value}: {error}") from None
 
 
-def line(trial: Trial) -> str:
-    """A trial in one line."""
+def line(trial: Trial, unit: Unit) -> str:
+    """A trial in one line, its figure told in a unit."""
     point = ", ".join(f"{name} {setting(value)}" for name, value in trial.point.items())
     parts = []
-    if trial.valid_bpd is not None:
-        parts.append(f"validation BPD {trial.valid_bpd:.4f}")
+    if trial.valid is not None:
+        parts.append(f"validation {unit.tell(trial.valid)}")
     parts.append(f"{trial.epochs} epochs")
     if trial.seconds is not None:
         parts.append(duration(trial.seconds))
@@ -123,5 +124,6 @@ def closing(record: SweepRecord, folder: Path) -> Iterator[str]:
         )
     best = record.best_trial()
     if best is not None:
-        yield f"best, {line(best)}, test BPD {best.test_bpd:.4f}"
+        assert best.test is not None  # as it is complete
+        yield f"best, {line(best, record.unit)}, test {record.unit.tell(best.test)}"
         yield f"its recipe: {SweepFolder(folder).best}"

@@ -18,7 +18,7 @@ def train(
     With no options: a Silent-guided VAE on the embedded 8x8 digits, about a minute on two cores.
 
     Args:
-        data: Which images.
+        data: Which data.
         model: Which model, and how its gradient is estimated.
         train: How to train.
         folder: Where the run goes; runs/NAME-NUMBER if absent.

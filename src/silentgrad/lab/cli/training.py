@@ -3,13 +3,12 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from silentgrad.lab.cli.console import beside_bound, bound, console, metrics, say
 from silentgrad.lab.cli.options import next_folder, require_folder
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.metrics import METRICS
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training import RunError, read_config, train_model
 from silentgrad.lab.training.config import GROUPS, Settings
 from silentgrad.lab.training.folder import first_process, is_finished
@@ -64,25 +63,20 @@ def _resumed(folder: Path, given: Settings) -> Settings:
     return before
 
 
-def _figures(summary: dict[str, Any], samples: int) -> str:
-    beside = {name: summary[name] for name in METRICS if name in summary}
-    parts = [_figure(summary, samples), metrics(beside), f"KLD {summary['kld']:.2f}"]
-    parts.append(f"active latents {summary['active']}")
-    if "closed_form" in summary:
-        parts.append(f"closed form {summary['closed_form']}")
-    parts.append(f"{summary['seconds']:.0f} s")
+def _figures(summary: Summary, samples: int) -> str:
+    parts = [_figure(summary, samples), metrics(summary.metrics), f"KLD {summary.kld:.2f}"]
+    parts.append(f"active latents {summary.active}")
+    if summary.closed_form is not None:
+        parts.append(f"closed form {summary.closed_form}")
+    parts.append(f"{summary.seconds:.0f} s")
     return "   ".join(parts)
 
 
-def _figure(summary: dict[str, Any], samples: int) -> str:
+def _figure(summary: Summary, samples: int) -> str:
     """The test figure in its unit, what it bounds, and the limit of linear decoders."""
-    metric = "nll"
-    if "bpd" in summary:
-        metric = "bpd"
-    title, _, of = summary["unit"].partition(" ")
-    figure = f"test {title} [bold]{summary[metric]:.4f}[/bold] {of}".rstrip()
+    figure = f"test {summary.unit.title} [bold]{summary.figure:.4f}[/bold]{summary.unit.of}"
     figure += bound(samples)
-    figure += beside_bound(summary[metric], summary.get("sampled"))
-    if f"limit_{metric}" in summary:
-        figure += f" (pPCA limit {summary[f'limit_{metric}']:.4f})"
+    figure += beside_bound(summary.figure, summary.sampled)
+    if summary.limit is not None:
+        figure += f" (pPCA limit {summary.limit:.4f})"
     return figure

@@ -25,9 +25,7 @@ def _images(results: Results) -> list[str]:
     """How many images each dataset was trained on: a folder may hold a part of a dataset only."""
     counts: dict[str, int] = {}
     for cell in results.finished():
-        count = results.summary(cell).get("train_images")
-        if count is not None:
-            counts[paper.DATASETS[cell.dataset]] = count
+        counts[paper.DATASETS[cell.dataset]] = results.summary(cell).training_examples
     return [f"{dataset}: {count:,} training images." for dataset, count in counts.items()]
 
 

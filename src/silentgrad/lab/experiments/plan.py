@@ -47,9 +47,9 @@ class Sweep:
         return Settings(data, model, train)
 
     def common(self) -> dict[str, dict[str, Any]]:
-        """What all trials have in common, as JSON holds it."""
+        """What all trials have in common, in groups, as JSON holds it."""
         groups: dict[str, dict[str, Any]] = yaml.safe_load(self.around.as_yaml())
         for group in groups.values():
             for name in OF_THE_MACHINE:
                 group.pop(name, None)
-        return groups | {"space": self.space}
+        return groups

@@ -4,12 +4,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.runs.records import read_summary
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.runs.tables import Content, Spread
 
 
@@ -25,14 +26,14 @@ class Results(NamedTuple):
     cells: Sequence[Cell]
 
     def over_seeds(self, metric: str, **wanted: object) -> Content:
-        """A figure over the seeds of the runs that fit; text if one of them diverged."""
+        """A figure, by its name, over the seeds of the runs that fit; text if one of them diverged."""
         cells = self.where(**wanted)
         failed = sum(self.run(cell).failure.exists() for cell in cells)
         if failed:
             return f"diverged ({failed} of {len(cells)})"
         values = []
         for cell in cells:
-            value = self.summary(cell).get(metric)
+            value = figure_named(metric, self.summary(cell))
             if value is not None:
                 values.append(value)
         return spread(values)
@@ -45,9 +46,9 @@ class Results(NamedTuple):
         """The folder of a run."""
         return RunFolder(self.folder / cell.name)
 
-    def summary(self, cell: Cell) -> dict[str, Any]:
+    def summary(self, cell: Cell) -> Summary:
         """The final figures of a run."""
-        return read_json(self.run(cell).summary)
+        return read_summary(self.run(cell).summary)
 
     def finished(self, **wanted: object) -> list[Cell]:
         """The runs that fit and have a summary."""
@@ -72,6 +73,17 @@ def _label(cell: Cell) -> str:
     if cell.scheduled:
         method += ", scheduled"
     return f"{paper.DATASETS[cell.dataset]} {paper.BLOCKS[cell.latent].lower()} {method}"
+
+
+def figure_named(name: str, summary: Summary) -> float | None:
+    """The figure of a run that tables call by a name; None if the run has none of that name."""
+    if name == summary.unit.metric:
+        return summary.figure
+    if name == "kld":
+        return summary.kld
+    if name == "seconds":
+        return summary.seconds
+    return summary.metrics.get(name)
 
 
 def spread(values: Sequence[float]) -> Spread | None:

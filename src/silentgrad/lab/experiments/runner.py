@@ -9,7 +9,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
@@ -21,6 +20,7 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.experiments.cells import Cell, same_experiment
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_json_atomically
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training import DivergedError, Settings, read_config, train_model
 
 POLL_SECONDS = 0.5
@@ -103,9 +103,7 @@ def _train(settings: Settings, folder: Path) -> None:
         write_json_atomically(RunFolder(folder).failure, {"message": str(error)})
 
 
-def start_or_resume(
-    settings: Settings, folder: Path, quiet: bool, callbacks: Sequence[Callback] = ()
-) -> dict[str, Any]:
+def start_or_resume(settings: Settings, folder: Path, quiet: bool, callbacks: Sequence[Callback] = ()) -> Summary:
     """Trains a run from its start, or goes on with what an earlier process left of it; returns the summary."""
     begun = RunFolder(folder).config.exists()
     return train_model(*settings, folder, begun, quiet, callbacks)

@@ -20,7 +20,7 @@ from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
 from optuna.pruners import MedianPruner
 from optuna.trial import FrozenTrial
 
-from silentgrad.lab.data import load
+from silentgrad.lab.data import Unit, load
 from silentgrad.lab.experiments.plan import Point, Sweep
 from silentgrad.lab.experiments.runner import start_or_resume
 from silentgrad.lab.experiments.study import (
@@ -32,9 +32,9 @@ from silentgrad.lab.experiments.study import (
     sampler_of,
     uninterrupted,
 )
-from silentgrad.lab.experiments.trials import write_records
-from silentgrad.lab.runs.folder import SweepFolder
-from silentgrad.lab.runs.records import Run
+from silentgrad.lab.experiments.trials import remember, write_records
+from silentgrad.lab.runs.folder import RunFolder, SweepFolder
+from silentgrad.lab.runs.records import read_metrics
 from silentgrad.lab.runs.trials import Trial
 from silentgrad.lab.training import DivergedError
 from silentgrad.lab.training.build import model_for
@@ -65,15 +65,14 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     data, model, _ = sweep.around
     observations = load(data.name, data.root, data.kind)
     model_for(model, observations)  # so that what cannot be trained leaves no study behind
-    if observations.unit.metric != "bpd":
-        raise SweepError(f"a sweep compares bits per dimension, but {data.name} is told in{observations.unit.of}")
+    unit = observations.unit
     done = 0
     with _study(sweep, storage) as study:
-        write_records(study, sweep)
+        write_records(study, sweep, unit)
         while (trials is None or done < trials) and points_left(study):
             _require_same_settings(study, sweep)
-            number = _train_next(study, sweep, quiet)
-            trials_so_far = write_records(study, sweep).trials
+            number = _train_next(study, sweep, unit, quiet)
+            trials_so_far = write_records(study, sweep, unit).trials
             if number is not None:
                 done += 1
                 yield next(trial for trial in trials_so_far if trial.number == number)
@@ -91,12 +90,13 @@ def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
 def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
     trained_before = SweepFolder(sweep.folder).has_trials()  # first: another process says its settings before it trains
     before = study.user_attrs.get("settings")
+    now = sweep.common() | {"space": sweep.space}
     if before is None:
         if trained_before:
             raise SweepError(f"{sweep.folder} holds trials of another study: choose another --folder")
-        study.set_user_attr("settings", sweep.common())
+        study.set_user_attr("settings", now)
         return
-    changed = _changed(_flat(before), _flat(sweep.common()))
+    changed = _changed(_flat(before), _flat(now))
     if changed:
         raise SweepError(
             f"the study {sweep.name} was started with other settings ({', '.join(changed)}): "
@@ -123,24 +123,24 @@ def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [name for name in names if then.get(name) != now.get(name)]
 
 
-def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
+def _train_next(study: optuna.Study, sweep: Sweep, unit: Unit, quiet: bool) -> int | None:
     """Trains a free point, and returns the trial's number; None if other processes took the point."""
     done: list[int] = []
     lost: list[int] = []
 
     def objective(trial: optuna.Trial) -> float:
         try:
-            return _objective(study, trial, sweep, quiet)
+            return _objective(study, trial, sweep, unit, quiet)
         except UpdateFinishedTrialError:
             lost.append(trial.number)
             raise
 
-    def remember(_: optuna.Study, trial: FrozenTrial) -> None:
+    def keep(_: optuna.Study, trial: FrozenTrial) -> None:
         if holds(trial):
             done.append(trial.number)
 
     try:
-        study.optimize(objective, n_trials=1, catch=(DivergedError, PointsTaken), callbacks=[remember])
+        study.optimize(objective, n_trials=1, catch=(DivergedError, PointsTaken), callbacks=[keep])
     except ValueError:
         if not lost:
             raise
@@ -148,8 +148,8 @@ def _train_next(study: optuna.Study, sweep: Sweep, quiet: bool) -> int | None:
     return next(iter(done), None)
 
 
-def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bool) -> float:
-    """Trains one point, and returns the best validation BPD."""
+def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, unit: Unit, quiet: bool) -> float:
+    """Trains one point, and returns the best validation figure, in the unit of the observations."""
     number = sampler_of(study).point(study.get_trials(deepcopy=False)[trial.number])
     if number is None:
         raise PointsTaken
@@ -158,28 +158,38 @@ def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, quiet: bo
         point[name] = trial.suggest_categorical(name, values)
     folder = SweepFolder(sweep.folder).trial(number)
     try:
-        summary = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial)])
+        summary = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial, _column(unit))])
     except DivergedError as error:
         trial.set_user_attr(DIVERGED, str(error))
         raise
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
-    metrics = Run.read(folder).metrics
-    trial.set_user_attr("figures", summary | {"seconds": metrics["seconds"][-1]})
-    return min(bpd for bpd in metrics["valid_bpd"] if bpd is not None)
+    remember(trial, summary)
+    figures = read_metrics(RunFolder(folder).metrics)[_column(unit)]
+    return min(figure for figure in figures if figure is not None)
+
+
+def _column(unit: Unit) -> str:
+    """The name of the validation figure among an epoch's metrics."""
+    return f"valid_{unit.metric}"
 
 
 class _Pruning(lightning.Callback):
-    """Tells the study the validation BPD of each epoch, and ends the trial when the study says so."""
+    """Tells the study the validation figure of each epoch, and ends the trial when the study says so.
 
-    def __init__(self, trial: optuna.Trial) -> None:
-        self.trial = trial
+    Args:
+        trial: The trial in the study.
+        column: The name of the validation figure among an epoch's metrics.
+    """
+
+    def __init__(self, trial: optuna.Trial, column: str) -> None:
+        self.trial, self.column = trial, column
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
-        bpd = trainer.callback_metrics["valid_bpd"].item()
+        figure = trainer.callback_metrics[self.column].item()
         with uninterrupted():
-            self.trial.report(bpd, epoch)
+            self.trial.report(figure, epoch)
             prune = self.trial.should_prune()
         if prune:
             raise TrialPruned(f"after epoch {epoch}")

@@ -109,7 +109,7 @@ def _fixed_row(results: Results, latent: str, method: str, scheduled: bool) -> F
 def _limit(results: Results, latent: str) -> float | None:
     """The limit of any finished run that has one."""
     for cell in results.finished(latent=latent):
-        limit: float | None = results.summary(cell).get("limit_bpd")
+        limit = results.summary(cell).limit
         if limit is not None:
             return limit
     return None

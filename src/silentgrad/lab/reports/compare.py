@@ -15,6 +15,7 @@ from silentgrad.lab.reports.figures import DPI, drawable, dress, name_legend, po
 from silentgrad.lab.reports.reaches import reaches
 from silentgrad.lab.reports.units import common_unit
 from silentgrad.lab.runs.records import RecordError, Run, write_atomically
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.runs.tables import Column, Content, Table
 
 # Okabe and Ito's colours without yellow, which is faint on white; then the same again with another line style
@@ -61,38 +62,59 @@ def write_comparison(folders: Sequence[Path], page: Path) -> Comparison:
 
 def comparison(runs: Mapping[str, Run]) -> Comparison:
     """The final figures of runs, and the settings in which they differ."""
-    titles = _titles(runs)
+    heads = _heads(runs)
     rows: list[list[Content]] = []
     configs = {}
     for name, run in runs.items():
-        rows.append([name, *map(run.summary.get, titles), *_spent(run)])
+        figures = _figures(run.summary, common_unit(runs))
+        rows.append([name, *map(figures.get, heads), *_spent(run)])
         configs[name] = run.config
-    columns = [Column("run"), *map(Column, titles.values()), Column("epochs"), Column("time")]
+    columns = [Column("run"), *map(Column, heads), Column("epochs"), Column("time")]
     results = Table("results", "The runs and their figures", columns, rows, _best(runs))
     return Comparison(results, differences(configs))
 
 
-def _titles(runs: Mapping[str, Run]) -> dict[str, str]:
-    """Final figures that at least one run has: key in the summary -> head of the column."""
-    metric, title, of = common_unit(runs)
-    test = f"test {title}"
-    if of:
-        test += f",{of}"
-    known = {metric: test, f"limit_{metric}": f"limit {title}", "mse": "MSE", "kld": "KLD", "active": "active"}
-    for key in list(known):
-        if not any(key in run.summary for run in runs.values()):
-            del known[key]
-    return known
+def _heads(runs: Mapping[str, Run]) -> list[str]:
+    """The heads of the columns of final figures, each of which at least one run has."""
+    unit = common_unit(runs)
+    heads = [_test_head(unit), _limit_head(unit)]
+    found: set[str] = set()
+    for run in runs.values():
+        for head in _figures(run.summary, unit):
+            found.add(head)
+            if head not in heads:
+                heads.append(head)
+    return [head for head in heads if head in found]
+
+
+def _figures(summary: Summary | None, unit: Unit) -> dict[str, Content]:
+    """The final figures of a run by the heads of their columns."""
+    if summary is None:
+        return {}
+    figures: dict[str, Content] = {_test_head(unit): summary.figure}
+    if summary.limit is not None:
+        figures[_limit_head(unit)] = summary.limit
+    for name, value in summary.metrics.items():
+        figures[name.upper()] = value
+    return figures | {"KLD": summary.kld, "active": summary.active}
+
+
+def _test_head(unit: Unit) -> str:
+    if unit.of:
+        return f"test {unit.title},{unit.of}"
+    return f"test {unit.title}"
+
+
+def _limit_head(unit: Unit) -> str:
+    return f"limit {unit.title}"
 
 
 def _best(runs: Mapping[str, Run]) -> list[int]:
-    """The place of the finished run with the lowest test metric; empty if no run is finished."""
-    metric = common_unit(runs).metric
+    """The place of the finished run with the lowest test figure; empty if no run is finished."""
     finished: dict[int, float] = {}
     for place, run in enumerate(runs.values()):
-        value = html.finite(run.summary.get(metric))
-        if value is not None:
-            finished[place] = value
+        if run.summary is not None:
+            finished[place] = run.summary.figure
     if not finished:
         return []
     return [min(finished, key=finished.__getitem__)]
@@ -100,8 +122,10 @@ def _best(runs: Mapping[str, Run]) -> list[int]:
 
 def _spent(run: Run) -> tuple[Content, str]:
     """Epochs and time, by the summary or, of a run under way, by its last epoch."""
-    epochs = run.summary.get("epochs", len(run.metrics["epoch"]))
-    seconds = html.finite(run.summary.get("seconds", _last(run.metrics.get("seconds", []))))
+    if run.summary is not None:
+        return run.summary.epochs, html.duration(run.summary.seconds)
+    epochs = len(run.metrics["epoch"])
+    seconds = html.finite(_last(run.metrics.get("seconds", [])))
     if seconds is None:
         return epochs, ""
     return epochs, html.duration(seconds)
@@ -129,17 +153,17 @@ def _caption(runs: Mapping[str, Run]) -> str:
     if unit.of:
         told += f" in{unit.of}"
     caption = f"Validation {told} over epochs and over seconds, then KL divergence and squared error over epochs."
-    if _limit(runs, unit) is not None:
+    if _limit(runs) is not None:
         caption += " The dotted grey line is the probabilistic PCA limit of linear decoders."
     return caption
 
 
-def _limit(runs: Mapping[str, Run], unit: Unit) -> float | None:
+def _limit(runs: Mapping[str, Run]) -> float | None:
     """The limit, if it is the same for all runs that have one."""
     limits = set()
     for run in runs.values():
-        limits.add(html.finite(run.summary.get(f"limit_{unit.metric}")))
-    limits.discard(None)
+        if run.summary is not None and run.summary.limit is not None:
+            limits.add(run.summary.limit)
     if len(limits) != 1:
         return None
     return limits.pop()
@@ -148,7 +172,7 @@ def _limit(runs: Mapping[str, Run], unit: Unit) -> float | None:
 def curves(runs: Mapping[str, Run]) -> Figure:
     """Validation curves of all runs, each in its own colour and line style."""
     unit = common_unit(runs)
-    limit = _limit(runs, unit)
+    limit = _limit(runs)
     columns = _legend_columns(runs)
     legend_height = 0.22 * math.ceil(len(runs) / columns)
     figure = Figure(figsize=(8, 6 + legend_height), dpi=DPI, layout="constrained")

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from silentgrad.lab.reports.units import metric_of
+from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import Metrics
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
@@ -40,11 +41,11 @@ class Curve(NamedTuple):
     y: list[float]
 
 
-def reconstructions(pictures: dict[str, Tensor]) -> Figure:
+def reconstructions(pictures: RunPictures) -> Figure:
     """Originals, reconstructed means under them, and the learned standard deviations when there are any."""
-    rows = {"original": pictures["originals"], "mean": pictures["means"]}
-    if "stds" in pictures:
-        rows["std. dev."] = unit_range(pictures["stds"])
+    rows = {"original": pictures.originals, "mean": pictures.means}
+    if pictures.stds is not None:
+        rows["std. dev."] = unit_range(pictures.stds)
     return stacked(rows, min(COLUMNS, *map(len, rows.values())))
 
 
@@ -54,9 +55,8 @@ def stacked(rows: dict[str, Tensor], count: int) -> Figure:
     return image_figure(torch.cat(first), count, list(rows))
 
 
-def samples(pictures: dict[str, Tensor]) -> Figure:
+def samples(images: Tensor) -> Figure:
     """Decoded draws from the prior, in a grid."""
-    images = pictures["samples"]
     fullest = min(range(8, 13), key=lambda columns: -len(images) % columns)  # fewest holes in the last row
     return image_figure(images, min(fullest, len(images)), [])
 
@@ -75,7 +75,7 @@ def curves(metrics: Metrics, limit: float | None = None) -> Figure:
     _panel(by_second, metrics, metric, "seconds", limit)
     _panel(kld, metrics, "kld", "epoch", None)
     _panel(mse, metrics, "mse", "epoch", None)
-    _guide_weight(by_epoch, metrics)
+    _tractable_weight(by_epoch, metrics)
     handles: dict[str, Line2D] = {}
     for axes in figure.axes:
         handles |= _named_lines(axes)
@@ -124,12 +124,13 @@ def _marker(curve: Curve) -> str | None:
     return None
 
 
-def _guide_weight(axes: Axes, metrics: Metrics) -> None:
+def _tractable_weight(axes: Axes, metrics: Metrics) -> None:
+    """The tractable decoder's share of the loss, where a nonlinear one has the rest."""
     curve = points(metrics, "epoch", "weight")
     if not curve.y:
         return
     right = axes.twinx()
-    name = "linear weight (right)"
+    name = "tractable decoder's weight (right)"
     right.plot(*curve, color=GREEN, linewidth=1, label=name, marker=_marker(curve), markersize=2)
     right.set_ylim(-0.05, 1.05)
     right.set_yticks([0, 1])

@@ -6,20 +6,14 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from silentgrad.lab.data import Unit
 from silentgrad.lab.reports import figures, html
 from silentgrad.lab.reports.units import unit_of
 from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import Metrics, Run, write_atomically
+from silentgrad.lab.runs.summary import Summary
 
 LAST_EPOCHS = 5
-TILES = {
-    "mse": "MSE",
-    "kld": "KLD",
-    "active": "active latents",
-    "exactness": "bound",
-    "closed_form": "closed form",
-}
 Section = Callable[[Run], str]  # a part of a run's page in HTML, as `html.section` makes it
 
 
@@ -62,29 +56,30 @@ def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
 
 def _plates(run: Run) -> list[Plate]:
     plates = []
-    if {"originals", "means"} <= run.pictures.keys():
-        plates.append(_reconstructions(run))
-    if "samples" in run.pictures:
+    if run.pictures is not None:
+        plates.append(_reconstructions(run.pictures))
         caption = "Images decoded from latents drawn from the prior."
-        plates.append(Plate("samples", figures.samples(run.pictures), caption))
+        plates.append(Plate("samples", figures.samples(run.pictures.samples), caption))
     plates.append(_curves(run))
     return plates
 
 
-def _reconstructions(run: Run) -> Plate:
+def _reconstructions(pictures: RunPictures) -> Plate:
     rows = "Originals on top and their reconstructed means below"
-    if "stds" in run.pictures:
+    if pictures.stds is not None:
         rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-    return Plate("reconstructions", figures.reconstructions(run.pictures), f"{rows}.")
+    return Plate("reconstructions", figures.reconstructions(pictures), f"{rows}.")
 
 
 def _curves(run: Run) -> Plate:
     unit = unit_of(run)
-    told = unit.title + unit.of
+    told = unit.in_print
     if unit.metric == "bpd":
         told = "Bits per dimension"
     caption = f"{told} over epochs and over seconds, then KL divergence and squared error over epochs."
-    limit = html.finite(run.summary.get(f"limit_{unit.metric}"))
+    limit = None
+    if run.summary is not None:
+        limit = run.summary.limit
     if limit is not None:
         caption += " The dashed line is the probabilistic PCA limit of linear decoders."
     return Plate("curves", figures.curves(run.metrics, limit), caption)
@@ -98,38 +93,36 @@ def _section(plate: Plate, png: bytes) -> str:
 
 def _page(run: Run, sections: list[str]) -> str:
     name = run.folder.resolve().name
-    parts = [html.header(name, _headline(run)), *sections, html.section("Epochs", _epochs(run.metrics))]
-    records = {"Final figures": run.summary, "Configuration": run.config, "Environment": run.environment}
-    for title, values in records.items():
-        if values:
-            parts.append(html.details(title, html.listing(values)))
+    parts = [html.header(name, _headline(run.summary)), *sections, html.section("Epochs", _epochs(run.metrics))]
+    if run.summary is not None:
+        parts.append(html.details("Final figures", html.listing(run.summary.as_json())))
+    parts.append(html.details("Configuration", html.listing(run.config)))
+    if run.environment:
+        parts.append(html.details("Environment", html.listing(run.environment)))
     return html.document(name, "\n".join(parts))
 
 
-def _headline(run: Run) -> str:
-    if not run.summary:
+def _headline(summary: Summary | None) -> str:
+    if summary is None:
         return html.paragraph("The run has left no summary: it has not finished.")
-    unit = unit_of(run)
-    tiles = []
-    if unit.metric in run.summary:
-        tiles.append(html.Tile(f"test {unit.title}", run.summary[unit.metric], _remark(run, unit)))
-    for key, title in TILES.items():
-        if key in run.summary:
-            tiles.append(html.Tile(title, run.summary[key]))
-    seconds = html.finite(run.summary.get("seconds"))
-    if seconds is not None:
-        tiles.append(html.Tile("time", html.duration(seconds)))
-    if "epochs" in run.summary:
-        tiles.append(html.Tile("epochs", run.summary["epochs"]))
+    tiles = [html.Tile(f"test {summary.unit.title}", summary.figure, _remark(summary))]
+    for name, value in summary.metrics.items():
+        tiles.append(html.Tile(name.upper(), value))
+    tiles.append(html.Tile("KLD", summary.kld))
+    tiles.append(html.Tile("active latents", summary.active))
+    tiles.append(html.Tile("bound", summary.exactness))
+    if summary.closed_form is not None:
+        tiles.append(html.Tile("closed form", summary.closed_form))
+    tiles.append(html.Tile("time", html.duration(summary.seconds)))
+    tiles.append(html.Tile("epochs", summary.epochs))
     return html.tiles(tiles)
 
 
-def _remark(run: Run, unit: Unit) -> str:
+def _remark(summary: Summary) -> str:
     """The limit of linear decoders or, of a run without one, what its metric is counted in."""
-    limit = html.finite(run.summary.get(f"limit_{unit.metric}"))
-    if limit is None:
-        return unit.of.strip()
-    return f"pPCA limit {html.number(limit)}"
+    if summary.limit is None:
+        return summary.unit.of.strip()
+    return f"pPCA limit {html.number(summary.limit)}"
 
 
 def _epochs(metrics: Metrics) -> str:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from silentgrad.lab.data import Unit
 from silentgrad.lab.reports import html
 from silentgrad.lab.reports.figures import DPI, GREEN, SPLITS, Curve, dress, y_limits
 from silentgrad.lab.reports.html import Tile
@@ -18,10 +19,6 @@ from silentgrad.lab.runs.records import write_atomically
 from silentgrad.lab.runs.trials import STATES, SweepRecord, Trial, read_sweep
 
 BLUE, GREY = SPLITS["valid"][0], "#777777"
-CAPTION = (
-    "The best validation BPD of each trial, by the value of each setting (the line joins the best ones) and in the "
-    "order of the trials. A trial that is not complete was pruned, has diverged or is still in training."
-)
 
 
 def write_sweep_page(folder: Path) -> Path:
@@ -54,16 +51,28 @@ def _page(sweep: SweepRecord) -> str:
     measured = _measured(sweep.trials)
     if measured:
         figure = sweep_figure(measured, sweep.space)
-        sections.append(html.section("Validation BPD", html.picture(html.png(figure), CAPTION)))
+        picture = html.picture(html.png(figure), _caption(sweep.unit))
+        sections.append(html.section(f"Validation {sweep.unit.title}", picture))
     if trials:
-        sections.append(html.section("Trials", _table(trials, list(sweep.space))))
-    sections.append(html.details("Settings of all trials", html.listing(sweep.settings)))
+        sections.append(html.section("Trials", _table(trials, list(sweep.space), sweep.unit)))
+    settings = sweep.settings | {"space": sweep.space}
+    sections.append(html.details("Settings of all trials", html.listing(settings)))
     return html.document(sweep.study, "\n".join(sections))
+
+
+def _caption(unit: Unit) -> str:
+    told = unit.title
+    if unit.of:
+        told += f" in{unit.of}"
+    return (
+        f"The best validation {told} of each trial, by the value of each setting (the line joins the best ones) and in "
+        "the order of the trials. A trial that is not complete was pruned, has diverged or is still in training."
+    )
 
 
 def _measured(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that have finished an epoch."""
-    return [trial for trial in trials if trial.valid_bpd is not None]
+    return [trial for trial in trials if trial.valid is not None]
 
 
 def _rank(trial: Trial) -> tuple[int, float]:
@@ -75,7 +84,8 @@ def _headline(sweep: SweepRecord) -> str:
     best = sweep.best_trial()
     if best is None:
         return html.tiles([done]) + html.paragraph("No trial is complete yet.")
-    tiles = [Tile("best valid. BPD", best.valid_bpd, f"trial {best.number}"), Tile("its test BPD", best.test_bpd)]
+    title, of = sweep.unit.title, sweep.unit.of.strip()
+    tiles = [Tile(f"best valid. {title}", best.valid, f"trial {best.number}"), Tile(f"its test {title}", best.test, of)]
     for name, value in best.point.items():
         tiles.append(Tile(name, setting(value)))
     return html.tiles([*tiles, done])
@@ -91,8 +101,9 @@ def _count_by_state(trials: Sequence[Trial]) -> str:
     return ", ".join(parts)
 
 
-def _table(trials: list[Trial], space: list[str]) -> str:
-    names = ["trial", "state", "valid. BPD", "test BPD", *space, "epochs", "time", "folder", "remark"]
+def _table(trials: list[Trial], space: list[str], unit: Unit) -> str:
+    figures = [f"valid. {unit.title}", f"test {unit.title}"]
+    names = ["trial", "state", *figures, *space, "epochs", "time", "folder", "remark"]
     rows = [_row(trial, space) for trial in trials]
     if not any(trial.remark for trial in trials):
         names.remove("remark")
@@ -105,7 +116,7 @@ def _table(trials: list[Trial], space: list[str]) -> str:
 
 
 def _row(trial: Trial, space: list[str]) -> list[object]:
-    row: list[object] = [trial.number, trial.state, trial.valid_bpd, trial.test_bpd]
+    row: list[object] = [trial.number, trial.state, trial.valid, trial.test]
     for name in space:
         value = trial.point.get(name)
         if value is not None:
@@ -118,7 +129,7 @@ def _row(trial: Trial, space: list[str]) -> list[object]:
 
 
 def sweep_figure(trials: Sequence[Trial], space: dict[str, list[float]]) -> Figure:
-    """The best validation BPD of each trial, by each setting and by its number.
+    """The best validation figure of each trial, by each setting and by its number.
 
     Args:
         trials: Trials that have finished an epoch.

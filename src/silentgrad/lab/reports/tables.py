@@ -121,10 +121,12 @@ def _reconstructions(runs: dict[str, Run]) -> Figure:
     """The originals once, then each run's means and, where they are learned, standard deviations."""
     rows: dict[str, Tensor] = {}
     for label, run in runs.items():
-        rows.setdefault("original", run.pictures["originals"])
-        rows[label] = run.pictures["means"]
-        if "stds" in run.pictures:
-            rows[f"{label}, std. dev."] = unit_range(run.pictures["stds"])
+        if run.pictures is None:
+            continue
+        rows.setdefault("original", run.pictures.originals)
+        rows[label] = run.pictures.means
+        if run.pictures.stds is not None:
+            rows[f"{label}, std. dev."] = unit_range(run.pictures.stds)
     return stacked(rows, PICTURED)
 
 

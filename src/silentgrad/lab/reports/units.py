@@ -15,10 +15,9 @@ def metric_of(metrics: Metrics) -> str:
 
 def unit_of(run: Run) -> Unit:
     """The unit of a run; a run without a summary does not say what its metric is counted per."""
-    metric = metric_of(run.metrics)
-    told = str(run.summary.get("unit", metric.upper()))
-    title, space, of = told.partition(" ")
-    return Unit(metric, title, space + of)
+    if run.summary is None:
+        return Unit(metric_of(run.metrics))
+    return run.summary.unit
 
 
 def common_unit(runs: Mapping[str, Run]) -> Unit:
@@ -33,8 +32,8 @@ def common_unit(runs: Mapping[str, Run]) -> Unit:
         unit = unit_of(runs[name])
         if not _agree(common, unit):
             raise RecordError(
-                f"runs in different units cannot be compared: {first} is told in {_in_print(common)}, {name} in "
-                f"{_in_print(unit)}; compare those of one unit at a time"
+                f"runs in different units cannot be compared: {first} is told in {common.in_print}, {name} in "
+                f"{unit.in_print}; compare those of one unit at a time"
             )
         if unit.of and not common.of:
             first, common = name, unit
@@ -45,7 +44,3 @@ def _agree(one: Unit, other: Unit) -> bool:
     if one.metric != other.metric:
         return False
     return one.of == other.of or not (one.of and other.of)
-
-
-def _in_print(unit: Unit) -> str:
-    return unit.title + unit.of

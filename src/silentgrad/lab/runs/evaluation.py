@@ -60,14 +60,6 @@ class Evaluation:
     sampled: float | None
     examples: int
 
-    def summary(self) -> dict[str, float | int | str]:
-        """The figures as a run's files name them."""
-        figures: dict[str, float | int | str] = {self.unit.metric: self.figure, **self.metrics}
-        figures |= {"kld": self.kld, "active": self.active, "exactness": self.exactness}
-        if self.sampled is not None:
-            figures |= {"sampled": self.sampled, "gap": self.figure - self.sampled}
-        return figures
-
 
 class Share(NamedTuple):
     """The part of an evaluation that one of several processes does: every so many batches one.

@@ -1,7 +1,7 @@
 """The records a training run leaves on disk, read back without any model code.
 
-A run is a folder. `config.yaml` and `metrics.csv` make it one; `summary.json`, `environment.json` and
-`pictures.safetensors` are empty for a run that has not come so far.
+A run is a folder. `config.yaml` and `metrics.csv` make it one; a run that has not come so far has no `summary.json`,
+`environment.json` or `pictures.safetensors`.
 """
 
 import csv
@@ -21,7 +21,9 @@ from torch import Tensor
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.runs.documents import read_yaml
 from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, METRICS, PICTURES, SUMMARY, RunFolder
+from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.rows import Columns, csv_text, read_columns
+from silentgrad.lab.runs.summary import Summary
 
 Metrics = Columns
 UNFINISHED = ".unfinished"  # ending of a file that is being written beside the one it will replace
@@ -48,17 +50,17 @@ class Run:
         folder: Where it was read from.
         config: The resolved settings.
         metrics: One list per column of `metrics.csv`, one entry per epoch, None for an empty cell.
-        summary: The final figures.
+        summary: The final figures; None if the run is not finished.
         environment: Versions, device, git.
-        pictures: Images `(n, channels, height, width)`: `originals`, `means`, `stds`, `samples`.
+        pictures: What there is to be looked at; None if the run is not finished, or is not of images.
     """
 
     folder: Path
     config: dict[str, Any]
     metrics: Metrics
-    summary: dict[str, Any]
+    summary: Summary | None
     environment: dict[str, Any]
-    pictures: dict[str, Tensor]
+    pictures: RunPictures | None
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
@@ -77,10 +79,24 @@ class Run:
             folder=folder,
             config=_parsed(run.config, _yaml),
             metrics=read_metrics(run.metrics),
-            summary=_parsed_if_there(run.summary, _json),
-            environment=_parsed_if_there(run.environment, _json),
+            summary=_parsed_if_there(run.summary, _summary),
+            environment=_parsed_if_there(run.environment, _json) or {},
             pictures=_parsed_if_there(run.pictures, _pictures),
         )
+
+
+def read_summary(path: Path) -> Summary:
+    """The final figures of a run, from its `summary.json`.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    return _parsed(path, _summary)
+
+
+def write_summary(path: Path, summary: Summary) -> None:
+    """Writes the `summary.json` of a run."""
+    write_json_atomically(path, summary.as_json())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -105,6 +121,11 @@ def write_rows_atomically(path: Path, rows: Sequence[Mapping[str, object]]) -> N
 def write_tensors_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Writes a safetensors file, whole or not at all."""
     write_atomically(path, save({name: value.contiguous() for name, value in tensors.items()}, metadata))
+
+
+def write_pictures(path: Path, pictures: RunPictures) -> None:
+    """Writes the `pictures.safetensors` of a run."""
+    write_tensors_atomically(path, pictures.tensors())
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -169,9 +190,9 @@ def _parsed(path: Path, parse: Callable[[Path], _T]) -> _T:
         raise RecordError(f"cannot read {path}: {reason}{advice}") from error
 
 
-def _parsed_if_there(path: Path, parse: Callable[[Path], dict[str, _T]]) -> dict[str, _T]:
+def _parsed_if_there(path: Path, parse: Callable[[Path], _T]) -> _T | None:
     if not path.exists():
-        return {}
+        return None
     return _parsed(path, parse)
 
 
@@ -181,6 +202,10 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     return _mapping(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _summary(path: Path) -> Summary:
+    return Summary.from_json(_json(path))
 
 
 def _mapping(content: object) -> dict[str, Any]:
@@ -205,9 +230,5 @@ def _require_ascending(epochs: list[float | None]) -> None:
         before = epoch
 
 
-def _pictures(path: Path) -> dict[str, Tensor]:
-    pictures = load_file(path)
-    for name, images in pictures.items():
-        if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-            raise ValueError(f"{name} has shape {tuple(images.shape)}, expected (n, 1 or 3, height, width)")
-    return pictures
+def _pictures(path: Path) -> RunPictures:
+    return RunPictures.from_tensors(load_file(path))

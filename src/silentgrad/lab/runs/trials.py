@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from silentgrad.lab.data import Unit
 from silentgrad.lab.runs.folder import SweepFolder
 from silentgrad.lab.runs.records import RecordError, read_json, write_json_atomically
 
@@ -21,8 +22,8 @@ class Trial:
         number: Its number in the study.
         state: One of STATES.
         point: The value of each setting that is varied.
-        valid_bpd: The best validation BPD; None if no epoch is finished.
-        test_bpd: The test BPD; None if the trial is not complete.
+        valid: The best validation figure, in the unit of the sweep; None if no epoch is finished.
+        test: The test figure, in the unit of the sweep; None if the trial is not complete.
         epochs: Number of finished epochs.
         seconds: The time it took; None if it is not over.
         folder: The name of its folder in the sweep's.
@@ -32,8 +33,8 @@ class Trial:
     number: int
     state: str
     point: dict[str, Any]
-    valid_bpd: float | None
-    test_bpd: float | None
+    valid: float | None
+    test: float | None
     epochs: int
     seconds: float | None
     folder: str
@@ -41,10 +42,10 @@ class Trial:
 
     @property
     def reached(self) -> float:
-        """The best validation BPD, by which trials are compared; infinite if no epoch is finished."""
-        if self.valid_bpd is None:
+        """The best validation figure, by which trials are compared; infinite if no epoch is finished."""
+        if self.valid is None:
             return math.inf
-        return self.valid_bpd
+        return self.valid
 
 
 @dataclass(frozen=True)
@@ -53,25 +54,24 @@ class SweepRecord:
 
     Args:
         study: Its name.
+        unit: The unit in which its figures are told.
         size: The number of points of its grid.
-        settings: What all trials have in common, in groups, and the `space`: the values of each setting that is varied.
-        best: The number of the complete trial with the lowest validation BPD; None before one is complete.
+        settings: What all trials have in common, in groups.
+        space: The values of each setting that is varied.
+        best: The number of the complete trial with the lowest validation figure; None before one is complete.
         trials: All trials.
     """
 
     study: str
+    unit: Unit
     size: int
     settings: dict[str, dict[str, Any]]
+    space: dict[str, list[float]]
     best: int | None
     trials: Sequence[Trial]
 
-    @property
-    def space(self) -> dict[str, list[float]]:
-        """The values of each setting that is varied."""
-        return self.settings["space"]
-
     def best_trial(self) -> Trial | None:
-        """The complete trial with the lowest validation BPD."""
+        """The complete trial with the lowest validation figure."""
         for trial in self.trials:
             if trial.number == self.best:
                 return trial
@@ -88,7 +88,8 @@ class SweepRecord:
 
 def write_sweep(folder: Path, record: SweepRecord) -> None:
     """Writes the records of a sweep into its folder."""
-    write_json_atomically(SweepFolder(folder).trials, asdict(record))
+    content = asdict(record) | {"unit": record.unit.in_print}
+    write_json_atomically(SweepFolder(folder).trials, content)
 
 
 def read_sweep(folder: Path) -> SweepRecord:
@@ -103,6 +104,7 @@ def read_sweep(folder: Path) -> SweepRecord:
     content = read_json(path)
     try:
         trials = [Trial(**trial) for trial in content.pop("trials")]
-        return SweepRecord(trials=trials, **content)
-    except (KeyError, TypeError) as error:
+        unit = Unit.from_print(content.pop("unit"))
+        return SweepRecord(unit=unit, trials=trials, **content)
+    except (AttributeError, KeyError, TypeError) as error:
         raise RecordError(f"cannot read {path}: it holds no sweep ({error})") from error

@@ -139,10 +139,13 @@ def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.
 
 
 def _metadata(run: Run, observations: Observations) -> dict[str, str]:
+    figures = {}
+    if run.summary is not None:
+        figures = run.summary.as_json()
     return {
         "silentgrad": version("silentgrad"),
         "config": json.dumps(run.config),
-        "figures": json.dumps(run.summary),
+        "figures": json.dumps(figures),
         "event_shape": json.dumps(list(observations.event_shape)),
         "levels": str(observations.resolution),
     }

@@ -1,19 +1,19 @@
 """What a run leaves when its last epoch is done: its figures, its weights and its pictures."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from silentgrad.decoders import CircuitDistribution, LinearLikelihood
-from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, SplitName
 from silentgrad.lab.networks import NonlinearBernoulli
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import write_json_atomically, write_tensors_atomically
+from silentgrad.lab.runs.pictures import RunPictures
+from silentgrad.lab.runs.records import write_pictures, write_summary, write_tensors_atomically
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.lab.training.saving import RunError
@@ -45,7 +45,7 @@ def _without_noise(observations: Observations, split: SplitName) -> Tensor:
     return observations.as_seen(rows)
 
 
-def _closed_form(vae: GuidedVAE, observations: Observations) -> Exactness | None:
+def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
     """What the closed form that the model was trained with is for its latents; None if it has none."""
     if vae.tractable is None:
         return None
@@ -53,40 +53,41 @@ def _closed_form(vae: GuidedVAE, observations: Observations) -> Exactness | None
     with evaluating(vae), torch.no_grad():
         x = observations.as_seen(row, torch.Generator().manual_seed(0))
         q = vae.encoder(x.to(next(vae.parameters())))
-    return vae.tractable.exactness(q)
+    return vae.tractable.exactness(q).value
 
 
-def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds: float) -> dict[str, Any]:
-    """The figures of a run, as `summary.json` has them; the plan's last evaluation is that of the test."""
-    observations = plan.observations
-    summary: dict[str, Any] = dict(plan.evaluation.summary())
-    least = limit(model, observations)
-    if least is not None:
-        summary[f"limit_{observations.unit.metric}"] = least
-    closed_form = _closed_form(plan.model, observations)
-    if closed_form is not None:
-        summary["closed_form"] = closed_form.value
-    return summary | {
-        "unit": observations.unit.title + observations.unit.of,
-        "seconds": round(seconds, 1),
-        "epochs": plan.config.epochs,
-        "best_epoch": best_epoch,
-        "train_images": len(observations.train),
-        "parameters": sum(p.numel() for p in plan.model.parameters()),
-    }
+def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds: float) -> Summary:
+    """The final figures of a run; the plan's last evaluation is that of the test."""
+    observations, test = plan.observations, plan.evaluation
+    return Summary(
+        unit=test.unit,
+        figure=test.figure,
+        metrics=test.metrics,
+        kld=test.kld,
+        active=test.active,
+        exactness=str(test.exactness),
+        sampled=test.sampled,
+        limit=limit(model, observations),
+        closed_form=_closed_form(plan.model, observations),
+        seconds=round(seconds, 1),
+        epochs=plan.config.epochs,
+        best_epoch=best_epoch,
+        training_examples=len(observations.train),
+        parameters=sum(p.numel() for p in plan.model.parameters()),
+    )
 
 
-def finish(folder: Path, model: GuidedVAE, observations: Observations, summary: dict[str, Any]) -> None:
+def finish(folder: Path, model: GuidedVAE, observations: Observations, summary: Summary) -> None:
     """Writes what only a finished run has; the summary last, which says that it is finished."""
     vae = model.cpu().eval()
     write_tensors_atomically(RunFolder(folder).weights, vae.state_dict())
     if observations.pictured:
-        write_tensors_atomically(RunFolder(folder).pictures, pictures(vae, observations))
-    write_json_atomically(RunFolder(folder).summary, summary)
+        write_pictures(RunFolder(folder).pictures, pictures(vae, observations))
+    write_summary(RunFolder(folder).summary, summary)
 
 
 @torch.no_grad()
-def pictures(vae: GuidedVAE, observations: Observations) -> dict[str, Tensor]:
+def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
     """Originals from the test split, their reconstructions, and samples from the prior.
 
     Raises:
@@ -103,10 +104,10 @@ def pictures(vae: GuidedVAE, observations: Observations) -> dict[str, Tensor]:
         samples = generated.mean
         if isinstance(generated, CircuitDistribution):  # whose outputs depend on each other given z: a mean is a blur
             samples = generated.sample()
-    found = {"originals": x, "means": reconstruction.mean, "samples": samples}
+    stds = None
     if not plain(vae):
-        found["stds"] = reconstruction.stddev
-    return {name: value.float().contiguous() for name, value in found.items()}
+        stds = reconstruction.stddev.float()
+    return RunPictures(x.float(), reconstruction.mean.float(), stds, samples.float())
 
 
 def plain(vae: GuidedVAE) -> bool:

@@ -77,10 +77,15 @@ class Recorder(lightning.Callback):
     def _row(self, plan: TrainingPlan, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The figures of an epoch by column; a column that is absent stays empty."""
         row: dict[str, Any] = {"epoch": plan.epoch, "seconds": round(self.seconds, 3)}
-        for name, figure in plan.evaluation.summary().items():
-            row[f"valid_{name}"] = figure
+        found = plan.evaluation
+        row[f"valid_{found.unit.metric}"] = found.figure
+        for name, value in found.metrics.items():
+            row[f"valid_{name}"] = value
+        row["valid_kld"] = found.kld
+        row["valid_active"] = found.active
         row["train_loss"] = torch.stack(plan.losses).double().mean().item()
-        row["weight"] = plan.model.weight(plan.epoch)
+        if plan.model.tractable is not None and plan.model.nonlinear is not None:  # else there is nothing to weigh
+            row["weight"] = plan.model.weight(plan.epoch)
         if hasattr(plan.model.tractable, "variance"):
             row["variance"] = plan.variance(plan.epoch)
         for group in optimizer.param_groups:

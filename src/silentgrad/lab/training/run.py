@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
@@ -20,7 +19,8 @@ from silentgrad.lab.data import Observations, mixed
 from silentgrad.lab.data.module import ObservationData
 from silentgrad.lab.networks import NonlinearCircuit
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.runs.records import read_summary
+from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training.build import model_for, variance_schedule
 from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.training.finishing import finish, summary_of
@@ -45,7 +45,7 @@ def train_model(
     quiet: bool = False,
     callbacks: Sequence[Callback] = (),
     observations: Observations | None = None,
-) -> dict[str, Any]:
+) -> Summary:
     """Trains a model and leaves a run's folder, whose figures are those of the epoch that was best in validation.
 
     Args:
@@ -59,10 +59,10 @@ def train_model(
         observations: What to train on, instead of what `data` names.
 
     Returns:
-        The summary, as in the folder's `summary.json`.
+        The final figures, as in the folder's `summary.json`.
     """
     if resume and is_finished(folder):
-        return read_json(RunFolder(folder).summary)
+        return read_summary(RunFolder(folder).summary)
     if observations is not None:
         data = replace(data, name=observations.name)
     settings = Settings(data, model, train)
