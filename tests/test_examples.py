@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+import clustering
 import comparison
 import lightning_module
 import silentgrad as sg
-from silentgrad.lab.data import Levels, load_images
+from silentgrad.lab.data import DataError, Levels, load_images
+from silentgrad.lab.data.labels import load_test_labels
 from silentgrad.schedules import linear_decay
 
 FOLDER = Path(__file__).parents[1] / "examples"
-EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "comparison")
+OTHERS = ("comparison", "clustering")  # no hosts that are trained with and without a guide
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",  # Lightning's use of torch
     "ignore:.*many workers:UserWarning",  # Lightning's advice
@@ -92,3 +95,29 @@ def test_lightning_module_follows_the_schedule_and_lets_the_guide_go(monkeypatch
     bare = set(host.state_dict())
     host.guide = sg.SilentGuide(lightning_module.LATENTS, images.event_shape, linear_decay(0.5))
     assert {key for key in host.state_dict() if not key.startswith("guide.")} == bare
+
+
+def test_clusters_agree_with_labels_that_training_never_saw(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command("clustering", monkeypatch, "--data", "digits", "--epochs", "8", "--seeds", "1", "--components", "10")
+    row = next(line for line in capsys.readouterr().out.splitlines() if "| mixture |" in line)
+    accuracy, information = (float(cell.split()[0]) for cell in row.split("|")[3:5])
+    assert accuracy > 0.7  # a guess is right in one of ten cases
+    assert information > 0.6
+
+
+def test_agreement_of_clusters_and_labels() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    assert clustering.agreement(torch.tensor([5, 5, 5, 2, 2, 2]), labels) == (1.0, pytest.approx(1.0))
+    accuracy, information = clustering.agreement(torch.tensor([0, 0, 1, 1, 1, 1]), labels)
+    assert accuracy == pytest.approx(5 / 6)  # of each cluster the most frequent label: 2 of 2 and 3 of 4
+    joint = torch.tensor([[2.0, 1.0], [0.0, 3.0]]) / 6  # label by cluster
+    mutual = (joint * (joint / joint.sum(0) / joint.sum(1, keepdim=True)).log()).nan_to_num().sum()
+    entropies = [-(p * p.log()).sum() for p in (joint.sum(0), joint.sum(1))]
+    assert information == pytest.approx(float(mutual / (sum(entropies) / 2)), abs=1e-6)
+
+
+def test_labels_of_a_data_set_without_any_are_refused() -> None:
+    with pytest.raises(DataError, match="no labels here"):
+        load_test_labels("cifar10")
