@@ -1,4 +1,4 @@
-"""The paper's tables and figures, made again."""
+"""The paper's tables and figures, made again, and one that the paper does not have."""
 
 import os
 from dataclasses import replace
@@ -9,6 +9,7 @@ from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Scale, fixed_cells, learned_cells
+from silentgrad.lab.experiments.circuits import circuit_cells, circuit_table
 from silentgrad.lab.experiments.pictures import pictures
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError, run_all
@@ -20,7 +21,7 @@ from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.machine import require_machine
 from silentgrad.lab.training.ranges import COUNT, require
 
-What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all"]
+What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all", "circuits"]
 LEARNED = ("bpd", "kld", "mse")
 NEED_FIXED = {"fixed", "variance", "figures"}
 NEED_LEARNED = {*LEARNED, "figures"}
@@ -42,7 +43,8 @@ def reproduce(
     runs: bpd, kld and mse theirs, fixed and variance theirs.
 
     Args:
-        what: The table to make; figures are the reconstructions; all is everything.
+        what: The table to make; figures are the reconstructions; all is everything in the paper; circuits compares
+            decoders and estimators, and is not in the paper.
         scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, paper is the paper's.
         seeds: Number of runs of each kind.
         datasets: The datasets of the learned-variance tables: some of mnist, imagenet32, cifar10.
@@ -58,17 +60,25 @@ def reproduce(
     folder = folder or Path("reproduce") / scale
     require_folder(folder)
     parts = _parts(what)
-    fixed, learned = Results(folder, []), Results(folder, [])
+    if what == "circuits" and scale == "paper":
+        raise ExperimentError("circuits are not in the paper: choose --scale cpu or smoke")
+    fixed, learned, circuits = Results(folder, []), Results(folder, []), Results(folder, [])
     if NEED_FIXED.intersection(parts):
         fixed = Results(folder, fixed_cells(scale, seeds))
     if NEED_LEARNED.intersection(parts):
         learned = Results(folder, learned_cells(scale, datasets, seeds))
-    run_all([*fixed.cells, *learned.cells], folder, jobs or _at_once(accelerator), root, accelerator)
-    command = f"silentgrad reproduce {what} --scale {scale} --seeds {seeds} --datasets [{','.join(datasets)}]"
+    if what == "circuits":
+        circuits = Results(folder, circuit_cells(scale, seeds))
+    run_all([*fixed.cells, *learned.cells, *circuits.cells], folder, jobs or _at_once(accelerator), root, accelerator)
+    command = f"silentgrad reproduce {what} --scale {scale} --seeds {seeds}"
+    if what != "circuits":
+        command += f" --datasets [{','.join(datasets)}]"
     for part in parts:
         if part == "figures":
             record = pictures(fixed, learned, datasets)
             page = write_pictures(write_record(folder, replace(record, command=command)))
+        elif part == "circuits":
+            page = write_tables(write_record(folder, replace(circuit_table(circuits, scale), command=command)))
         else:
             table = _table(part, fixed, learned, datasets, scale, root)
             page = write_tables(write_record(folder, replace(table, command=command)))

@@ -29,6 +29,7 @@ class Cell(NamedTuple):
         seed: Seed of the run.
         scheduled: Whether a fixed variance is annealed; None if the variance is learned.
         settings: All settings of the run.
+        title: What curves call the run; the names of the paper if empty.
     """
 
     dataset: str
@@ -37,6 +38,7 @@ class Cell(NamedTuple):
     seed: int
     scheduled: bool | None
     settings: Settings
+    title: str = ""
 
     @property
     def name(self) -> str:
@@ -83,7 +85,7 @@ def _written(scale: Scale) -> Scale:
 
 
 def _fixed(latent: str, method: str, scale: Scale, seed: int, scheduled: bool) -> Settings:
-    settings = _seeded(read_recipe(f"mnist-fixed-{latent}-{method}-{_written(scale)}"), scale, seed)
+    settings = seeded(read_recipe(f"mnist-fixed-{latent}-{method}-{_written(scale)}"), scale, seed)
     if scheduled:
         model, train = replace(settings.model, variance_start=SCHEDULE), replace(settings.train, keep=[])
     else:
@@ -92,10 +94,11 @@ def _fixed(latent: str, method: str, scale: Scale, seed: int, scheduled: bool) -
 
 
 def _learned(dataset: str, latent: str, method: str, scale: Scale, seed: int) -> Settings:
-    return _seeded(read_recipe(f"{dataset}-{latent}-{method}-{_written(scale)}"), scale, seed)
+    return seeded(read_recipe(f"{dataset}-{latent}-{method}-{_written(scale)}"), scale, seed)
 
 
-def _seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
+def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
+    """The settings with a seed; for the smoke scale, made as small as that is."""
     data, model, train = settings
     if scale == "smoke":
         data = replace(data, name="digits")

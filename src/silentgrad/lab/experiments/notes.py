@@ -10,7 +10,12 @@ from silentgrad.lab.training.recipes import read_recipe
 
 
 def notes(results: Results, scale: Scale) -> list[str]:
-    """Scale and seeds, how many images there were, and what was reduced."""
+    """How the runs were made, and what was reduced with respect to the paper."""
+    return made(results, scale) + reduced(results.cells, scale)
+
+
+def made(results: Results, scale: Scale) -> list[str]:
+    """Scale and seeds, and how many images there were."""
     seeds = 1 + max(cell.seed for cell in results.cells)
     counted = "1 seed"
     if seeds > 1:
@@ -18,7 +23,7 @@ def notes(results: Results, scale: Scale) -> list[str]:
     sentences = [f"Scale {scale}, {counted}; test images; mean ± standard deviation over seeds."]
     if scale == "smoke":
         sentences.append("This scale shows that everything works; its figures mean nothing.")
-    return sentences + _images(results) + reduced(results.cells, scale)
+    return sentences + _images(results)
 
 
 def _images(results: Results) -> list[str]:

@@ -67,6 +67,8 @@ def _fits(cell: Cell, wanted: dict[str, object]) -> bool:
 
 
 def _label(cell: Cell) -> str:
+    if cell.title:
+        return cell.title
     method = paper.METHODS[cell.method.removesuffix(paper.GUIDED)]
     if cell.method.endswith(paper.GUIDED):
         method += " + SG"

@@ -1,0 +1,150 @@
+"""What silence gives and what the circuit gives: one table of decoders and estimators, each with the same encoder.
+
+Not one of the paper's tables. All runs see MNIST for the same number of epochs, with the same encoder and the same
+rate for it. Gaussian latents: linear decoder, mixture and circuit by their closed forms; a nonlinear decoder with a
+Gaussian, a mixture and a circuit as its likelihood, by reparameterization; the last also guided by a silent circuit.
+Bernoulli latents: the circuit by its closed form and by three estimators that sample, and the nonlinear decoder with
+the same likelihood by the same three. A column has the validation figure that each had reached by the time at which
+the fastest run of its block was done.
+"""
+
+import math
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+from silentgrad.lab.experiments import paper
+from silentgrad.lab.experiments.cells import Cell, Scale, seeded
+from silentgrad.lab.experiments.notes import made
+from silentgrad.lab.experiments.results import Results, mean_of, spread
+from silentgrad.lab.runs.records import Metrics, read_metrics
+from silentgrad.lab.runs.tables import Column, Content, Table
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
+
+COMPONENTS = 8
+RATE, NETWORK_RATE = 1e-2, 1e-3
+LATENTS = {"gaussian": 32, "bernoulli": 64}
+TRAIN = TrainConfig(epochs=6, lr_network=NETWORK_RATE, decay="cosine", warmup=200, clip=100.0)
+
+
+class Method(NamedTuple):
+    """A row of the table.
+
+    Args:
+        latent: Name of the latents' family.
+        decoder: The decoder in print.
+        estimator: The estimator in print.
+        options: What differs from the common model.
+        rate: Learning rate of all but networks: a linear decoder does not stand that of a circuit.
+    """
+
+    latent: str
+    decoder: str
+    estimator: str
+    options: dict[str, object]
+    rate: float = RATE
+
+
+SILENT = {"nonlinear": False, "estimator": "exact"}
+CIRCUIT = {"tractable": "circuit", "components": COMPONENTS, "gates": "all"}
+NETWORK = {"tractable": "none", "likelihood": "circuit", "components": COMPONENTS}
+GUIDANCE = {"annealing_rate": 1 / 3}  # per epoch: the guide has the first three
+SAMPLING = {"gumbel-softmax": "Gumbel-Softmax", "reinforce": "REINFORCE", "rloo": "RLOO"}
+
+METHODS = {
+    "linear": Method("gaussian", "linear", "silent", {**SILENT, "tractable": "exp", "start": "ppca"}, NETWORK_RATE),
+    "mixture": Method("gaussian", "mixture", "silent", {**SILENT, "tractable": "mixture", "components": COMPONENTS}),
+    "circuit": Method("gaussian", "circuit", "silent", SILENT | CIRCUIT),
+    "network": Method("gaussian", "network, Gaussian", "reparameterized", {"tractable": "none"}),
+    "network-mixture": Method("gaussian", "network, mixture", "reparameterized", {**NETWORK, "likelihood": "mixture"}),
+    "network-circuit": Method("gaussian", "network, circuit", "reparameterized", NETWORK),
+    "network-circuit-sg": Method(
+        "gaussian", "network, circuit, guided by a silent one", "reparameterized", NETWORK | CIRCUIT | GUIDANCE
+    ),
+    "circuit-bits": Method("bernoulli", "circuit", "silent", SILENT | CIRCUIT),
+}
+for estimator, in_print in SAMPLING.items():
+    sampled = {"nonlinear": False, "estimator": estimator}
+    METHODS[f"circuit-{estimator}"] = Method("bernoulli", "circuit", in_print, CIRCUIT | sampled)
+for estimator, in_print in SAMPLING.items():
+    sampled = {"estimator": estimator}
+    METHODS[f"network-circuit-{estimator}"] = Method("bernoulli", "network, circuit", in_print, NETWORK | sampled)
+
+
+def circuit_cells(scale: Scale, seeds: int) -> list[Cell]:
+    """The runs of the table."""
+    cells = []
+    for (name, method), seed in product(METHODS.items(), range(seeds)):
+        model = ModelConfig(latent=method.latent, latent_dim=LATENTS[method.latent], **method.options)  # type: ignore[arg-type]
+        settings = Settings(DataConfig("mnist", batch_size=128), model, replace(TRAIN, lr=method.rate))
+        title = f"{paper.BLOCKS[method.latent].lower()}, {method.decoder}, {method.estimator}"
+        cells.append(Cell("mnist", method.latent, name, seed, None, seeded(settings, scale, seed), title))
+    return cells
+
+
+COLUMNS = [
+    Column(""),
+    Column("decoder"),
+    Column("estimator"),
+    Column("BPD", 4),
+    Column("gap to the sampled ELBO", 4),
+    Column("validation BPD at equal seconds", 4),
+    Column("KLD", 1),
+    Column("MSE", 2),
+    Column("seconds", 0),
+]
+
+
+def circuit_table(results: Results, scale: Scale) -> Table:
+    """Every decoder and estimator, the best of each family of latents marked."""
+    rows: list[list[Content]] = []
+    best: list[int] = []
+    for latent, block in paper.BLOCKS.items():
+        names = [name for name, method in METHODS.items() if method.latent == latent]
+        at = min(_fastest(results, name) for name in names)
+        bounds = [results.over_seeds("bpd", method=name) for name in names]
+        best.append(len(rows) + min(range(len(names)), key=lambda row: mean_of(bounds[row])))
+        for name, bound in zip(names, bounds, strict=True):
+            rows.append(_row(results, block, name, bound, at))
+    return Table(
+        name="circuits",
+        title="Decoders and estimators with the same encoder, MNIST",
+        columns=COLUMNS,
+        rows=rows,
+        best=best,
+        notes=[*made(results, scale), "All of a block at equal seconds: when its fastest run was done."],
+        curves=results.first_seeds(),
+    )
+
+
+def _row(results: Results, block: str, name: str, bound: Content, at: float) -> list[Content]:
+    method = METHODS[name]
+    gaps, then = [], []
+    for cell in results.finished(method=name):
+        summary = results.summary(cell)
+        if summary.sampled is not None:
+            gaps.append(summary.figure - summary.sampled)
+        then.append(reached(read_metrics(results.run(cell).metrics), at))
+    others = [results.over_seeds(metric, method=name) for metric in ("kld", "mse", "seconds")]
+    return [block, method.decoder, method.estimator, bound, spread(gaps), spread(then), *others]
+
+
+def _fastest(results: Results, name: str) -> float:
+    """The seconds of a method's fastest run; infinite if none is finished."""
+    seconds = [results.summary(cell).seconds for cell in results.finished(method=name)]
+    return min(seconds, default=math.inf)
+
+
+def reached(metrics: Metrics, seconds: float) -> float:
+    """The best validation figure up to some time; the first one, if that was later.
+
+    Example:
+        >>> reached({"seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, 12.0)
+        3.0
+    """
+    times, figures = metrics["seconds"], metrics["valid_bpd"]
+    best = figures[0] or math.inf
+    for time, figure in zip(times, figures, strict=True):
+        if time is not None and figure is not None and time <= seconds:
+            best = min(best, figure)
+    return best
