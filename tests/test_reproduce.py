@@ -10,8 +10,10 @@ import pytest
 from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.experiments.circuits import circuit_cells, circuit_table
 from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.experiments.tables import fixed_table, learned_table
@@ -19,6 +21,7 @@ from silentgrad.lab.reports.tables import write_tables
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import RecordError
 from silentgrad.lab.runs.tables import Column, Spread, Table, read_table, write_record
+from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.recipes import recipe_names
 from summaries import WHOLE
 
@@ -174,3 +177,33 @@ def test_bad_options_are_named(
     assert stop.value.code not in (0, None)
     assert message in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+def test_every_run_of_the_circuits_table_can_be_made() -> None:
+    digits = load("digits")
+    cells = circuit_cells("smoke", 1)
+    assert len({cell.name for cell in cells}) == len(cells) == 14
+    for cell in cells:
+        cell.settings.validate()
+        model_for(cell.settings.model, digits)
+    encoders = {(cell.latent, str(cell.settings.model.hidden), cell.settings.train.lr_network) for cell in cells}
+    assert len(encoders) == 2  # the same for all runs of a family of latents
+
+
+def test_circuits_are_compared_at_equal_seconds(tmp_path: Path) -> None:
+    results = Results(tmp_path, circuit_cells("cpu", 2))
+    for place, cell in enumerate(results.cells):
+        folder = tmp_path / cell.name
+        folder.mkdir()
+        summary = WHOLE | {"bpd": 2.0 + place, "seconds": 20.0 + place, "sampled": 1.75 + place, "gap": 0.25}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        rows = [f"{epoch},{10.5 * epoch},{5.0 - epoch}" for epoch in (1, 2)]
+        (folder / "metrics.csv").write_text("\n".join(["epoch,seconds,valid_bpd", *rows]) + "\n")
+    table = circuit_table(results, "cpu")
+    first, *_ = table.rows
+    assert first[:3] == ["Continuous", "linear", "silent"]
+    assert first[3] == Spread(2.5, pytest.approx(statistics.stdev([2.0, 3.0])), 2)
+    assert first[4] == Spread(0.25, 0.0, 2)
+    # the fastest continuous run took 20 seconds, before the second epoch; the fastest discrete one 34, after it
+    assert [row[5].mean for row in table.rows] == [4.0] * 7 + [3.0] * 7
+    assert table.best == [0, 7]
