@@ -4,7 +4,7 @@
     python benchmarks/noise.py --data digits --epochs 40
 
 The encoder sees an image with noise, or the centres of its bins; the decoder is a silent circuit built without noise,
-or with that of a bin, `sg.Circuit(..., noise=...)`. Both are judged by the same bound of the same decoder, with the same
+or with that of a bin, `sg.Circuit(..., noise=...)`. Both are judged by the same bound of the same decoder, with one
 noise drawn around the test images; each encoder sees what it was trained on.
 """
 
