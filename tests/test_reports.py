@@ -324,3 +324,11 @@ def test_pictures_that_lack_some_are_refused(run_folder: Path) -> None:
     save_file(some, run_folder / "pictures.safetensors")
     with pytest.raises(RecordError, match=r"pictures.safetensors: it has no means; remove it, or make it again"):
         Run.read(run_folder)
+
+
+def test_a_bound_stands_beside_the_sampled_elbo(run_folder: Path) -> None:
+    write_json_atomically(run_folder / "summary.json", SUMMARY | {"sampled": 2.3123, "gap": 0.0333})
+    page = write_report(run_folder).read_text()
+    assert "by the sampled ELBO" in page
+    assert "2.312" in page
+    assert "gap of the bound +0.0333" in page

@@ -106,6 +106,9 @@ def _headline(summary: Summary | None) -> str:
     if summary is None:
         return html.paragraph("The run has left no summary: it has not finished.")
     tiles = [html.Tile(f"test {summary.unit.title}", summary.figure, _remark(summary))]
+    if summary.sampled is not None:
+        gap = f"gap of the bound {summary.figure - summary.sampled:+.4f}"
+        tiles.append(html.Tile("by the sampled ELBO", summary.sampled, gap))
     for name, value in summary.metrics.items():
         tiles.append(html.Tile(name.upper(), value))
     tiles.append(html.Tile("KLD", summary.kld))
