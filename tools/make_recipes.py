@@ -72,21 +72,21 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
     return {"data": {"name": dataset, "batch_size": BATCH[dataset]}, "model": model, "train": train}
 
 
-def circuit(dataset: str, components: int, latents: int, hidden: int, epochs: int) -> dict:
+def circuit(dataset: str, components: int, latents: int, epochs: int, latent: str = "gaussian") -> dict:
     """A silent circuit: leaves of constant precision, gates at every level."""
-    model = {"latent": "gaussian", "latent_dim": latents, "tractable": "circuit", "components": components,
-             "gates": "all", "nonlinear": False, "estimator": "exact", "network": "mlp",
-             "hidden": [hidden]}  # fmt: skip
+    model = {"latent": latent, "latent_dim": latents, "tractable": "circuit", "components": components, "gates": "all",
+             "nonlinear": False, "estimator": "exact", "network": "mlp", "hidden": [512]}  # fmt: skip
     train = {"epochs": epochs, "lr": 1e-2, "lr_network": 1e-3, "decay": "cosine", "warmup": 200, "clip": 100.0}
     return {"data": {"name": dataset, "batch_size": 128}, "model": model, "train": train}
 
 
 CIRCUITS = {
-    "mnist-circuit-cpu": circuit("mnist", 8, 32, 512, 20),
-    "mnist-circuit-long": circuit("mnist", 16, 32, 512, 40),
-    "fashion-mnist-circuit-cpu": circuit("fashion-mnist", 8, 32, 512, 20),
-    "cifar10-circuit-cpu": circuit("cifar10", 8, 64, 512, 20),
-    "imagenet32-circuit-cpu": circuit("imagenet32", 8, 64, 512, 20),
+    "mnist-circuit-cpu": circuit("mnist", 8, 32, 20),
+    "mnist-circuit-long": circuit("mnist", 16, 64, 40),
+    "mnist-circuit-bernoulli-cpu": circuit("mnist", 8, 64, 10, "bernoulli"),
+    "fashion-mnist-circuit-cpu": circuit("fashion-mnist", 8, 32, 20),
+    "cifar10-circuit-cpu": circuit("cifar10", 8, 64, 20),
+    "imagenet32-circuit-cpu": circuit("imagenet32", 8, 64, 20),
 }
 
 
@@ -133,7 +133,8 @@ def main() -> None:
     for old in FOLDER.glob("*.yaml"):
         old.unlink()
     for name, settings in CIRCUITS.items():
-        what = f"{settings['data']['name']}, silent circuit, {settings['model']['latent_dim']} gaussian latents"
+        model = settings["model"]
+        what = f"{settings['data']['name']}, silent circuit, {model['latent_dim']} {model['latent']} latents"
         write(name, what, "not measured", settings)
     for scale in ("paper", "cpu"):
         for (latent, method), (bpd, _) in paper.FIXED.items():
