@@ -24,7 +24,7 @@ from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConf
 COMPONENTS = 8
 RATE, NETWORK_RATE = 1e-2, 1e-3
 LATENTS = {"gaussian": 32, "bernoulli": 64}
-TRAIN = TrainConfig(epochs=6, lr_network=NETWORK_RATE, decay="cosine", warmup=200, clip=100.0)
+TRAIN = TrainConfig(epochs=4, lr_network=NETWORK_RATE, decay="cosine", warmup=200, clip=100.0)
 
 
 class Method(NamedTuple):
@@ -48,7 +48,7 @@ class Method(NamedTuple):
 SILENT = {"nonlinear": False, "estimator": "exact"}
 CIRCUIT = {"tractable": "circuit", "components": COMPONENTS, "gates": "all"}
 NETWORK = {"tractable": "none", "likelihood": "circuit", "components": COMPONENTS}
-GUIDANCE = {"annealing_rate": 1 / 3}  # per epoch: the guide has the first three
+GUIDANCE = {"annealing_rate": 1 / 3}  # an epoch: the guide has the first two
 SAMPLING = {"gumbel-softmax": "Gumbel-Softmax", "reinforce": "REINFORCE", "rloo": "RLOO"}
 
 METHODS = {
