@@ -38,23 +38,6 @@ def test_a_quad_tree_is_made_of_blocks(shape: tuple[int, ...]) -> None:
         assert min(columns) % side == 0
 
 
-@pytest.mark.parametrize("block", [1, 2, 4, 8])
-def test_a_quad_tree_may_end_at_blocks(block: int) -> None:
-    structure = sg.quad_tree((3, 8, 6), block)
-    structure.require(3 * 8 * 6)
-    roots = [region for region, parent in enumerate(structure.parents) if parent == -1]
-    for region, corner in zip(roots, itertools.product(range(0, 8, block), range(0, 6, block)), strict=True):
-        pixels = torch.zeros(3, 8, 6)
-        pixels[:, corner[0] : corner[0] + block, corner[1] : corner[1] + block] = 1
-        assert held_by(structure, region) == set(pixels.flatten().nonzero().flatten().tolist())
-
-
-def test_blocks_are_powers_of_two() -> None:
-    for block in (0, -2, 3):
-        with pytest.raises(sg.DomainError, match="power of two"):
-            sg.quad_tree((8, 8), block)
-
-
 @pytest.mark.parametrize("outputs", [1, 2, 5, 8, 31])
 def test_a_binary_tree_has_few_levels(outputs: int) -> None:
     structure = sg.binary_tree(outputs)

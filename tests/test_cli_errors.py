@@ -38,8 +38,6 @@ WRONG = {
     "train --train.lr_mean -1": "--train.lr_mean has to be at least 0",
     "train --train.lr_precision -0.1": "--train.lr_precision has to be at least 0",
     "train --train.lr_network -0.1": "--train.lr_network has to be at least 0",
-    "train --model.block 4": "--model.block is for a circuit, as --model.tractable or --model.likelihood",
-    "train --model.tractable circuit --model.block 3": "--model.block has to be a power of two, got 3",
     "train --train.lr_mean x": "--train.lr_mean: Expected a value of type float. Got value: x",
     "train --train.devices 0": "--train.devices has to be at least 1",
     "train --train.devices -1": "--train.devices has to be at least 1",

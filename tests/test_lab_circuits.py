@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from torch import distributions as td
 
 import silentgrad as sg
-from silentgrad.decoders.sums import SumLayer
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
 from silentgrad.lab.networks import NonlinearCircuit
@@ -67,14 +66,6 @@ def test_networks_and_precisions_have_rates_of_their_own() -> None:
             expected = 5e-2
         assert rates[id(parameter)] == expected
     assert len(rates) == len(list(model.parameters()))
-
-
-def test_a_tree_may_end_at_blocks() -> None:
-    digits = load("digits")
-    for options in ({"tractable": "circuit", **ALONE}, {"tractable": "none", "likelihood": "circuit", **SMALL}):
-        model = model_for(ModelConfig(block=4, **options), digits)
-        layers = [module for module in model.modules() if isinstance(module, SumLayer)]
-        assert [layer.regions for layer in layers] == [64, 16, 4]
 
 
 class StopError(Exception):

@@ -144,39 +144,30 @@ def pixels(shape: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def quad_tree(shape: Sequence[int], block: int | None = None) -> Structure:
-    """Blocks of 2 x 2 pixels, blocks of 2 x 2 of those, and so on up to the whole image or to blocks of a given side.
+def quad_tree(shape: Sequence[int]) -> Structure:
+    """Blocks of 2 x 2 pixels, blocks of 2 x 2 of those, and so on up to the whole image.
 
     Where a side is odd, the last blocks are smaller. The colours of a pixel are in one region.
 
     Args:
         shape: Shape of an image, `(height, width)` or `(colours, height, width)`.
-        block: Side of the largest blocks in pixels, a power of two; the whole image if absent. Such blocks are
-            independent given z, so that what an image has in common beyond them is left for z to say.
 
     Example:
         >>> [level.regions for level in quad_tree((1, 28, 28)).levels()]
         [784, 196, 49, 16, 4, 1]
-        >>> [level.regions for level in quad_tree((1, 28, 28), block=4).levels()]
-        [784, 196, 49]
     """
-    if block is not None and (block < 1 or block & (block - 1)):
-        raise DomainError(f"block has to be a power of two, the side of a block in pixels; got {block}")
     held = pixels(shape)
     height, width = shape[-2:]
     parents: list[int] = []
     outputs = list(map(tuple, held))
-    side = 1
-    while height * width > 1 and side != block:
+    while height * width > 1:
         above = -(-height // 2), -(-width // 2)
         first = len(parents) + height * width
         for row, column in itertools.product(range(height), range(width)):
             parents.append(first + row // 2 * above[1] + column // 2)
         outputs += [()] * (above[0] * above[1])
         height, width = above
-        side *= 2
-    roots = (ROOT,) * (height * width)
-    return Structure((*parents, *roots), tuple(outputs))
+    return Structure((*parents, ROOT), tuple(outputs))
 
 
 def binary_tree(outputs: int) -> Structure:

@@ -15,7 +15,6 @@ from silentgrad.decoders import (
 )
 from silentgrad.decoders.circuit import default_structure
 from silentgrad.decoders.mixture import mixtures
-from silentgrad.decoders.structures import Structure, quad_tree
 from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
@@ -203,17 +202,7 @@ def _circuit(config: ModelConfig, latents: int, event_shape: torch.Size, likelih
         leaves = LinearLikelihood(latents, (*event_shape, components), Bernoulli())
     if config.tractable == "mixture":
         return Mixture(latents, event_shape, components, _mixed_per(event_shape), leaves=leaves)
-    structure = _tree(event_shape, config.block)
-    return Circuit(latents, event_shape, components, structure, config.gates, leaves)
-
-
-def _tree(event_shape: torch.Size, block: int | None) -> Structure:
-    """The regions of a circuit, whose tree over an image may end at blocks."""
-    if block is None:
-        return default_structure(event_shape)
-    if len(event_shape) != 3:
-        raise ConfigError("--model.block is for images: a vector has no blocks")
-    return quad_tree(event_shape, block)
+    return Circuit(latents, event_shape, components, gates=config.gates, leaves=leaves)
 
 
 def _components(config: ModelConfig, kind: str) -> int:
@@ -240,7 +229,7 @@ def _nonlinear(
         return NonlinearBernoulli(network, event_shape)
     if likelihood == "gaussian":
         return NonlinearGaussian(network, event_shape, levels)
-    structure = _tree(event_shape, config.block)
+    structure = default_structure(event_shape)
     if likelihood == "mixture":
         structure = mixtures(event_shape, _mixed_per(event_shape))
     return NonlinearCircuit(network, event_shape, components, structure, levels)

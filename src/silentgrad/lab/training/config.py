@@ -72,8 +72,6 @@ class ModelConfig:
         components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
-        block: Side in pixels of the blocks at which a circuit's tree over an image ends, a power of two; the whole
-            image if absent. What images have in common beyond the blocks is left for z to say.
         log_term: How the linear link evaluates E[log v^2].
         nonlinear: Whether there is a nonlinear decoder beside the linear one.
         estimator: Estimator of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is
@@ -108,7 +106,6 @@ class ModelConfig:
     components: int | None = None
     leaves: LeafKind = "constant"
     gates: Gates = "leaves"
-    block: int | None = None
     log_term: LogTerm = "auto"
     nonlinear: bool = True
     estimator: EstimatorName = "reparameterized"
@@ -162,10 +159,6 @@ class ModelConfig:
             raise ConfigError(f"--model.leaves {self.leaves} is for --model.tractable mixture or circuit")
         if self.gates != "leaves" and self.tractable != "circuit":
             raise ConfigError(f"--model.gates {self.gates} is for --model.tractable circuit")
-        if self.block is not None and "circuit" not in kinds:
-            raise ConfigError("--model.block is for a circuit, as --model.tractable or --model.likelihood")
-        if self.block is not None and self.block.bit_count() != 1:
-            raise ConfigError(f"--model.block has to be a power of two, got {self.block}")
         if self.tractable in ("mixture", "circuit") and self.start == "mean":
             raise ConfigError("--model.start mean is for linear decoders: choose ppca or random")
 

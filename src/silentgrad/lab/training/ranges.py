@@ -69,7 +69,6 @@ RANGES: dict[str, Range] = {
     "model.variance_start": POSITIVE,
     "model.variance_factor": SHARE,
     "model.annealing_rate": Range(0, 1),
-    "model.block": COUNT,
     "model.cutoff": COUNT,
     "model.kl_weight": NOT_NEGATIVE,
     "train.epochs": COUNT,
