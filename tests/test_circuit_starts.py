@@ -187,3 +187,38 @@ def test_noise_of_a_circuit_is_below_fresh_noise() -> None:
         sg.Circuit(2, 4, noise=-1.0)
     with pytest.raises(sg.DomainError, match="belongs to the leaves"):
         sg.Circuit(2, 4, 1, leaves=[sg.LinearGaussian(2, 4)], noise=0.1)
+
+
+# --- units of the deviation
+
+
+def test_a_step_moves_every_leaf_by_the_same_part_of_its_width() -> None:
+    torch.manual_seed(7)
+    scales = torch.tensor([1e-3, 1.0, 50.0])
+    decoder = sg.StandardizedGaussian(2, 3)
+    decoder.start_outputs(torch.zeros(3), scales.square(), torch.zeros(3, 2))
+    x = scales * torch.randn(64, 1).expand(64, 3)  # the same in every output, but for the width
+    q = td.Normal(torch.randn(64, 2), torch.ones(64, 2))
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (-decoder.expected_log_prob(x, q).mean()).backward()
+        optimizer.step()
+    moved = decoder(q.loc).mean / scales
+    assert moved.abs().max() > 0.1
+    torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["mean", "ppca"])
+def test_a_start_in_units_of_the_deviation_is_the_same_model(method: str) -> None:
+    data = images()
+    torch.manual_seed(8)
+    decoder = sg.StandardizedGaussian(3, (1, 4, 4))
+    plain = sg.LinearLikelihood(3, (1, 4, 4), sg.likelihoods.Normal((1, 4, 4)))
+    for one in (decoder, plain):
+        one.affine.weight.data.zero_()
+        one.init_from_data(data, method, td.Normal(0.5, 2.0))
+    z = torch.randn(5, 3)
+    torch.testing.assert_close(decoder(z).mean, plain(z).mean, rtol=1e-4, atol=1e-4)
+    if method == "ppca":
+        torch.testing.assert_close(decoder(z).stddev, plain(z).stddev.expand(5, 1, 4, 4))
