@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -176,18 +177,18 @@ def with_log_term(log_term: Callable[[Callable[[Callable[[Tensor], Tensor]], Ten
     """The linear link with E[log v^2] replaced by a function of expectations of v, per output."""
 
     def oracle(decoder: sg.LinearPrecisionGaussian, x: Tensor, expectation: Expectation) -> Tensor:
+        # Computed once: every expectation is over the same z.
+        @cache
         def u(z: Tensor) -> Tensor:
             return decoder.affine(z.reshape(len(z), BATCH, -1))
 
+        @cache
         def v(z: Tensor) -> Tensor:
             return decoder.precision_affine(z.reshape(len(z), BATCH, -1))
 
-        total = torch.zeros(BATCH, dtype=torch.float64)
-        for p in range(OUTPUTS):
-            squares = expectation(lambda z, p=p: (x[:, p] - u(z)[..., p]).square() * v(z)[..., p].square())
-            logs = log_term(lambda f, p=p: expectation(lambda z: f(v(z)[..., p])))
-            total = total + 0.5 * (logs - squares - math.log(2 * math.pi))
-        return total
+        squares = expectation(lambda z: ((x - u(z)) * v(z)).square())
+        logs = log_term(lambda f: expectation(lambda z: f(v(z))))
+        return 0.5 * (logs - squares - math.log(2 * math.pi)).sum(-1)
 
     return oracle
 
@@ -207,7 +208,7 @@ def edgeworth_density(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], T
     mean = expectation_of_v(lambda v: v)
     variance, k3, s4 = (expectation_of_v(lambda v, n=n: (v - mean) ** n) for n in (2, 3, 4))
     skewness, kurtosis = k3 / variance**1.5, s4 / variance**2 - 3
-    x, w = (a.unsqueeze(-1) for a in oracles.hermite(64))
+    x, w = (a.reshape(-1, 1, 1) for a in oracles.hermite(64))
     he3, he4, he6 = x**3 - 3 * x, x**4 - 6 * x**2 + 3, x**6 - 15 * x**4 + 45 * x**2 - 15
     density = 1 + skewness / 6 * he3 + kurtosis / 24 * he4 + skewness.square() / 72 * he6
     return (w * density * (mean + variance.sqrt() * x).square().log()).sum(0)
