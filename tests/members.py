@@ -45,7 +45,7 @@ class Latent:
 
 def spread(low: Callable[[td.Distribution], Tensor], high: Callable[[td.Distribution], Tensor], power: int) -> object:
     """Edges of panels from `low` to `high`, denser towards `low`."""
-    steps = torch.linspace(0, 1, 31, dtype=torch.float64).pow(power).reshape(-1, 1, 1)
+    steps = torch.linspace(0, 1, 12, dtype=torch.float64).pow(power).reshape(-1, 1, 1)
     return oracles.by_density(lambda q: low(q) + (high(q) - low(q)) * steps)
 
 
@@ -53,7 +53,7 @@ def around(
     centre: Callable[[td.Distribution], Tensor], reach: Callable[[td.Distribution], Tensor], power: int
 ) -> object:
     """Edges of panels on both sides of a centre, which is itself an edge, denser towards it."""
-    steps = torch.linspace(-1, 1, 33, dtype=torch.float64).reshape(-1, 1, 1)
+    steps = torch.linspace(-1, 1, 21, dtype=torch.float64).reshape(-1, 1, 1)
     return oracles.by_density(lambda q: centre(q) + reach(q) * steps.sign() * steps.abs().pow(power))
 
 
@@ -81,7 +81,7 @@ ALL_LATENTS = [
     Latent(
         "Laplace", lambda u: (u(-1, 1), u(0.3, 1)), td.Laplace,
         _grid(oracles.moved(
-            [4.0 * n for n in range(-15, 16)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t
+            [n * abs(n) for n in range(-8, 9)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t
         )),
     ),
     Latent("Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform, _grid(oracles.uniform)),
@@ -103,7 +103,7 @@ ALL_LATENTS = [
     Latent(
         "Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
         _grid(oracles.by_density(
-            lambda q: (1 - torch.linspace(0, math.pi, 33, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
+            lambda q: (1 - torch.linspace(0, math.pi, 11, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
                 -1, *q.batch_shape) / 2
         )),
         tilts=False,
@@ -111,13 +111,15 @@ ALL_LATENTS = [
     Latent(
         "Gumbel", lambda u: (u(-1, 1), u(0.3, 1)), td.Gumbel,
         _grid(oracles.by_density(
-            lambda q: q.loc + q.scale * torch.linspace(-5, 60, 40, dtype=torch.float64).reshape(-1, 1, 1)
+            lambda q: q.loc + q.scale * (
+                65 * torch.linspace(0, 1, 17, dtype=torch.float64).square().reshape(-1, 1, 1) - 5
+            )
         )),
     ),
     Latent(
         "HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal,
         _grid(oracles.moved(
-            [0.5 * n for n in range(25)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
+            [2.0 * n for n in range(7)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
             lambda q, t: q.scale * t,
         )),
     ),
