@@ -3,6 +3,7 @@
 Importing torch, Lightning and all that they look for takes six seconds of a core; a fork takes a hundredth of one.
 """
 
+import gc
 import multiprocessing
 import os
 import resource
@@ -53,6 +54,7 @@ def run(target: Callable[..., None], *args: object, output: Path) -> int | None:
 
 
 def _alone(target: Callable[..., None], *args: object, output: Path) -> None:
+    gc.freeze()  # collecting garbage would write to, and so copy, all the memory that is shared
     os.setsid()
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for standard in (1, 2):
