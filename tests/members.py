@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Latent:
 
 def spread(low: Callable[[td.Distribution], Tensor], high: Callable[[td.Distribution], Tensor], power: int) -> object:
     """Edges of panels from `low` to `high`, denser towards `low`."""
-    steps = torch.linspace(0, 1, 31, dtype=torch.float64).pow(power).reshape(-1, 1, 1)
+    steps = torch.linspace(0, 1, 12, dtype=torch.float64).pow(power).reshape(-1, 1, 1)
     return oracles.by_density(lambda q: low(q) + (high(q) - low(q)) * steps)
 
 
@@ -52,7 +53,7 @@ def around(
     centre: Callable[[td.Distribution], Tensor], reach: Callable[[td.Distribution], Tensor], power: int
 ) -> object:
     """Edges of panels on both sides of a centre, which is itself an edge, denser towards it."""
-    steps = torch.linspace(-1, 1, 33, dtype=torch.float64).reshape(-1, 1, 1)
+    steps = torch.linspace(-1, 1, 21, dtype=torch.float64).reshape(-1, 1, 1)
     return oracles.by_density(lambda q: centre(q) + reach(q) * steps.sign() * steps.abs().pow(power))
 
 
@@ -80,7 +81,7 @@ ALL_LATENTS = [
     Latent(
         "Laplace", lambda u: (u(-1, 1), u(0.3, 1)), td.Laplace,
         _grid(oracles.moved(
-            [4.0 * n for n in range(-15, 16)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t
+            [n * abs(n) for n in range(-8, 9)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t
         )),
     ),
     Latent("Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform, _grid(oracles.uniform)),
@@ -102,7 +103,7 @@ ALL_LATENTS = [
     Latent(
         "Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
         _grid(oracles.by_density(
-            lambda q: (1 - torch.linspace(0, math.pi, 33, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
+            lambda q: (1 - torch.linspace(0, math.pi, 11, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
                 -1, *q.batch_shape) / 2
         )),
         tilts=False,
@@ -110,13 +111,15 @@ ALL_LATENTS = [
     Latent(
         "Gumbel", lambda u: (u(-1, 1), u(0.3, 1)), td.Gumbel,
         _grid(oracles.by_density(
-            lambda q: q.loc + q.scale * torch.linspace(-5, 60, 40, dtype=torch.float64).reshape(-1, 1, 1)
+            lambda q: q.loc + q.scale * (
+                65 * torch.linspace(0, 1, 17, dtype=torch.float64).square().reshape(-1, 1, 1) - 5
+            )
         )),
     ),
     Latent(
         "HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal,
         _grid(oracles.moved(
-            [0.5 * n for n in range(25)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
+            [2.0 * n for n in range(7)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
             lambda q, t: q.scale * t,
         )),
     ),
@@ -176,18 +179,18 @@ def with_log_term(log_term: Callable[[Callable[[Callable[[Tensor], Tensor]], Ten
     """The linear link with E[log v^2] replaced by a function of expectations of v, per output."""
 
     def oracle(decoder: sg.LinearPrecisionGaussian, x: Tensor, expectation: Expectation) -> Tensor:
+        # Computed once: every expectation is over the same z.
+        @cache
         def u(z: Tensor) -> Tensor:
             return decoder.affine(z.reshape(len(z), BATCH, -1))
 
+        @cache
         def v(z: Tensor) -> Tensor:
             return decoder.precision_affine(z.reshape(len(z), BATCH, -1))
 
-        total = torch.zeros(BATCH, dtype=torch.float64)
-        for p in range(OUTPUTS):
-            squares = expectation(lambda z, p=p: (x[:, p] - u(z)[..., p]).square() * v(z)[..., p].square())
-            logs = log_term(lambda f, p=p: expectation(lambda z: f(v(z)[..., p])))
-            total = total + 0.5 * (logs - squares - math.log(2 * math.pi))
-        return total
+        squares = expectation(lambda z: ((x - u(z)) * v(z)).square())
+        logs = log_term(lambda f: expectation(lambda z: f(v(z))))
+        return 0.5 * (logs - squares - math.log(2 * math.pi)).sum(-1)
 
     return oracle
 
@@ -207,7 +210,7 @@ def edgeworth_density(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], T
     mean = expectation_of_v(lambda v: v)
     variance, k3, s4 = (expectation_of_v(lambda v, n=n: (v - mean) ** n) for n in (2, 3, 4))
     skewness, kurtosis = k3 / variance**1.5, s4 / variance**2 - 3
-    x, w = (a.unsqueeze(-1) for a in oracles.hermite(64))
+    x, w = (a.reshape(-1, 1, 1) for a in oracles.hermite(64))
     he3, he4, he6 = x**3 - 3 * x, x**4 - 6 * x**2 + 3, x**6 - 15 * x**4 + 45 * x**2 - 15
     density = 1 + skewness / 6 * he3 + kurtosis / 24 * he4 + skewness.square() / 72 * he6
     return (w * density * (mean + variance.sqrt() * x).square().log()).sum(0)

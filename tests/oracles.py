@@ -5,6 +5,7 @@ shape for every single latent; the tensor grid over all latents integrates any f
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,13 +23,33 @@ def on_grid(rule: Rule) -> Callable[[td.Distribution], Expectation]:
 
     def expectation(q: td.Distribution) -> Expectation:
         nodes, weights = rule(q)
-        picks = torch.tensor(list(itertools.product(range(len(nodes)), repeat=nodes.shape[-1])))
-        latent = torch.arange(nodes.shape[-1])
-        z, w = nodes.movedim(0, 1)[:, picks, latent], weights.movedim(0, 1)[:, picks, latent].prod(-1)
-        z, w = z.movedim(0, 1), w.movedim(0, 1)
-        return lambda f: (w * f(z)).sum(0)
+        z = torch.stack(on_axes(nodes), -1).flatten(0, nodes.shape[-1] - 1)
+        w = math.prod(on_axes(weights)).flatten(0, nodes.shape[-1] - 1)
+        return lambda f: weighted(w, f(z))
 
     return expectation
+
+
+def weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """The sum over the nodes of values `(nodes, *batch)`, or `(nodes, *batch, outputs)`."""
+    further = (1,) * (values.dim() - weights.dim())
+    return (weights.reshape(*weights.shape, *further) * values).sum(0)
+
+
+def on_axes(values: Tensor) -> list[Tensor]:
+    """A tensor `(*grid, *batch)` for each latent, along whose own axis of the grid its `(nodes, *batch)` values go.
+
+    Repeated by expansion: the gradient is a sum over the grid, where that of indexing would add its entries one by one.
+    """
+    nodes, latents = len(values), values.shape[-1]
+    grid = (nodes,) * latents
+    results = []
+    for latent in range(latents):
+        axes = [1] * latents
+        axes[latent] = nodes
+        own = values[..., latent]
+        results.append(own.reshape(*axes, *own.shape[1:]).expand(*grid, *own.shape[1:]))
+    return results
 
 
 ORDER = 16  # nodes of a panel
@@ -143,7 +164,7 @@ def correlated_normal(q: td.Distribution) -> Expectation:
     grid = torch.cartesian_prod(*[x] * size)
     weights = torch.cartesian_prod(*[w] * size).prod(-1)
     z = q.mean + torch.einsum("bij,nj->nbi", torch.linalg.cholesky(q.covariance_matrix), grid)
-    return lambda f: (weights.unsqueeze(-1) * f(z)).sum(0)
+    return lambda f: weighted(weights.unsqueeze(-1), f(z))
 
 
 def categories(q: td.Independent) -> Expectation:
@@ -153,4 +174,4 @@ def categories(q: td.Independent) -> Expectation:
     picks = torch.tensor(list(itertools.product(range(size), repeat=groups)))
     z = torch.nn.functional.one_hot(picks, size).to(probs.dtype).unsqueeze(1).expand(-1, batch, -1, -1)
     weights = (z * probs).sum(-1).prod(-1)
-    return lambda f: (weights * f(z)).sum(0)
+    return lambda f: weighted(weights, f(z))

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.networks import NonlinearGaussian
@@ -19,6 +22,14 @@ from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, build_
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SHAPES = {"mlp": (1, 8, 8), "conv": (3, 8, 8), "strided": (3, 32, 32)}
 LATENTS = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_registry() -> Iterator[None]:
+    """For every file torch parses the source of five hundred operators, into a registry that it then only reads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 def outputs(content: bytes, **inputs: Tensor) -> dict[str, NDArray[np.float32]]:

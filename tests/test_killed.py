@@ -2,37 +2,24 @@
 
 import contextlib
 import os
+import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+import processes
+import workers
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.experiments import runner
-from silentgrad.lab.experiments.cells import Cell, learned_cells
 from silentgrad.lab.training import Settings
+from workers import LONG, long_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
-EPOCHS, JOBS = 20, 2  # two jobs: each takes one core, though there is but one run
-REPRODUCE = """
-import sys
-from pathlib import Path
-from test_killed import JOBS, long_run
-from silentgrad.lab.experiments.runner import run_all
-if __name__ == "__main__":
-    run_all([long_run()], Path(sys.argv[1]), JOBS, None, "cpu")
-"""
-
-
-def long_run() -> Cell:
-    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
-    data, model, train = cell.settings
-    return cell._replace(settings=Settings(replace(data, batch_size=256), model, replace(train, epochs=EPOCHS)))
 
 
 def epochs_done(folder: Path) -> list[str]:
@@ -41,31 +28,48 @@ def epochs_done(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def reproducing(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that trains a long run in a worker; both hold the write end of its standard output."""
-    script = tmp_path / "reproduce.py"
-    script.write_text(REPRODUCE)
-    places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": places}
-    command = [sys.executable, str(script), str(tmp_path)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+def pipes(tmp_path: Path) -> Iterator[list[int]]:
+    """The reading ends of two named pipes: one that only the worker holds, and the standard output of all processes."""
+    reading = []
+    for name in ("worker", "said"):
+        os.mkfifo(tmp_path / name)
+        reading.append(os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK))
+    yield reading
+    for descriptor in reading:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def reproducing(tmp_path: Path, pipes: list[int]) -> Iterator[BaseProcess]:
+    process = processes.start(workers.reproduce, tmp_path, output=tmp_path / "said")
     yield process
+    process.kill()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.join()
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path, reproducing: "subprocess.Popen[str]") -> None:
+def ends(reading: int, seconds: float) -> bool:
+    """Whether, within some time, nobody is left who could write into a pipe."""
+    waiting = select.poll()
+    waiting.register(reading, 0)  # an end is reported without being asked for
+    return bool(waiting.poll(1000 * seconds))
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path, pipes: list[int], reproducing: BaseProcess) -> None:
+    worker, said = pipes
     while not epochs_done(tmp_path):
-        assert reproducing.poll() is None, "ended before it could be killed"
+        assert reproducing.is_alive(), "ended before it could be killed"
         time.sleep(0.02)
+    assert not ends(worker, seconds=0)
     reproducing.kill()
-    reproducing.communicate(timeout=2)  # standard output ends with the last process that holds it
+    assert ends(worker, seconds=2)
+    assert ends(said, seconds=60)  # then the process that it was forked from, which has all of Python to tidy up
     done = epochs_done(tmp_path)
-    assert len(done) < EPOCHS
+    assert len(done) < LONG
     runner._train(long_run().settings, tmp_path / long_run().name)  # what a worker does with it the next time
     after = epochs_done(tmp_path)
-    assert len(after) == EPOCHS
+    assert len(after) == LONG
     assert after[0] == done[0]  # with its seconds: it was not trained again
 
 

@@ -6,11 +6,9 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 import torch
 import yaml
 
+import processes
 from browser import WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
@@ -398,18 +397,16 @@ def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.Captur
         f"sweep --data.batch_size 32 --model.latent_dim 2 --model.hidden [8] --train.accelerator cpu --train.epochs 10 \
         --grid.lr [1e-3,1e-4] --quiet true --folder {folder}"
     )
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [str(Path(sys.executable).with_name("silentgrad")), *words.split()]
-    # started in the background, the tests would hand on that interrupts are ignored
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
+    output = tmp_path / "said.txt"
+    process = processes.start(processes.silentgrad, *words.split(), output=output)
     metrics = folder / "trial-0000" / "metrics.csv"
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
-        assert process.poll() is None, "finished before it could be interrupted"
+        assert process.is_alive(), "finished before it could be interrupted"
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert "interrupted; the same command goes on" in process.communicate()[0]
-    assert process.returncode == 130
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert "interrupted; the same command goes on" in output.read_text()
+    assert process.exitcode == 130
     done = metrics.read_text().splitlines()
     assert 2 < len(done) < 11
     train = TrainConfig(epochs=10, accelerator="cpu")

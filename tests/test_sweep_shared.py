@@ -1,6 +1,5 @@
 """Four processes share one study, in SQLite and on a PostgreSQL server: each point is trained once, whoever dies."""
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -16,22 +15,13 @@ import optuna
 import pytest
 
 import workers
+from processes import context
 from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.training import read_config
 from workers import shared_sweep, started
 
 TOGETHER = 4
 ALONE = "nobody"  # PostgreSQL refuses to run as root
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(  # what every process would take seconds to import
-    [
-        "silentgrad.lab.experiments.sweep",
-        "silentgrad.lab.reports.sweep",
-        "sklearn.datasets",
-        "alembic.command",
-        "psycopg",
-    ]
-)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +84,9 @@ def new_on(server: str, name: str) -> str:
 def at_once(target: Callable[..., None], sweep: Sweep, url: str, dying: int = 0) -> list[int | None]:
     """Runs the processes, some of which die; the exit codes, those of the dying first."""
     sweep.folder.mkdir(exist_ok=True)
-    together = processes.Barrier(TOGETHER)
+    together = context.Barrier(TOGETHER)
     extra = [{"dies": True}] * dying + [{}] * (TOGETHER - dying)
-    running = [processes.Process(target=target, args=(sweep, url, together), kwargs=more) for more in extra]
+    running = [context.Process(target=target, args=(sweep, url, together), kwargs=more) for more in extra]
     for process in running:
         process.start()
     for process in running:

@@ -2,11 +2,6 @@
 
 import csv
 import json
-import os
-import resource
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +10,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+import processes
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Levels
@@ -38,14 +34,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*
 def rows(folder: Path) -> list[dict[str, str]]:
     with (folder / "metrics.csv").open(newline="") as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
-
-
-def silentgrad(*words: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("silentgrad")), *words]
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def test_a_run_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,27 +81,26 @@ def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
     words = ["train", *SMALL, "--train.epochs", "12", "--model.estimator", "reparameterized", "--data.batch_size", "16"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     main([*words, "--folder", str(whole)])
-    process = subprocess.Popen(
-        silentgrad(*words, "--folder", str(killed)), env=environment(), stdout=subprocess.DEVNULL
-    )
+    process = processes.start(processes.silentgrad, *words, "--folder", str(killed), output=tmp_path / "said.txt")
     while not ((killed / "metrics.csv").exists() and len(rows(killed)) >= 2):
-        assert process.poll() is None, "finished before it could be killed"
+        assert process.is_alive(), "finished before it could be killed"
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert 2 <= len(rows(killed)) < 12
     main(["train", "--folder", str(killed), "--resume", "true", "--quiet", "true"])
     assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
     assert rows(whole) == rows(killed)
 
 
-def test_two_processes_equal_one(tmp_path: Path) -> None:
+def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", *SMALL, "--train.epochs", "2", "--model.tractable", "exp", "--model.nonlinear", "false",
              "--model.estimator", "exact"]  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "runs" / "digits-001"  # the second is the folder that it finds for itself
     main([*words, "--folder", str(one)])
-    command = silentgrad(*words, "--train.devices", "2")
-    subprocess.run(command, check=True, env=environment(), cwd=tmp_path, capture_output=True, timeout=200)
+    monkeypatch.chdir(tmp_path)
+    said = tmp_path / "said.txt"
+    assert processes.run(processes.silentgrad, *words, "--train.devices", "2", output=said) == 0, said.read_text()
     weights = load_file(two / "model.safetensors")
     for name, value in load_file(one / "model.safetensors").items():
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
@@ -157,23 +144,17 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the full disk: the first checkpoint does not fit."""
+    """The first checkpoint does not fit."""
     words = ["train", *SMALL, "--train.epochs", "2"]
-    full = subprocess.run(
-        silentgrad(*words, "--folder", str(tmp_path / "full")),
-        env=environment(),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert full.returncode == 1
-    assert "cannot write to" in full.stderr
-    assert "--resume true" in full.stderr
-    assert "Traceback" not in full.stderr
-    main(["train", "--folder", str(tmp_path / "full"), "--resume", "true", "--quiet", "true"])
+    full, output = tmp_path / "full", tmp_path / "said.txt"
+    assert processes.run(processes.silentgrad_on_a_full_disk, *words, "--folder", str(full), output=output) == 1
+    said = output.read_text()
+    assert "cannot write to" in said
+    assert "--resume true" in said
+    assert "Traceback" not in said
+    main(["train", "--folder", str(full), "--resume", "true", "--quiet", "true"])
     main([*words, "--folder", str(tmp_path / "whole")])
-    assert rows(tmp_path / "full") == rows(tmp_path / "whole")
+    assert rows(full) == rows(tmp_path / "whole")
 
 
 def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""What each of the processes that share a sweep does, in a module that a fresh process can import."""
+"""What processes of their own do, in a module that a fresh process can import."""
 
 import csv
 import os
 import signal
 import time
+from dataclasses import replace
+from functools import cache
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import lightning
 
 from silentgrad.lab.experiments import runner, study
+from silentgrad.lab.experiments.cells import Cell, learned_cells
 from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.runs.summary import Summary
@@ -21,6 +24,8 @@ from summaries import WHOLE
 AROUND = Settings(
     DataConfig(batch_size=256), ModelConfig(latent_dim=2, hidden=[8]), TrainConfig(epochs=2, accelerator="cpu")
 )
+
+LONG = 20  # epochs
 
 
 def shared_sweep(folder: Path, points: int) -> Sweep:
@@ -77,6 +82,30 @@ def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = Fal
         if read_sweep(sweep.folder).points_done() == sweep.size:
             return
         time.sleep(0.2)  # a process that died is believed to live
+
+
+@cache
+def long_run() -> Cell:
+    """A run of the smallest scale, but with many epochs."""
+    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
+    data, model, train = cell.settings
+    return cell._replace(settings=Settings(replace(data, batch_size=256), model, replace(train, epochs=LONG)))
+
+
+def reproduce(folder: Path) -> None:
+    """Trains the long run in a worker."""
+    runner._train = train_and_hold
+    jobs = 2  # each takes one core, though there is but one run
+    runner.run_all([long_run()], folder, jobs, None, "cpu")
+
+
+train_run = runner._train
+
+
+def train_and_hold(settings: Settings, folder: Path) -> None:
+    """Trains, with a named pipe that stays open until the worker has ended."""
+    os.open(folder.parent / "worker", os.O_WRONLY)
+    train_run(settings, folder)
 
 
 class Death(lightning.Callback):

@@ -17,6 +17,7 @@ disk, which a permutation would not allow, so it is cut in the order of the file
 import difflib
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -205,10 +206,16 @@ NAMES = ("digits", *_READERS)
 
 
 def _digits() -> Levels:
+    images = permuted(_digit_images())  # a copy, so that nobody changes those of others
+    return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
+
+
+@cache
+def _digit_images() -> Tensor:
+    """The embedded digits, which scikit-learn reads out of a text: once, though a sweep has many runs."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # takes a second, which others need not pay
 
-    images = permuted(torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1))
-    return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
+    return torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1)
 
 
 def _from_path(name: str) -> Levels:

@@ -119,8 +119,12 @@ def _require_success(future: Future[None], name: str) -> None:
 
 @contextlib.contextmanager
 def _workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one; their runs go on from the last finished epoch the next time."""
-    context = multiprocessing.get_context("spawn")
+    """Processes that end with this one; their runs go on from the last finished epoch the next time.
+
+    They are forked from one that has imported this module and done nothing else, so that Lightning is imported once.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     executor = ProcessPoolExecutor(count, context, _prepare_worker, (threads,))
     try:
         yield executor
