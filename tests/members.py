@@ -103,7 +103,7 @@ ALL_LATENTS = [
     Latent(
         "Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
         _grid(oracles.by_density(
-            lambda q: (1 - torch.linspace(0, math.pi, 11, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
+            lambda q: (1 - torch.linspace(0, math.pi, 17, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
                 -1, *q.batch_shape) / 2
         )),
         tilts=False,
