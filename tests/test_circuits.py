@@ -138,6 +138,14 @@ def test_kearns_saul_and_its_gradient(logit: float) -> None:
         torch.testing.assert_close(kearns_saul(at), (2 * p - 1) / (2 * at), rtol=1e-9, atol=0)
 
 
+def test_proxy_of_bits_touches_the_generating_function() -> None:
+    """Kearns and Saul's parabola and the generating function meet at t = 2 log((1 - p) / p)."""
+    p = torch.tensor([[0.1, 0.3, 0.9]], dtype=torch.float64)
+    t = 2 * ((1 - p) / p).log()
+    truth = (p * t.exp() + 1 - p).log().sum()
+    torch.testing.assert_close((p * t).sum() + proxy(td.Bernoulli(p), t).squeeze(), truth, rtol=1e-12, atol=0)
+
+
 def test_proxy_of_one_hot_latents_is_never_below_the_generating_function() -> None:
     generator = torch.Generator().manual_seed(0)
     for scale in (0.1, 1.0, 10.0):
