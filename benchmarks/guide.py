@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from closed_form import keep_freed_memory
 from pythae.data.datasets import BaseDataset
 from pythae.models import VAE, VAEConfig
 from pythae.trainers import BaseTrainer, BaseTrainerConfig
@@ -82,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=31, help=f"of {STEPS} steps each (31)")
     given = parser.parse_args()
-    torch.zeros(2**23)  # as in closed_form.py: from here on freed memory is kept, as in any longer process
+    keep_freed_memory()
     logging.disable(logging.INFO)  # pythae's announcements
     judged, *_ = [ratio(name, images(), given.rounds) for name in GUIDES]
     print(f"limit {LIMIT}, for the first row: {judged:.2f}")

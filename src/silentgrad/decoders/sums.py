@@ -5,9 +5,10 @@ With the logarithms :math:`a_k` of a region's products, node j is
 .. math:: \log \sum_k w_{jk} e^{l_k + a_k} - \log \sum_k w_{jk} e^{L_k},
 
 where :math:`l = L` are the logits of a gate at one z, or :math:`E\,l \le L` bounds :math:`\log E[e^l]` under q; without
-a gate both are zero. Both terms are a matrix product of exponentials around their largest exponent, as in einsum
+a gate both are zero. Both sums are a matrix product of exponentials around their largest exponent, as in einsum
 networks. Weights are mixed with a trace of the uniform ones, so the largest exponent always counts, and neither
-the logarithm nor its derivative leaves the range of numbers.
+the logarithm nor its derivative leaves the range of numbers; nor does the quotient of the two sums, of which one
+logarithm serves both.
 
 References:
     Peharz et al. (2020), Einsum networks: fast and scalable learning of tractable probabilistic circuits.
@@ -36,15 +37,22 @@ class Gate(NamedTuple):
     log_mass: Tensor
 
 
-def log_mix(weights: Tensor, exponents: Tensor) -> Tensor:
-    """log sum_k w_jk e^{a_k} in every region.
+class Mixed(NamedTuple):
+    """The sums sum_k w_jk e^{a_k - top}, `(regions, nodes, batch)`, and the top, `(regions, 1, batch)`."""
+
+    sums: Tensor
+    top: Tensor
+
+
+def mix(weights: Tensor, exponents: Tensor) -> Mixed:
+    """The weighted sums of exponentials in every region, in units of the largest.
 
     Args:
         weights: `(regions, nodes, components)`, none of them zero.
         exponents: `(regions, components, batch)`.
     """
     top = exponents.detach().amax(1, keepdim=True)
-    return (weights @ (exponents - top).exp()).log() + top
+    return Mixed(weights @ (exponents - top).exp(), top)
 
 
 class SumLayer(nn.Module):
@@ -80,8 +88,11 @@ class SumLayer(nn.Module):
         """Logarithms of the sum nodes, `(regions, nodes, batch)`."""
         weights = self.weights()
         if gate is None:
-            return log_mix(weights, products)
-        return log_mix(weights, products + gate.expected) - log_mix(weights, gate.log_mass)
+            mixed = mix(weights, products)
+            return mixed.sums.log() + mixed.top
+        mixed = mix(weights, products + gate.expected)
+        mass = mix(weights, gate.log_mass)
+        return (mixed.sums / mass.sums).log() + (mixed.top - mass.top)
 
     def chances(self, gate: Gate | None) -> Tensor:
         """The probability of each component in each node, `(regions, nodes, components, batch or 1)`."""

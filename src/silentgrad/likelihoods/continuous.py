@@ -57,8 +57,11 @@ class Normal(LocationScale):
         return td.Normal(u, self.scale, validate_args=False)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        t, v = self.standardized(x, mean, variance)
-        return -(t.square() + v) / 2 - self.log_scale - math.log(2 * math.pi) / 2
+        residual = mean - x  # in this order, the backward pass need not change a sign
+        squares = torch.addcmul(variance, residual, residual)
+        log_peak = -self.log_scale - math.log(2 * math.pi) / 2
+        half_precision = (-2 * self.log_scale).exp() / 2
+        return torch.addcmul(log_peak, squares, half_precision, value=-1)
 
 
 class Laplace(LocationScale):
