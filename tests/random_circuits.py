@@ -105,6 +105,7 @@ def of_many(
 @contextmanager
 def unchecked() -> Iterator[None]:
     """Distributions that do not look at their parameters, which `torch.vmap` does not allow."""
+    before = td.Distribution._validate_args
     td.Distribution.set_default_validate_args(False)
     yield
-    td.Distribution.set_default_validate_args(__debug__)
+    td.Distribution.set_default_validate_args(before)
