@@ -114,16 +114,17 @@ def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: Observati
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
-    """The start of decoders that have one; a part of the training rows is enough for it."""
+    """The start of the decoders that have one; a part of the training rows is enough for it."""
+    starts = vae.tractable is not None and model.starts_from != "random"
+    if not starts and not isinstance(vae.nonlinear, NonlinearCircuit):
+        return
     rows = observations.rows("train").between(0, START_ROWS)
     x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
     if isinstance(vae.nonlinear, NonlinearCircuit):
         vae.nonlinear.init_from_data(x)
-    if model.starts_from == "random":
-        return
-    if isinstance(vae.tractable, Circuit):
+    if starts and isinstance(vae.tractable, Circuit):
         vae.tractable.init_from_data(x)
-    elif isinstance(vae.tractable, LinearDecoder):
+    if starts and isinstance(vae.tractable, LinearDecoder):
         assert vae.prior is not None
         vae.tractable.init_from_data(x, model.starts_from, vae.prior())
 
