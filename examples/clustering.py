@@ -7,11 +7,12 @@ With `per="example"` a mixture is a mixture of factor analyzers with an encoder:
 z says where it lies in it. `responsibilities(x, q)` is the posterior of the component; the likeliest one is the image's
 cluster. Nothing is sampled in training. Two figures are told, of test images and labels that training never saw: the
 accuracy if every cluster is called by its most frequent label, and the normalized mutual information of cluster and
-label. k-means with as many clusters stands beside it.
+label. k-means with as many clusters, at whose centres the mixture starts, stands beside it.
 """
 
 import argparse
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import silentgrad as sg
-from silentgrad.lab.data import load_images
+from silentgrad.lab.data import DataError, load_images
 from silentgrad.lab.data.labels import load_test_labels
 
 LATENTS, HIDDEN, BATCH = 8, 256, 128
@@ -124,8 +125,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="of each run (10)")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (3)")
     given = parser.parse_args()
-    images = load_images(given.data)
-    labels = load_test_labels(given.data)
+    try:
+        labels, images = load_test_labels(given.data), load_images(given.data)
+    except DataError as error:
+        sys.exit(str(error))
     x, unseen = images.centre(images.rows("train")), images.centre(images.rows("test"))
     lines = ["| components | | accuracy | normalized mutual information |", "|---|---|---|---|"]
     for components in given.components:

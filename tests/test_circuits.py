@@ -427,3 +427,9 @@ def test_wrong_shapes_and_numbers_are_refused() -> None:
         circuit.expected_log_prob(torch.full((3, 4), torch.nan), q)
     with pytest.raises(sg.ShapeError, match="examples of shape"):
         circuit.init_from_data(torch.zeros(5, 3))
+
+
+def test_shapes_are_told_as_they_were_given() -> None:
+    q = td.Normal(torch.zeros(2, 3), torch.ones(2, 3))
+    with pytest.raises(sg.ShapeError, match=r"expected examples of shape \(6,\), got x of shape \(2, 7\)"):
+        sg.Circuit(3, 6).expected_log_prob(torch.zeros(2, 7), q)

@@ -143,6 +143,7 @@ WRONG = {
     "bias --data.batch_size 0": "--data.batch_size has to be at least 1",
     "bias --folder file": "file is a file, not a folder",
     "reproduce nonsense": "Expected a value among 'variance'",
+    "reproduce circuits --datasets [cifar10]": "circuits are compared on mnist: leave --datasets out",
     "reproduce circuits --scale paper": "circuits are not in the paper: choose --scale cpu or smoke",
     "reproduce fixed --scale smoke --seeds 0": "--seeds has to be at least 1",
     "reproduce fixed --scale smoke --jobs 0": "--jobs has to be at least 1",

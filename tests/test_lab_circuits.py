@@ -16,6 +16,7 @@ from silentgrad.lab.networks import NonlinearCircuit
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, train_model
 from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.finishing import generated
 from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.schedules import constant
 
@@ -66,6 +67,28 @@ def test_networks_and_precisions_have_rates_of_their_own() -> None:
             expected = 5e-2
         assert rates[id(parameter)] == expected
     assert len(rates) == len(list(model.parameters()))
+
+
+def test_pictures_of_a_circuit_are_samples_and_no_blur() -> None:
+    vae = model_for(ModelConfig(**ALONE, tractable="circuit"), load("digits"))
+    with torch.no_grad():
+        torch.manual_seed(0)
+        found = generated(vae, 5)
+        torch.manual_seed(0)
+        expected = vae.generate(5).sample()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("decoder", ["circuit", "network"])
+def test_data_that_no_start_can_be_made_from_are_refused(decoder: str) -> None:
+    circuit = sg.Circuit(2, (1, 4, 4), 3)
+    if decoder == "network":
+        circuit = NonlinearCircuit(torch.nn.Identity(), (1, 4, 4), 3, circuit.structure)
+    for data in (torch.rand(5, 1, 4, 5), torch.rand(0, 1, 4, 4)):
+        with pytest.raises(sg.ShapeError, match=r"expected examples of shape \(1, 4, 4\)"):
+            circuit.init_from_data(data)
+    with pytest.raises(sg.DomainError, match="hold NaN"):
+        circuit.init_from_data(torch.full((5, 1, 4, 4), torch.nan))
 
 
 class StopError(Exception):

@@ -28,7 +28,7 @@ from silentgrad.decoders.leaves import leaves_of
 from silentgrad.decoders.linear import flattened_latent, require_number
 from silentgrad.decoders.protocol import Leaf
 from silentgrad.decoders.standardized import StandardizedGaussian
-from silentgrad.decoders.starts import clusters, leaf_starts, shares_of
+from silentgrad.decoders.starts import clusters, leaf_starts, require_examples, shares_of
 from silentgrad.decoders.structures import Structure, binary_tree, quad_tree
 from silentgrad.decoders.sum_product import SumProduct
 from silentgrad.decoders.sums import Gate
@@ -128,6 +128,8 @@ class Circuit(nn.Module):
 
     def expectations(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, list[Gate | None]]:
         """The expected leaves `(batch, outputs, components)` and the gates of every layer."""
+        if x.shape[max(0, x.dim() - len(self.event_shape)) :] != self.event_shape:
+            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got x of shape {tuple(x.shape)}")
         leaves = self.leaves.expected_log_probs(x, q)
         moments = moments_of(q)
         mean = flattened_latent(moments.mean, self.latent_dim, leaves.shape[:-2])
@@ -142,8 +144,7 @@ class Circuit(nn.Module):
         Args:
             data: Examples `(examples, *event_shape)` as the model sees them.
         """
-        if data.shape[1:] != self.event_shape:
-            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
+        require_examples(data, self.event_shape)
         flat = data.flatten(1)
         found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
         self.leaves.start(*leaf_starts(found, flat, self.latent_dim))

@@ -72,6 +72,9 @@ class StandardizedGaussian(LinearDecoder):
         leaves = td.Normal(mean.unflatten(-1, shape), scale.unflatten(-1, shape), validate_args=False)
         return td.Independent(leaves, len(shape))
 
+    def extra_repr(self) -> str:
+        return f"{self.latent_dim}, {tuple(self.event_shape)}, noise={self.noise}"
+
     def exactness(self, q: td.Distribution) -> Exactness:
         """Exact; with noise a bound: the expectation over the noise too is less than that at x."""
         if self.noise:
@@ -89,12 +92,12 @@ class StandardizedGaussian(LinearDecoder):
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts from data like every linear decoder, with the mean at the centre."""
-        super().init_from_data(data, method, prior)
         with torch.no_grad():
+            self.affine.weight *= self.scale.unsqueeze(1)  # in the units of x, as the others have them
+            super().init_from_data(data, method, prior)
             self.centre.copy_(self.affine.bias)
             self.affine.bias.zero_()
-            if method == "ppca":
-                self.affine.weight /= self.scale.unsqueeze(1)
+            self.affine.weight /= self.scale.unsqueeze(1)
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         with torch.no_grad():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from silentgrad.errors import DomainError, ShapeError
 from silentgrad.ppca import ppca_weights, principal_components, unexplained_variance
 
 LEVELS = 256
@@ -23,6 +24,14 @@ class Clusters(NamedTuple):
     means: Tensor
     variances: Tensor
     shares: Tensor
+
+
+def require_examples(data: Tensor, event_shape: torch.Size) -> None:
+    """Refuses data to start from that are no examples of a shape, or none at all, or not numbers."""
+    if data.shape[1:] != event_shape or len(data) == 0:
+        raise ShapeError(f"expected examples of shape {tuple(event_shape)}, got data of shape {tuple(data.shape)}")
+    if not data.isfinite().all():
+        raise DomainError("the data to start from hold NaN or infinite numbers")
 
 
 def clusters(data: Tensor, components: int, shared: bool) -> Clusters:

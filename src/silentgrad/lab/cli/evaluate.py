@@ -13,7 +13,7 @@ from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_pictures
 from silentgrad.lab.training import RunError, load_run, read_config
-from silentgrad.lab.training.finishing import pictures
+from silentgrad.lab.training.finishing import generated, pictures
 from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
 
@@ -85,6 +85,6 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     vae = load_run(run, observations)
     torch.manual_seed(seed)
     with torch.no_grad():
-        images = vae.generate(count).mean
+        images = generated(vae, count)
     samples(images).savefig(path)
     say(f"samples: {path}")

@@ -37,7 +37,10 @@ def load_test_labels(name: str, root: Path | None = None) -> Tensor:
     if name not in MNIST_LIKE:
         raise DataError(f"{name!r} has no labels here: there are those of digits, {', '.join(MNIST_LIKE)}")
     images, *_ = sources.locate(name, root or sources.default_root()).values()
-    return read_idx_labels(images.parent / TEST_FILE)
+    path = images.parent / TEST_FILE
+    if not path.exists():
+        raise DataError(f"{path} is missing: only images are downloaded; put the file of labels beside them")
+    return read_idx_labels(path)
 
 
 def read_idx_labels(path: Path) -> Tensor:

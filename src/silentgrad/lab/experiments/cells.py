@@ -105,7 +105,7 @@ def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
         model = replace(model, latent_dim=4, hidden=[8])
         if model.cutoff is not None:
             model = replace(model, cutoff=SMOKE_EPOCHS)
-        train = replace(train, epochs=SMOKE_EPOCHS, lr=5e-4, lr_precision=None)
+        train = replace(train, epochs=SMOKE_EPOCHS, lr=5e-4, lr_network=None, lr_precision=None)
     return Settings(data, model, replace(train, seed=seed))
 
 

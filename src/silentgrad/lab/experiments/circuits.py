@@ -23,7 +23,7 @@ from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConf
 COMPONENTS = 8
 LATENTS = {"gaussian": 32, "bernoulli": 64}
 TRAIN = TrainConfig(epochs=4, lr=1e-2, lr_network=1e-3, decay="cosine", warmup=200, clip=100.0)
-SLOWLY = replace(TRAIN, lr=5e-4, lr_precision=5e-3)  # a precision linear in z does not stand the rates of a circuit
+SLOWLY = replace(TRAIN, lr=5e-4, lr_precision=5e-3)  # a precision linear in z diverges at the rates of a circuit
 
 
 class Method(NamedTuple):
@@ -66,12 +66,16 @@ METHODS = {
     "circuit-bits": Method("bernoulli", "circuit", "silent", SILENT | CIRCUIT),
 }
 REFERENCES = {"gaussian": "circuit", "bernoulli": "circuit-bits"}
-for estimator, in_print in SAMPLING.items():
-    sampled = {"nonlinear": False, "estimator": estimator}
-    METHODS[f"circuit-{estimator}"] = Method("bernoulli", "circuit", in_print, CIRCUIT | sampled)
-for estimator, in_print in SAMPLING.items():
-    sampled = {"estimator": estimator}
-    METHODS[f"network-circuit-{estimator}"] = Method("bernoulli", "network, circuit", in_print, NETWORK | sampled)
+
+
+def _add_sampled(prefix: str, decoder: str, options: dict[str, object]) -> None:
+    """Adds a decoder of bits by each of the estimators that sample."""
+    for name, in_print in SAMPLING.items():
+        METHODS[f"{prefix}-{name}"] = Method("bernoulli", decoder, in_print, {**options, "estimator": name})
+
+
+_add_sampled("circuit", "circuit", {**CIRCUIT, "nonlinear": False})
+_add_sampled("network-circuit", "network, circuit", {**NETWORK})
 
 
 def circuit_cells(scale: Scale, seeds: int) -> list[Cell]:

@@ -9,7 +9,7 @@ from torch import distributions as td
 from torch.nn.functional import softplus
 
 from silentgrad.decoders import CircuitDistribution
-from silentgrad.decoders.starts import clusters, shares_of
+from silentgrad.decoders.starts import clusters, require_examples, shares_of
 from silentgrad.decoders.structures import Structure
 from silentgrad.decoders.sum_product import SumProduct
 from silentgrad.lab.networks.decoders import START_LOG_PRECISION, require_shape
@@ -20,7 +20,7 @@ SPREAD = 1.5  # of the components' means around the network's, in standard devia
 class NonlinearCircuit(nn.Module):
     """p(x|z) as a circuit whose leaves and whose weights over leaves a network computes from z.
 
-    As in `silentgrad.StandardizedGaussian` the network moves a leaf's mean in units of its standard deviation at z = 0.
+    As in `silentgrad.StandardizedGaussian` the network moves a leaf's mean in units of a deviation of its own.
 
     Args:
         network: From latents `(batch, latent_dim)` to `(batch, 3 * components * channels, ...)`: of each component the
@@ -61,15 +61,17 @@ class NonlinearCircuit(nn.Module):
         Args:
             data: Examples `(examples, *event_shape)` as the model sees them.
         """
+        require_examples(data, self.event_shape)
         flat = data.flatten(1)
         found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
+        shares = shares_of(found, flat).log()
         outputs = flat.shape[1]
         with torch.no_grad():
             self.centre.copy_(found.means.expand(outputs, -1).reshape(self.centre.shape))
             self.log_scale.copy_(found.variances.expand(outputs, -1).log().reshape(self.centre.shape) / 2)
             for layer in self.sums.layers:
                 if layer.holds_outputs:
-                    layer.logits.add_(layer.over_outputs(shares_of(found, flat).log()).unsqueeze(1))
+                    layer.logits.add_(layer.over_outputs(shares).unsqueeze(1))
 
     def _gates(self, logits: Tensor) -> list[Tensor | None]:
         """The logits of every layer's regions, summed over the outputs that a region holds itself."""

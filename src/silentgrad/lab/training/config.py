@@ -68,7 +68,7 @@ class ModelConfig:
         hidden: Widths of the mlp's hidden layers.
         channels: Number of channels of the convolutions; of the first one, for strided. The paper does not give it.
         tractable: Tractable decoder: none; a linear one with fixed variance, or with learned precision of linear or
-            exponential link; a mixture of such, or a circuit of them over a tree of the outputs.
+            exponential link; a mixture of linear ones, or a circuit of them over a tree of the outputs.
         components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
@@ -188,8 +188,8 @@ class TrainConfig:
     Args:
         epochs: Number of passes over the training images.
         lr: Learning rate of AdamW, betas (0.9, 0.95).
-        lr_network: Learning rate of the networks, of encoder and nonlinear decoder; lr if absent. What remains of a
-            circuit stands a rate ten times as high.
+        lr_network: Learning rate of the networks, of encoder and nonlinear decoder; lr if absent. The other parameters
+            of a circuit tolerate ten times this rate.
         lr_mean: Learning rate of the linear decoder's mean; lr if absent.
         lr_precision: Learning rate of the linear decoder's precision; lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.

@@ -100,14 +100,19 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         torch.default_generator.manual_seed(0)
         x = observations.as_seen(rows).to(next(vae.parameters()).dtype)
         q = vae.encoder(x)
-        generated, reconstruction = vae.generate(SAMPLES), vae.decoder(q.sample())
-        samples = generated.mean
-        if isinstance(generated, CircuitDistribution):  # whose outputs depend on each other given z: a mean is a blur
-            samples = generated.sample()
+        samples, reconstruction = generated(vae, SAMPLES), vae.decoder(q.sample())
     stds = None
     if not plain(vae):
         stds = reconstruction.stddev.float()
     return RunPictures(x.float(), reconstruction.mean.float(), stds, samples.float())
+
+
+def generated(vae: GuidedVAE, count: int) -> Tensor:
+    """Examples decoded from latents of the prior: their means or, of a circuit, whose means are a blur, samples."""
+    decoded = vae.generate(count)
+    if isinstance(decoded, CircuitDistribution):
+        return decoded.sample()
+    return decoded.mean
 
 
 def plain(vae: GuidedVAE) -> bool:

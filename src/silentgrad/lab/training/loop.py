@@ -31,7 +31,7 @@ from silentgrad.lab.runs.evaluation import Evaluation, Share, evaluate_model
 from silentgrad.lab.training.config import Decay, TrainConfig
 from silentgrad.schedules import Schedule
 
-ADVICE = "Try a lower --train.lr or --train.lr_precision, or --train.clip 1.0. The last finished epoch is saved."
+ADVICE = "Try lower learning rates (--train.lr, --train.lr_network, --train.lr_precision) or --train.clip 1.0."
 
 Batch = tuple[int, Rows]
 
