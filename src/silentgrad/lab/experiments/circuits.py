@@ -89,6 +89,10 @@ def circuit_cells(scale: Scale, seeds: int) -> list[Cell]:
     return cells
 
 
+NOTES = [
+    "BPD is the bound where the decoder is silent or judged by its closed form, and the sampled ELBO of a network.",
+    "Equal seconds are those of the silent circuit; what was done earlier has its best figure.",
+]
 COLUMNS = [
     Column(""),
     Column("decoder"),
@@ -119,10 +123,7 @@ def circuit_table(results: Results, scale: Scale) -> Table:
         columns=COLUMNS,
         rows=rows,
         best=best,
-        notes=[
-            *made(results, scale),
-            "Equal seconds are those of the silent circuit; what was done earlier has its last figure.",
-        ],
+        notes=[*made(results, scale), *NOTES],
         curves=results.first_seeds(),
     )
 
