@@ -209,3 +209,7 @@ def test_circuits_are_compared_at_equal_seconds(tmp_path: Path) -> None:
     assert [row[5].mean for row in table.rows[:8] + table.rows[9:]] == [3.0] * 14
     assert table.rows[8][5] is None
     assert table.best == [0, 8]
+    assert table.verdicts == [
+        "Continuous: the lowest BPD has linear, silent.",
+        "Discrete: the lowest BPD has circuit, silent.",
+    ]

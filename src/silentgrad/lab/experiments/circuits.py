@@ -17,7 +17,7 @@ from silentgrad.lab.experiments.cells import Cell, Scale, seeded
 from silentgrad.lab.experiments.notes import made
 from silentgrad.lab.experiments.results import Results, mean_of, spread
 from silentgrad.lab.runs.records import Metrics, read_metrics
-from silentgrad.lab.runs.tables import Column, Content, Table
+from silentgrad.lab.runs.tables import Column, Content, Spread, Table
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
 COMPONENTS = 8
@@ -110,11 +110,14 @@ def circuit_table(results: Results, scale: Scale) -> Table:
     """Every decoder and estimator, the best of each family of latents marked."""
     rows: list[list[Content]] = []
     best: list[int] = []
+    verdicts: list[str] = []
     for latent, block in paper.BLOCKS.items():
         names = [name for name, method in METHODS.items() if method.latent == latent]
         at = mean_of(results.over_seeds("seconds", method=REFERENCES[latent]))
         bounds = [results.over_seeds("bpd", method=name) for name in names]
-        best.append(len(rows) + min(range(len(names)), key=lambda row: mean_of(bounds[row])))
+        winner = min(range(len(names)), key=lambda row: mean_of(bounds[row]))
+        best.append(len(rows) + winner)
+        verdicts.append(_verdict(block, METHODS[names[winner]], bounds[winner]))
         for name, bound in zip(names, bounds, strict=True):
             rows.append(_row(results, block, name, bound, at))
     return Table(
@@ -123,9 +126,18 @@ def circuit_table(results: Results, scale: Scale) -> Table:
         columns=COLUMNS,
         rows=rows,
         best=best,
+        verdicts=verdicts,
         notes=[*made(results, scale), *NOTES],
         curves=results.first_seeds(),
     )
+
+
+def _verdict(block: str, winner: Method, bound: Content) -> str:
+    """Which row of a block is the best, and whether that is more than one seed's word."""
+    sentence = f"{block}: the lowest BPD has {winner.decoder}, {winner.estimator}"
+    if isinstance(bound, Spread) and bound.seeds > 1:
+        return f"{sentence}."
+    return f"{sentence}, by one seed, which is no verdict."
 
 
 def _row(results: Results, block: str, name: str, bound: Content, at: float) -> list[Content]:

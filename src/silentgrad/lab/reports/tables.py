@@ -134,7 +134,7 @@ def _page(table: Table, runs: dict[str, Run]) -> str:
     parts = [html.header(table.title, html.paragraph(f"Made by {table.command}"))]
     parts.append(html.table(_heads(table), _texts(table), table.title, table.best))
     parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
-    parts.append(html.section("What was reduced", "".join(map(html.paragraph, table.notes))))
+    parts.append(html.section("How it was made", "".join(map(html.paragraph, table.notes))))
     if len(runs) > 1:
         parts += _convergence(runs)
     return html.document(table.title, "".join(parts))
