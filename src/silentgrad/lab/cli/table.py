@@ -66,7 +66,7 @@ COMMANDS: dict[str, Command | Group] = {
         "bias",
     ),
     "reproduce": Command(
-        "Makes the runs behind one of the paper's tables and writes it beside the paper's own figures.",
+        "Makes the runs behind a table and writes it; those of the paper stand beside the paper's own figures.",
         "reproduce",
         "reproduce",
     ),
