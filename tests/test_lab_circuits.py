@@ -69,6 +69,18 @@ def test_networks_and_precisions_have_rates_of_their_own() -> None:
     assert len(rates) == len(list(model.parameters()))
 
 
+@pytest.mark.parametrize("estimator", ["exact", "reparameterized"])
+def test_the_best_epoch_is_that_of_what_was_descended(estimator: str) -> None:
+    digits = load("digits")
+    model = model_for(ModelConfig(**SMALL, nonlinear=False, estimator=estimator, tractable="circuit"), digits)
+    plan = TrainingPlan(model, TRAIN, digits, constant(1.0))
+    plan.evaluation = evaluate_model(model, digits)
+    assert plan.evaluation.sampled != plan.evaluation.figure
+    chosen_by = {"exact": plan.evaluation.figure, "reparameterized": plan.evaluation.sampled}
+    _, figure = plan.score
+    assert figure == chosen_by[estimator]
+
+
 def test_pictures_of_a_circuit_are_samples_and_no_blur() -> None:
     vae = model_for(ModelConfig(**ALONE, tractable="circuit"), load("digits"))
     with torch.no_grad():

@@ -93,7 +93,7 @@ def circuit_cells(scale: Scale, seeds: int) -> list[Cell]:
 NOTES = [
     "BPD is the closed form's bound where there is one, and the sampled ELBO of a network. The column beside it has "
     "the sampled ELBO of all, by which the best are marked: training by samples does not make the bound tight.",
-    "The epoch is chosen by the validation BPD of the first kind.",
+    "The epoch is chosen by the validation figure of what was descended, the bound or the sampled ELBO.",
     "Equal seconds are those of the silent circuit; what was done earlier has its best figure.",
 ]
 COLUMNS = [

@@ -24,6 +24,7 @@ from silentgrad.decoders import (
     StandardizedGaussian,
 )
 from silentgrad.errors import DomainError, SilentgradError
+from silentgrad.estimators import Exact
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Part, Rows, SplitName, Together, mixed
 from silentgrad.lab.networks import NonlinearCircuit
@@ -232,7 +233,11 @@ class TrainingPlan(lightning.LightningModule):
         """What the best epoch is chosen by: the lowest comes first.
 
         A model with another variance than the last epoch's is another model, so that nearness to it counts before the
-        figure of validation.
+        figure of validation. That is the bound; but of a decoder trained by samples the sampled ELBO, since its bound
+        is not what was descended and need not be tight.
         """
         distance = abs(self.variance(self.epoch) - self.variance(self.config.epochs))
-        return distance, self.evaluation.figure
+        sampled = self.evaluation.sampled
+        if sampled is None or isinstance(self.model.tractable_estimator, Exact):
+            return distance, self.evaluation.figure
+        return distance, sampled
