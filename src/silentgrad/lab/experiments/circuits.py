@@ -1,12 +1,11 @@
 """What silence gives and what the circuit gives: one table of decoders and estimators, each with the same encoder.
 
 Not one of the paper's tables. All runs see MNIST for the same number of epochs, with the same encoder and the same
-rate for it. Gaussian latents: linear decoders, mixture and circuit by their closed forms; the circuit also by samples; a
-nonlinear decoder with a Gaussian, a mixture and a circuit as its likelihood, by reparameterization; the last also guided
-by a silent circuit.
-Bernoulli latents: the circuit by its closed form and by three estimators that sample, and the nonlinear decoder with
-the same likelihood by the same three. A column has the validation figure that each had reached in the seconds that the
-silent circuit took.
+rate for it. Gaussian latents: linear decoders, mixture and circuit by their closed forms, the circuit also by samples;
+a nonlinear decoder with a Gaussian, a mixture and a circuit as its likelihood, by samples; the last also guided by a
+silent circuit. Bernoulli latents: the circuit by its closed form and by three estimators that sample, and the nonlinear
+decoder with the same likelihood by the same three. A column has the validation figure that each had reached in the
+seconds that the silent circuit took.
 """
 
 from collections.abc import Sequence
