@@ -8,13 +8,13 @@ from torch import Tensor
 
 from silentgrad.tracing import transformed
 
-CHUNK = 2**20  # numbers of the (outputs, batch, latents) array at a time: a few such arrays fit a processor's cache
+CHUNK = 2**20  # numbers at a time: a few arrays of so many fit a processor's cache
 
 PerOutput = Callable[..., tuple[Tensor, ...]]
 
 
 def map_outputs(
-    function: PerOutput, weights: tuple[Tensor, ...], parameters: tuple[Tensor, ...], batch: torch.Size
+    function: PerOutput, weights: tuple[Tensor, ...], parameters: tuple[Tensor, ...], numbers: int
 ) -> tuple[Tensor, ...]:
     """Applies a function of some outputs' weights to all outputs.
 
@@ -23,13 +23,13 @@ def map_outputs(
             `(chunk, *batch)` and depends on no other tensor that has a gradient.
         weights: Tensors of shape `(outputs, latents)`, which are sliced.
         parameters: Tensors that every output needs whole.
-        batch: Shape of the batch.
+        numbers: How many numbers the function holds at a time for one output.
 
     Returns:
         The function's results, `(*batch, outputs)` each.
     """
-    outputs, latents = weights[0].shape
-    rows = max(1, CHUNK // (latents * max(1, batch.numel())))
+    outputs = len(weights[0])
+    rows = max(1, CHUNK // max(1, numbers))
     if rows >= outputs or transformed():
         results = function(*weights, *parameters)
     else:

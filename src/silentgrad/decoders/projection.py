@@ -7,6 +7,7 @@ needed, :math:`\mathrm{Cov}(u, v) = W \Sigma A^T`, of which the decoders want th
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def project(
             them, rather than an example's.
     """
     if isinstance(moments, JointMoments):
-        var_u, var_v, cov = _in_blocks(moments.covariance, u.weight, v.weight, mean.shape)
+        var_u, cov, var_v = _in_blocks(moments.covariance, mean.shape, u.weight, v.weight)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
     s2 = moments.s2.reshape(mean.shape)
     orders = _two_orders(mean, s2, u, v, outputs_first)
@@ -68,7 +69,7 @@ def project(
 def variance_of(u: nn.Linear, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
     """Var u(z), `(*batch, outputs)`, for latents with these moments."""
     if isinstance(moments, JointMoments):
-        return project(moments, mean, u, u).var_u
+        return _in_blocks(moments.covariance, mean.shape, u.weight)[0]
     return linear(moments.s2.reshape(mean.shape), u.weight.square())
 
 
@@ -146,17 +147,25 @@ def _outputs_first(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     return torch.addmm(offset, weight, rows).T.reshape(*x.shape[:-1], len(weight))
 
 
-def _in_blocks(covariance: Tensor, w: Tensor, a: Tensor, shape: torch.Size) -> tuple[Tensor, ...]:
-    """Var u, Var v and Cov(u, v) of latents that depend on each other within blocks."""
+def _in_blocks(covariance: Tensor, shape: torch.Size, *weights: Tensor) -> tuple[Tensor, ...]:
+    """Covariance of every two of some maps, each with itself too, of latents that depend on each other within blocks.
+
+    w^T C a of a symmetric C is a sum over pairs of latents i <= j, with C_ii counted half, of C_ij (w_i a_j + w_j a_i):
+    one matrix product for a whole batch of C.
+    """
     size, batch = covariance.shape[-1], shape[:-1]
-    blocks = covariance.reshape(batch.numel(), shape[-1] // size, size, size)
+    first, second = torch.triu_indices(size, size, device=covariance.device)
+    halved = covariance - torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1)) / 2
+    blocks = shape[-1] // size
+    pairs = halved[..., first, second].reshape(batch.numel(), blocks * len(first))
 
-    def diagonals(w: Tensor, a: Tensor, covariance: Tensor) -> tuple[Tensor, ...]:
-        w, a = w.unflatten(-1, (-1, size)), a.unflatten(-1, (-1, size))
-        w_cov = torch.einsum("ogi,bgij->obgj", w, covariance)
-        a_cov = torch.einsum("ogi,bgij->obgj", a, covariance)
-        w, a = w.unsqueeze(1), a.unsqueeze(1)
-        products = (w_cov * w, a_cov * a, w_cov * a)
-        return tuple(p.sum((-1, -2)).reshape(len(w), *batch) for p in products)
+    def forms(*tensors: Tensor) -> tuple[Tensor, ...]:
+        *weights, pairs = tensors
+        results = []
+        for w, a in combinations_with_replacement(weights, 2):
+            w, a = w.unflatten(-1, (-1, size)), a.unflatten(-1, (-1, size))
+            products = w[..., first] * a[..., second] + w[..., second] * a[..., first]
+            results.append(linear(products.flatten(1), pairs).reshape(len(w), *batch))
+        return tuple(results)
 
-    return map_outputs(diagonals, (w, a), (blocks,), batch)
+    return map_outputs(forms, weights, (pairs,), pairs.shape[-1])

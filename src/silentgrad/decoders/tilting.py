@@ -54,7 +54,7 @@ def tilt(
         terms = form.terms(w.reshape(shape), a.reshape(shape), *parameters)
         return tuple(sum_over_latents(term, examples) for term in terms)
 
-    log_mass, shift, variance = map_outputs(per_output, (u.weight, g.weight), form.parameters, batch)
+    log_mass, shift, variance = map_outputs(per_output, (u.weight, g.weight), form.parameters, mean.numel())
     return Tilted(g(mean), g.bias + log_mass, u.bias + shift, variance)
 
 
