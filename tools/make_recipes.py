@@ -57,7 +57,9 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
     if scale == "paper":
         model |= {"network": "conv" if dataset == "mnist" else "strided", "channels": 32 if dataset == "mnist" else 64}
         if guided:
-            model |= {"tractable": "linear", "log_term": "taylor", "annealing_rate": 0.01}
+            model |= {"tractable": "linear", "log_term": "taylor"}
+            if estimator != "none":
+                model |= {"guided": round(100 / epochs, 3)}  # a rate of 0.01 an epoch
         if estimator == "none":
             model |= {"cutoff": 100 if epochs >= 200 else 50}
     else:
@@ -65,7 +67,7 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
         model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
         if guided:
             # Bernoulli latents: the exponential link would take ten times as long
-            model |= {"tractable": "exp" if latent == "gaussian" else "linear", "start": "ppca", "annealing_rate": 0.1}
+            model |= {"tractable": "exp" if latent == "gaussian" else "linear", "start": "ppca"}
             train |= {"lr_precision": 5e-3 if latent == "gaussian" else 1e-2}
         if estimator == "none":
             model |= {"cutoff": int(0.7 * CPU_EPOCHS[dataset])}

@@ -21,6 +21,7 @@ from silentgrad.decoders import (
 )
 from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
 from silentgrad.estimators import (
+    Averaged,
     DisArm,
     Enumerate,
     Estimator,
@@ -47,6 +48,7 @@ from silentgrad.ppca import ppca_bound
 
 __version__ = "0.1.0"
 __all__ = [
+    "Averaged",
     "Circuit",
     "CircuitDistribution",
     "ConstantCategorical",

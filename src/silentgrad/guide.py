@@ -34,7 +34,7 @@ from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Exact
 from silentgrad.objective import Term
-from silentgrad.schedules import Schedule
+from silentgrad.schedules import LinearDecay, Schedule
 from silentgrad.tracing import transformed, underlying
 
 Reduction = Literal["none", "mean", "sum"]
@@ -48,7 +48,8 @@ class Guide(nn.Module):
 
     Args:
         decoder: Any tractable decoder; :class:`SilentGuide` makes a linear one.
-        schedule: w as a function of the epoch or the step, counted from 1; see `silentgrad.schedules`.
+        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)` from
+            `silentgrad.schedules`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
         check: Whether the first call refuses a loss whose size looks like another reduction's.
         allow_approximation: Whether the decoder's expectation may be an approximation, as that of the linear link is
@@ -95,6 +96,11 @@ class Guide(nn.Module):
         count = _either(epoch, step)
         if count < 1:
             raise DomainError(f"epochs and steps are counted from 1, got {count}")
+        counted = "epochs"
+        if epoch is None:
+            counted = "steps"
+        if isinstance(self.schedule, LinearDecay) and self.schedule.counted not in (None, counted):
+            raise DomainError(f"the schedule is over {self.schedule.counted}, and was asked at one of the {counted}")
         w = self.schedule(count)
         if not 0 <= w <= 1:
             raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {count}")
@@ -162,7 +168,8 @@ class SilentGuide(Guide):
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
-        schedule: w as a function of the epoch or the step, counted from 1; see `silentgrad.schedules`.
+        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)` from
+            `silentgrad.schedules`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
         link: Learned precision with this link, as in `LinearPrecisionGaussian`; "exp" unless another option is given.
         variance: Fixed variance instead, as in `LinearGaussian`.
@@ -173,7 +180,7 @@ class SilentGuide(Guide):
 
     Example:
         >>> from silentgrad.schedules import linear_decay
-        >>> guide = SilentGuide(2, (28, 28), linear_decay(0.05))
+        >>> guide = SilentGuide(2, (28, 28), linear_decay(epochs=20))
         >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
         >>> guide(torch.zeros(5, 28, 28), q, nll=torch.full((5,), 700.0), epoch=1).shape
         torch.Size([5])

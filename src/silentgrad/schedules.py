@@ -1,11 +1,18 @@
-"""Schedules: pure functions from an epoch, counted from 1, to a value; picklable, as models that hold them must be."""
+"""Schedules: pure functions from a time, an epoch or a step, to a value; picklable, as models that hold them must be.
+
+Time is counted from 1: in the n-th epoch, or at the n-th step, a schedule is asked at n. Who counts epochs may also ask
+within one, at a fraction; n is then the end of the n-th.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from silentgrad.errors import DomainError
 
-Schedule = Callable[[int], float]
+Schedule = Callable[[float], float]
+Counted = Literal["epochs", "steps"]
 
 
 def constant(value: float) -> Schedule:
@@ -13,16 +20,56 @@ def constant(value: float) -> Schedule:
     return partial(_constant, value)
 
 
-def linear_decay(rate: float) -> Schedule:
-    """max(0, 1 - epoch * rate): the weight of the linear decoder in Algorithm 1.
+@dataclass(frozen=True)
+class LinearDecay:
+    """max(0, 1 - time / length); :func:`linear_decay` makes one.
+
+    Args:
+        length: The time at which 0 is reached.
+        counted: What time is counted in, for those who ask to check; None if that was not said.
+    """
+
+    length: float
+    counted: Counted | None = None
+
+    def __call__(self, time: float) -> float:
+        return max(0.0, 1.0 - time / self.length)
+
+
+def linear_decay(rate: float | None = None, *, steps: float | None = None, epochs: float | None = None) -> LinearDecay:
+    """A weight that falls from 1 to 0 along a line: that of the linear decoder in Algorithm 1.
+
+    Say the length in steps or in epochs. The guide that the schedule is for then refuses to be asked at the other.
+
+    Args:
+        rate: What the weight loses each time, at most 1, as the paper has it; a rate of 0 never reaches 0.
+        steps: Number of steps after which the weight is 0.
+        epochs: Number of epochs after which the weight is 0.
 
     Example:
+        >>> [linear_decay(steps=1000)(step) for step in (1, 250, 1000, 2000)]
+        [0.999, 0.75, 0.0, 0.0]
         >>> [linear_decay(0.25)(epoch) for epoch in (1, 2, 4, 5)]
         [0.75, 0.5, 0.0, 0.0]
     """
-    if not rate >= 0:
-        raise DomainError(f"an annealing rate cannot be negative, got {rate}")
-    return partial(_linear_decay, rate)
+    given = [length for length in (rate, steps, epochs) if length is not None]
+    if len(given) != 1:
+        raise DomainError("say how long the weight falls in one way: linear_decay(steps=1000), (epochs=10) or (rate)")
+    if steps is not None:
+        return LinearDecay(_length(steps, "steps"), "steps")
+    if epochs is not None:
+        return LinearDecay(_length(epochs, "epochs"), "epochs")
+    return LinearDecay(_length_of_rate(given[0]))
+
+
+def linear_rise(epochs: float, value: float = 1.0) -> Schedule:
+    """A value that is reached from 0 along a line, and then kept: the warm-up of a KL divergence.
+
+    Example:
+        >>> [linear_rise(epochs=4)(epoch) for epoch in (1, 2, 4, 5)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
+    return partial(_linear_rise, _length(epochs, "epochs"), value)
 
 
 def geometric(start: float, factor: float, floor: float) -> Schedule:
@@ -37,13 +84,30 @@ def geometric(start: float, factor: float, floor: float) -> Schedule:
     return partial(_geometric, start, factor, floor)
 
 
-def _constant(value: float, epoch: int) -> float:
+def _length(value: float, counted: str) -> float:
+    if not 0 < value < float("inf"):
+        raise DomainError(f"the number of {counted} has to be positive and finite, got {value}")
+    return float(value)
+
+
+def _length_of_rate(rate: float) -> float:
+    if not 0 <= rate <= 1:
+        raise DomainError(
+            f"an annealing rate is what the weight loses each time, between 0 and 1; got {rate}. For a length, say "
+            "linear_decay(steps=...) or linear_decay(epochs=...)"
+        )
+    if rate == 0:
+        return float("inf")
+    return 1 / rate
+
+
+def _constant(value: float, time: float) -> float:
     return value
 
 
-def _linear_decay(rate: float, epoch: int) -> float:
-    return max(0.0, 1.0 - epoch * rate)
+def _linear_rise(length: float, value: float, time: float) -> float:
+    return value * min(1.0, time / length)
 
 
-def _geometric(start: float, factor: float, floor: float, epoch: int) -> float:
+def _geometric(start: float, factor: float, floor: float, epoch: float) -> float:
     return max(floor, start * factor ** (epoch - 1))

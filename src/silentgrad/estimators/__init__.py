@@ -1,5 +1,6 @@
 """Estimators of E_q[log p(x|z)] and its gradient, all with one signature."""
 
+from silentgrad.estimators.averaged import Averaged
 from silentgrad.estimators.base import (
     Estimator,
     Integrand,
@@ -20,6 +21,7 @@ from silentgrad.estimators.score import DisArm, Reinforce, Rloo
 from silentgrad.latents.independent import base_of, sum_over_latents
 
 __all__ = [
+    "Averaged",
     "DecoderIntegrand",
     "DisArm",
     "Enumerate",

@@ -38,7 +38,7 @@ Integrand = Callable[[Tensor], Tensor]
 class Estimator(nn.Module):
     """Base of all estimators; a module, so that what it remembers is saved with the model."""
 
-    unbiased: ClassVar[bool]
+    unbiased: bool
     exact: ClassVar[bool] = False
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Distribution,)  # those that it can be asked about
 

@@ -27,7 +27,7 @@ def sweep(
         data: Which data.
         model: Which model, and how its gradient is estimated.
         train: How to train.
-        over: What to vary, separated by commas: lr, annealing_rate, cutoff.
+        over: What to vary, separated by commas: lr, guided, cutoff.
         grid: The values to try.
         study: The sweep's name; made of the data's and of what is varied if absent.
         storage: The study's database as a URL, such as postgresql+psycopg://user@host/name; an SQLite file in the

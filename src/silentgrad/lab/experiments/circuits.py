@@ -48,7 +48,7 @@ class Method(NamedTuple):
 SILENT = {"nonlinear": False, "estimator": "exact"}
 CIRCUIT = {"tractable": "circuit", "components": COMPONENTS, "gates": "all"}
 NETWORK = {"tractable": "none", "likelihood": "circuit", "components": COMPONENTS}
-GUIDANCE = {"annealing_rate": 1 / 3}  # an epoch: the guide has the first two
+GUIDANCE = {"guided": 0.75}
 SAMPLING = {"gumbel-softmax": "Gumbel-Softmax", "reinforce": "REINFORCE", "rloo": "RLOO"}
 
 METHODS = {

@@ -9,10 +9,11 @@ class Grid:
 
     Args:
         lr: Learning rates.
-        annealing_rate: Amounts by which the tractable decoder's weight falls every epoch.
+        guided: Parts of the training in which the tractable decoder guides; the paper's rates, 0.01 to 0.005 an epoch,
+            make parts of 0.1 to 1 of its 200 epochs, and its smallest, 0.001, never reaches 0.
         cutoff: Epochs at which the encoder is frozen.
     """
 
     lr: list[float] = field(default_factory=lambda: [1e-4, 5e-4, 1e-5, 5e-5])
-    annealing_rate: list[float] = field(default_factory=lambda: [1e-2, 5e-2, 1e-3, 5e-3])
+    guided: list[float] = field(default_factory=lambda: [0.5, 0.1, 5.0, 1.0])
     cutoff: list[int] = field(default_factory=lambda: [50, 80, 100, 150, 200])

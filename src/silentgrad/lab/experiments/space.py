@@ -17,7 +17,7 @@ def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, lis
     known = [entry.name for entry in dataclasses.fields(Grid)]
     if not over or set(over) - set(known) or len(set(over)) < len(over):
         raise SweepError(f"--over takes some of {', '.join(known)}, separated by commas; got {','.join(over)!r}")
-    if "annealing_rate" in over:
+    if "guided" in over:
         _require_two_estimators(around.model)
     if "cutoff" in over:
         _require_cutoffs(grid.cutoff, around)
@@ -36,7 +36,7 @@ def _guided(model: ModelConfig) -> bool:
 def _require_two_estimators(model: ModelConfig) -> None:
     if not _guided(model) or model.estimator == "none":
         raise SweepError(
-            "an annealing rate needs a guide that gives way to another estimator: --model.tractable other than none, "
+            "guided needs a guide that gives way to another estimator: --model.tractable other than none, "
             "--model.nonlinear true and --model.estimator other than none"
         )
 

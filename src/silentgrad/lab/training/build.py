@@ -15,27 +15,27 @@ from silentgrad.decoders import (
 )
 from silentgrad.decoders.circuit import default_structure
 from silentgrad.decoders.mixture import mixtures
-from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
+from silentgrad.estimators import Averaged, Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
 from silentgrad.lab.kinds import LikelihoodName
 from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearBernoulli, NonlinearCircuit, NonlinearGaussian, Sizes
 from silentgrad.lab.training.config import ModelConfig
 from silentgrad.lab.training.ranges import ConfigError
-from silentgrad.lab.training.suitable import ESTIMATORS, family_named, gaussian_leaves
+from silentgrad.lab.training.suitable import ESTIMATORS, EstimatorName, family_named, gaussian_leaves
 from silentgrad.latents.families import Family
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
 from silentgrad.likelihoods import Bernoulli
 from silentgrad.objective import Weighting
-from silentgrad.schedules import Schedule, constant, geometric, linear_decay
+from silentgrad.schedules import Schedule, constant, geometric, linear_decay, linear_rise
 
 PRIOR_COMPONENTS = 10
 COMPONENTS = {"mixture": 3, "circuit": 8}
 NUMBERS = {"bernoulli": 1, "gaussian": 2, "mixture": 3, "circuit": 3}  # of the network, per output and component
 
 
-def model_for(config: ModelConfig, observations: Observations) -> GuidedVAE:
-    """The VAE that a configuration describes, for some observations.
+def model_for(config: ModelConfig, observations: Observations, epochs: int = 1) -> GuidedVAE:
+    """The VAE that a configuration describes, for some observations and a number of epochs, as `build_model`.
 
     Raises:
         ConfigError: No model can be made of it, or its likelihood is not one for these observations.
@@ -50,13 +50,24 @@ def model_for(config: ModelConfig, observations: Observations) -> GuidedVAE:
         raise ConfigError(f"--model.likelihood {likelihood} is not for {kind} ({observations.name}): choose {suitable}")
     if NETWORKS[config.network].images_only and len(observations.event_shape) != 3:
         raise ConfigError(f"--model.network {config.network} is for images, not for {kind}: choose mlp")
-    return build_model(config, observations.event_shape, observations.resolution, likelihood)
+    return build_model(config, observations.event_shape, observations.resolution, likelihood, epochs)
 
 
 def build_model(
-    config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName = "gaussian"
+    config: ModelConfig,
+    event_shape: torch.Size,
+    levels: int,
+    likelihood: LikelihoodName = "gaussian",
+    epochs: int = 1,
 ) -> GuidedVAE:
-    """The VAE that a configuration describes, for examples of a shape and a number of levels.
+    """The VAE that a configuration describes.
+
+    Args:
+        config: The configuration.
+        event_shape: Shape of one example.
+        levels: Number of levels of an output.
+        likelihood: Likelihood of the decoders.
+        epochs: Number of epochs of the training that `guided` and `kl_warmup` are parts of.
 
     Raises:
         ConfigError: No model can be made of it.
@@ -66,7 +77,7 @@ def build_model(
     if likelihood == "bernoulli":
         _require_bernoulli(config)
     try:
-        return _model(config, event_shape, levels, likelihood)
+        return _model(config, event_shape, levels, likelihood, epochs)
     except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
         raise ConfigError(
             f"no memory for a model of --model.latent_dim {config.latent_dim}, --model.hidden {config.hidden} and "
@@ -90,13 +101,15 @@ def _require_bernoulli(config: ModelConfig) -> None:
         )
 
 
-def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName) -> GuidedVAE:
+def _model(
+    config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName, epochs: int
+) -> GuidedVAE:
     family = build_family(config)
     nonlinear = None
     if config.nonlinear:
         nonlinear = _nonlinear(config, family, event_shape, levels, likelihood)
     tractable = _tractable(config, family, event_shape, likelihood)
-    guidance = _guidance(config, family)
+    guidance = _guidance(config, family, epochs)
     return GuidedVAE(
         encoder=_encoder(config, family, event_shape),
         tractable=tractable,
@@ -106,7 +119,7 @@ def _model(config: ModelConfig, event_shape: torch.Size, levels: int, likelihood
         schedule=guidance.schedule,
         weighting=guidance.weighting,
         cutoff=config.cutoff,
-        kl_weight=config.kl_weight,
+        kl_weight=_kl_weight(config, epochs),
         prior=_prior(config, family),
     )
 
@@ -127,13 +140,20 @@ class _Guidance(NamedTuple):
     weighting: Weighting
 
 
-def _guidance(config: ModelConfig, family: Family) -> _Guidance:
+def _guidance(config: ModelConfig, family: Family, epochs: int) -> _Guidance:
     if config.estimator == "none":  # the encoder learns from the tractable decoder alone
-        return _Guidance(closed_form(), _sampler(family), constant(1.0), "encoder")
-    schedule = linear_decay(config.annealing_rate)
+        return _Guidance(_guide_estimator(config), _sampler(family), constant(1.0), "encoder")
+    schedule = linear_decay(epochs=config.guided * epochs)
     if config.nonlinear:
-        return _Guidance(closed_form(), build_estimator(config), schedule, config.weighting)
+        return _Guidance(_guide_estimator(config), build_estimator(config), schedule, config.weighting)
     return _Guidance(build_estimator(config), None, schedule, config.weighting)
+
+
+def _kl_weight(config: ModelConfig, epochs: int) -> Schedule:
+    """The weight of the KL divergence over epochs."""
+    if config.kl_warmup == 0:
+        return constant(config.kl_weight)
+    return linear_rise(config.kl_warmup * epochs, config.kl_weight)
 
 
 def variance_schedule(config: ModelConfig) -> Schedule:
@@ -251,8 +271,20 @@ def closed_form() -> Exact:
 
 def build_estimator(config: ModelConfig) -> Estimator:
     """The estimator that a configuration names."""
-    if config.estimator == "gumbel-softmax":
+    return _estimator_named(config.estimator, config)
+
+
+def _guide_estimator(config: ModelConfig) -> Estimator:
+    """The estimator of the guide's expectation."""
+    estimator = _estimator_named(config.guide_estimator, config)
+    if config.guide_draws == 1:
+        return estimator
+    return Averaged(estimator, config.guide_draws)
+
+
+def _estimator_named(name: EstimatorName, config: ModelConfig) -> Estimator:
+    if name == "gumbel-softmax":
         return GumbelSoftmax(temperature_schedule(config), config.hard)
-    if config.estimator == "exact":
+    if name == "exact":
         return closed_form()
-    return ESTIMATORS[config.estimator]()
+    return ESTIMATORS[name]()

@@ -34,7 +34,7 @@ def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -
 
 def _from_lightning(folder: Path, path: Path, observations: Observations) -> tuple[GuidedVAE, int]:
     settings = read_config(folder)
-    vae = model_for(settings.model, observations).to(dtype_of(settings.train))
+    vae = model_for(settings.model, observations, settings.train.epochs).to(dtype_of(settings.train))
     state = read_checkpoint(path)
     try:
         fill(vae, model_weights(state), path)

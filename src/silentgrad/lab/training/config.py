@@ -84,10 +84,14 @@ class ModelConfig:
         variance_start: Fixed variance of the first epoch, from which it shrinks every epoch, down to `variance`; keeps
             Bernoulli latents unsaturated.
         variance_factor: Factor by which the fixed variance shrinks.
-        annealing_rate: Amount by which the linear decoder's weight falls every epoch.
+        guided: Part of the training in which the tractable decoder guides a nonlinear one: its weight falls from 1 to 0
+            over it. Above 1 it never reaches 0.
+        guide_estimator: Estimator of the guide's expectation; another than exact is there to compare with it.
+        guide_draws: Number of draws over which that estimator's gradient is averaged.
         weighting: What the decoders' weights scale: their losses (Algorithm 1) or the encoder's gradient (the text).
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Weight of the KL divergence.
+        kl_warmup: Part of the training in which the KL divergence's weight rises from 0.
         start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca for
             mixtures and circuits, whose leaves also start from the values of the data, and random for linear decoders.
         likelihood: Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of Gaussians, for levels and
@@ -116,10 +120,13 @@ class ModelConfig:
     variance: float = 0.01
     variance_start: float | None = None
     variance_factor: float = 0.5
-    annealing_rate: float = 0.05
+    guided: float = 0.25
+    guide_estimator: EstimatorName = "exact"
+    guide_draws: int = 1
     weighting: Weighting = "loss"
     cutoff: int | None = None
     kl_weight: float = 1.0
+    kl_warmup: float = 0.0
     start: Start | None = None
     likelihood: LikelihoodName | None = None
 
@@ -174,6 +181,20 @@ class ModelConfig:
                 "--model.estimator none (the encoder follows the linear decoder only) needs both decoders: "
                 "--model.tractable other than none and --model.nonlinear true"
             )
+        guiding = [name for name in suitable if name != "none"]
+        if self.guide_estimator not in guiding:
+            raise ConfigError(
+                f"--model.guide_estimator {self.guide_estimator} is not for --model.latent {self.latent}: "
+                f"choose among {', '.join(guiding)}"
+            )
+        guide_options = self.guide_estimator != "exact" or self.guide_draws != 1
+        if guide_options and (self.tractable == "none" or not self.nonlinear):
+            raise ConfigError(
+                "--model.guide_estimator and --model.guide_draws are for a tractable decoder beside a nonlinear one: "
+                "one that is alone has --model.estimator"
+            )
+        if self.guide_estimator == "exact" and self.guide_draws != 1:
+            raise ConfigError("--model.guide_draws is for a --model.guide_estimator that draws: exact draws nothing")
         if self.estimator == "exact" and self.nonlinear:
             raise ConfigError(
                 "the nonlinear decoder has no closed form: --model.estimator exact is for a linear decoder alone, "
@@ -193,7 +214,7 @@ class TrainConfig:
         lr_mean: Learning rate of the linear decoder's mean; lr if absent.
         lr_precision: Learning rate of the linear decoder's precision; lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
-        warmup: Number of steps in which the learning rates rise to their values.
+        warmup: Number of steps in which the learning rates rise to their values; below 1, a part of the training.
         clip: Largest norm of the gradient; 0 leaves it alone.
         seed: Seed of everything random.
         accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
@@ -212,7 +233,7 @@ class TrainConfig:
     lr_mean: float | None = None
     lr_precision: float | None = None
     decay: Decay = "none"
-    warmup: int = 0
+    warmup: float = 0
     clip: float = 0.0
     seed: int = 0
     accelerator: str = "auto"

@@ -48,7 +48,7 @@ def load_run(folder: Path, observations: Observations) -> GuidedVAE:
 def load_weights(folder: Path, path: Path, observations: Observations) -> GuidedVAE:
     """The model of the run in a folder with the weights of a file, read without executing anything from it."""
     settings = read_config(folder)
-    vae = model_for(settings.model, observations).to(dtype_of(settings.train))
+    vae = model_for(settings.model, observations, settings.train.epochs).to(dtype_of(settings.train))
     try:
         fill(vae, load_file(path), path)
     except FileNotFoundError:

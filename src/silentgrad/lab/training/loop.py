@@ -41,13 +41,17 @@ class DivergedError(SilentgradError):
     """Training left the numbers behind."""
 
 
-def rate_of(step: int, steps: int, warmup: int, decay: Decay) -> float:
+def rate_of(step: int, steps: int, warmup: float, decay: Decay) -> float:
     """The share of its full value that a learning rate has at a step, counted from 0.
 
     Example:
         >>> [round(rate_of(step, 100, 10, "cosine"), 2) for step in (0, 4, 10, 50, 99)]
         [0.1, 0.5, 0.98, 0.5, 0.0]
+        >>> rate_of(24, 100, 0.5, "none")
+        0.5
     """
+    if warmup < 1:
+        warmup *= steps
     risen = min(1.0, (step + 1) / max(1, warmup))
     if decay == "none":
         return risen
@@ -158,7 +162,7 @@ class TrainingPlan(lightning.LightningModule):
         """One step; the loss before it."""
         x = self._seen(batch)
         self._set_rates(optimizer, batch[0])
-        loss: Tensor = self.model(x, self.epoch).total * self.share
+        loss: Tensor = self.model(x, self.current_epoch + (batch[0] + 1) / self.steps).total * self.share
         optimizer.zero_grad()
         self.manual_backward(loss)
         if self.config.clip:

@@ -71,7 +71,7 @@ def train_model(
     source = _source(settings, observations)
     require_shares(settings, source.observations)
     torch.manual_seed(mixed(train.seed, 0))
-    vae = model_for(model, source.observations)
+    vae = model_for(model, source.observations, train.epochs)
     logger = _logger(train, folder)
     # Only now, so that what cannot be trained leaves no folder behind.
     checkpoint = _prepare(folder, settings, vae, source, resume)
