@@ -67,7 +67,7 @@ def fit(images: Levels, seed: int, guided: bool, epochs: int) -> tuple[Autoencod
     vae, x_train = build(images), images.train / images.levels
     log_variance = nn.Parameter(x_train.var().log())
     latents, gaussian = CHANNELS * x_train[0, 0].numel() // PATCH**2, sg.likelihoods.Normal(())
-    guide = sg.SilentGuide(latents, images.event_shape, linear_decay(2 / epochs), likelihood=gaussian)  # 1.
+    guide = sg.SilentGuide(latents, images.event_shape, linear_decay(epochs=epochs / 2), likelihood=gaussian)  # 1.
     start_from_patches(guide, x_train)
     host = [{"params": vae.parameters(), "lr": 3e-3}, {"params": [log_variance], "lr": 1e-2}]
     optimizer = torch.optim.Adam([*host, {"params": guide.parameters(), "lr": 3e-4}])  # 2.

@@ -73,7 +73,7 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     if guided:
         steps = epochs * math.ceil(len(images.train) / BATCH)
         host.guide = sg.SilentGuide(
-            LATENTS, images.event_shape, linear_decay(10 / steps)
+            LATENTS, images.event_shape, linear_decay(steps=steps / 10)
         )  # w: 1 to 0 in a tenth of them
         host.guide.start_from(images.train / images.levels)
     trainer = lightning.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False, enable_model_summary=False)

@@ -93,7 +93,7 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
             pyro.sample("z", latent(x))
 
     bernoulli = sg.likelihoods.Bernoulli()
-    silent_guide = sg.SilentGuide(LATENTS, pixels, linear_decay(5 / epochs), likelihood=bernoulli)  # 1.
+    silent_guide = sg.SilentGuide(LATENTS, pixels, linear_decay(epochs=epochs / 5), likelihood=bernoulli)  # 1.
     silent_guide.start_from(x_train)
     silent_elbo = SilentELBO(silent_guide)
     loss = silent_elbo if guided else TraceMeanField_ELBO()

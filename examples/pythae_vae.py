@@ -22,7 +22,7 @@ from silentgrad.lab.data import Levels, Observations, Part, Rows
 from silentgrad.lab.data.observations import NATS_PER_EXAMPLE
 from silentgrad.schedules import Schedule, linear_decay
 
-TEN_EPOCHS = linear_decay(0.1)
+TEN_EPOCHS = linear_decay(epochs=10)
 
 
 class SilentVAE(VAE):
@@ -111,7 +111,7 @@ def train(images: Levels, seed: int, guided: bool, epochs: int, loss: str = "mse
         x = greys.as_seen(greys.rows(split))
         data.append(BaseDataset(x, torch.zeros(len(x))))
     if guided:
-        model = SilentVAE(config, schedule=linear_decay(2 / epochs))  # w falls from 1 to 0 in the first half
+        model = SilentVAE(config, schedule=linear_decay(epochs=epochs / 2))  # w falls from 1 to 0 in the first half
         model.guide.start_from(data[0].data)
     else:
         model = VAE(config)

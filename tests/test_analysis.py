@@ -387,7 +387,7 @@ def test_checkpoints_of_a_run(tmp_path: Path) -> None:
         load_checkpoint(run, str(tmp_path / "broken.ckpt"), images)
 
 
-GUIDED = ModelConfig(latent_dim=4, hidden=[16], annealing_rate=0.5, cutoff=4)
+GUIDED = ModelConfig(latent_dim=4, hidden=[16], guided=0.5, cutoff=4)
 
 
 @pytest.mark.parametrize("model", [GUIDED, SMALL], ids=["guided", "linear"])

@@ -22,6 +22,7 @@ import silentgrad as sg
 from oracles import hermite
 from silentgrad.decoders import LinearDecoder, LinearGaussian
 from silentgrad.estimators import (
+    Averaged,
     DisArm,
     Enumerate,
     Estimator,
@@ -34,7 +35,7 @@ from silentgrad.estimators import (
     integrand_of,
 )
 from silentgrad.lab.networks import NonlinearGaussian
-from silentgrad.schedules import constant, geometric, linear_decay
+from silentgrad.schedules import constant, geometric, linear_decay, linear_rise
 
 REPLICATES, GROUPS = 40_000, 100
 INSIDE, OUTSIDE = 5, 8  # standard errors
@@ -61,6 +62,9 @@ ALL_ESTIMATORS = [
     Member("Rloo 2", Rloo, ("gaussian", "bernoulli")),
     Member("Rloo 5", lambda: Rloo(5), ("gaussian", "bernoulli")),
     Member("DisArm", DisArm, ("bernoulli",)),
+    Member("Averaged Reparameterized", lambda: Averaged(Reparameterized(), 3), ("gaussian",)),
+    Member("Averaged Gumbel-Softmax", lambda: Averaged(GumbelSoftmax(), 3), ("bernoulli",), relaxes=True),
+    Member("Averaged Reinforce", lambda: Averaged(Reinforce(), 2), ("gaussian", "bernoulli")),
 ]
 PAIRS = [(member, family) for member in ALL_ESTIMATORS for family in member.families]
 EACH = pytest.mark.parametrize(("member", "family"), PAIRS, ids=[f"{m.name}, {f}" for m, f in PAIRS])
@@ -554,10 +558,11 @@ def test_a_hard_sample_is_of_bits_and_a_soft_one_lies_between() -> None:
 @EACH_ESTIMATOR
 def test_a_wrong_latent_family_is_refused_by_name(member: Member) -> None:
     others = [f for f in PARAMETERS if f not in member.families]
+    inner = getattr(member.build(), "estimator", member.build())  # that of an average, which knows its latents
     for family in others:
         q, decoder = latent_of(family, leaves_of(family)), decoder_of("quadratic", family)
         message = {
-            "gaussian": f"{type(member.build()).__name__} is for Bernoulli.* latents, got Normal",
+            "gaussian": f"{type(inner).__name__} is for Bernoulli.* latents, got Normal",
             "bernoulli": "Bernoulli cannot be reparameterized; for discrete latents choose GumbelSoftmax",
         }[family]
         with pytest.raises(sg.IntractableError, match=message):
@@ -598,8 +603,10 @@ def test_enumerate_has_a_limit() -> None:
         (lambda: GumbelSoftmax(0.0), "temperature has to be positive, got 0"),
         (lambda: GumbelSoftmax(float("nan")), "temperature has to be positive, got nan"),
         (lambda: GumbelSoftmax(lambda epoch: 2.0 - epoch).on_epoch(2), "temperature has to be positive, got 0"),
-        (lambda: linear_decay(-0.1), r"rate cannot be negative, got -0\.1"),
-        (lambda: linear_decay(float("nan")), "rate cannot be negative, got nan"),
+        (lambda: Averaged(sg.Exact(), 4), "draws nothing: there is nothing to average"),
+        (lambda: Averaged(Reparameterized(), 0), "at least one draw, got 0"),
+        (lambda: linear_decay(-0.1), r"between 0 and 1; got -0\.1"),
+        (lambda: linear_decay(float("nan")), "between 0 and 1; got nan"),
         (lambda: geometric(0.0, 0.5, 0.1), "positive start and floor"),
         (lambda: geometric(1.0, 0.5, 0.0), "positive start and floor"),
         (lambda: geometric(1.0, 1.5, 0.1), r"factor in \(0, 1\]"),
@@ -620,3 +627,29 @@ def test_schedules_are_what_they_say() -> None:
     assert annealed[0] == 0.3
     assert annealed[-1] == 0.01
     assert annealed == sorted(annealed, reverse=True)
+
+
+def test_a_length_in_words_reaches_zero_at_its_end_and_not_before() -> None:
+    for length in (1, 7, 49, 1000):  # 49 * (1 / 49) is not 1
+        for decay in (linear_decay(steps=length), linear_decay(epochs=length)):
+            assert decay(length) == 0.0
+            assert decay(length - 0.5) > 0.0
+            assert decay(1) == pytest.approx(1 - 1 / length)
+    rise = linear_rise(epochs=4, value=2.0)
+    assert [rise(epoch) for epoch in (0.5, 1, 4, 9)] == [0.25, 0.5, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rate": 1.5}, "between 0 and 1; got 1.5.*linear_decay\\(steps=...\\)"),
+        ({"steps": 0}, "number of steps has to be positive"),
+        ({"epochs": -3}, "number of epochs has to be positive"),
+        ({"steps": float("inf")}, "positive and finite"),
+        ({}, "in one way"),
+        ({"steps": 10, "epochs": 2}, "in one way"),
+    ],
+)
+def test_a_schedule_that_is_got_wrong_is_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(sg.DomainError, match=message):
+        linear_decay(**arguments)

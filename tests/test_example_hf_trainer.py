@@ -201,6 +201,6 @@ def test_one_seed_is_one_start_and_one_order_of_data(
     guided: Run, unguided: Run, images: Levels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(guided.host, unguided.host, strict=True))
-    monkeypatch.setattr(hf_trainer, "linear_decay", lambda rate: constant(0.0))
+    monkeypatch.setattr(hf_trainer, "linear_decay", lambda steps: constant(0.0))
     weightless = run(images, guided=True)
     assert all(torch.equal(a, b) for a, b in zip(weightless.host, unguided.host, strict=True))

@@ -203,5 +203,5 @@ def test_one_seed_is_one_start_and_one_order_of_data(images: Levels, monkeypatch
 
     before, after = weights(guided=False), weights(guided=True)
     assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    monkeypatch.setattr(pythae_vae, "linear_decay", lambda rate: constant(0.0))
+    monkeypatch.setattr(pythae_vae, "linear_decay", lambda epochs: constant(0.0))
     assert all(torch.equal(a, b) for a, b in zip(before, weights(guided=True), strict=True))

@@ -107,6 +107,11 @@ def test_follows_epochs_or_steps() -> None:
     guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.1))
     assert guide.weight(epoch=3) == guide.weight(step=3) == pytest.approx(0.7)
     assert guide.weight(step=10) == 0
+    for said, asked in (("steps", "epoch"), ("epochs", "step")):
+        guide = SilentGuide(LATENTS, SHAPE, linear_decay(**{said: 10}))
+        assert guide.weight(**{said.removesuffix("s"): 5}) == 0.5
+        with pytest.raises(sg.DomainError, match=f"the schedule is over {said}"):
+            guide.weight(**{asked: 5})
 
 
 def train(host: Host, guide: SilentGuide, x: Tensor) -> None:

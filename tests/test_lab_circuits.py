@@ -131,7 +131,7 @@ def test_a_killed_circuit_ends_with_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("likelihood", ["mixture", "circuit"])
 @pytest.mark.parametrize("tractable", ["none", "circuit"])
 def test_a_nonlinear_decoder_has_a_circuit_as_its_likelihood(likelihood: str, tractable: str, tmp_path: Path) -> None:
-    model = ModelConfig(**SMALL, tractable=tractable, likelihood=likelihood, annealing_rate=0.5)
+    model = ModelConfig(**SMALL, tractable=tractable, likelihood=likelihood, guided=0.5)
     summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
     assert summary.exactness == "sampled"
     assert summary.figure < 6

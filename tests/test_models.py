@@ -19,7 +19,7 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.latents.families import FAMILIES
 from silentgrad.objective import scale_gradient
-from silentgrad.schedules import constant, geometric, linear_decay
+from silentgrad.schedules import constant, geometric, linear_decay, linear_rise
 
 SHAPE, LATENTS = (1, 2, 3), 2
 MODELS: list[tuple[str, Callable[[], Estimator]]] = [
@@ -184,6 +184,14 @@ def test_the_kl_weight_scales_the_divergence_only(family: str, kl_weight: float)
     losses = model(x, epoch=1)
     close(losses.total, losses.tractable + kl_weight * losses.kld)
     close(losses.kld, kld_by_hand(model.encoder(x)).mean())
+
+
+def test_the_kl_weight_can_rise_and_ends_where_the_model_is_judged() -> None:
+    model, x = guided("gaussian", schedule=constant(1.0), kl_weight=linear_rise(epochs=4)), images()
+    for epoch, weight in ((0.5, 0.125), (2, 0.5), (4, 1.0), (9, 1.0)):
+        losses = model(x, epoch)
+        close(losses.total, losses.tractable + weight * losses.kld)
+    assert model.objective(model.encoder(x), None).kl_weight == 1.0
 
 
 def train(model: GuidedVAE, optimizer: torch.optim.Optimizer, epoch: int) -> None:

@@ -47,7 +47,7 @@ SMALL = Settings(
 
 
 def planned(folder: Path, around: Settings = SMALL, **values: list[Any]) -> Sweep:
-    return Sweep("study", around, values or {"lr": RATES, "annealing_rate": ANNEALING}, folder / "sweep")
+    return Sweep("study", around, values or {"lr": RATES, "guided": ANNEALING}, folder / "sweep")
 
 
 def url(folder: Path) -> str:
@@ -55,7 +55,7 @@ def url(folder: Path) -> str:
 
 
 def final_bpd(model: ModelConfig, train: TrainConfig) -> float:
-    return 3 + abs(train.lr - 1e-4) * 1e3 + model.annealing_rate
+    return 3 + abs(train.lr - 1e-4) * 1e3 + model.guided
 
 
 class Trainer:
@@ -68,7 +68,7 @@ class Trainer:
     def __call__(
         self, data: Any, model: Any, train: Any, folder: Path, resume: bool, quiet: bool, callbacks: Any
     ) -> Summary:
-        self.asked.append((train.lr, model.annealing_rate, folder.name, resume))
+        self.asked.append((train.lr, model.guided, folder.name, resume))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.yaml").write_text("{}")
         rows = []
@@ -106,10 +106,10 @@ ALL = sorted((lr, rate) for lr in RATES for rate in ANNEALING)
 
 def test_the_grids_are_the_papers() -> None:
     long = SMALL._replace(train=TrainConfig(epochs=200))
-    space = search_space(["lr", "annealing_rate", "cutoff"], Grid(), long)
+    space = search_space(["lr", "guided", "cutoff"], Grid(), long)
     assert {name: set(values) for name, values in space.items()} == {
         "lr": {1e-4, 5e-4, 1e-5, 5e-5},
-        "annealing_rate": {1e-2, 5e-2, 1e-3, 5e-3},
+        "guided": {0.5, 0.1, 5.0, 1.0},
         "cutoff": {50, 80, 100, 150, 200},
     }
 
@@ -117,12 +117,12 @@ def test_the_grids_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("over", "settings", "reason"),
     [
-        (["momentum"], {}, "--over takes some of lr, annealing_rate, cutoff"),
+        (["momentum"], {}, "--over takes some of lr, guided, cutoff"),
         (["lr", "lr"], {}, "--over takes"),
         ([""], {}, "--over takes"),
-        (["annealing_rate"], {"tractable": "none"}, "an annealing rate needs a guide"),
-        (["annealing_rate"], {"nonlinear": False, "estimator": "exact"}, "an annealing rate needs a guide"),
-        (["annealing_rate"], {"estimator": "none"}, "an annealing rate needs a guide"),
+        (["guided"], {"tractable": "none"}, "guided needs a guide"),
+        (["guided"], {"nonlinear": False, "estimator": "exact"}, "guided needs a guide"),
+        (["guided"], {"estimator": "none"}, "guided needs a guide"),
         (["cutoff"], {"tractable": "none"}, "a cut-off needs a guided VAE"),
         (["cutoff"], {}, r"cut-offs \[100, 150, 200\] come after the last of 80 epochs"),
     ],
@@ -148,7 +148,7 @@ def test_every_point_once_and_the_best_as_a_recipe(tmp_path: Path, trainer: Trai
     assert sorted(asked[:2] for asked in trainer.asked) == points(tmp_path) == ALL
     found = records(tmp_path)
     best = next(trial for trial in found["trials"] if trial["number"] == found["best"])
-    assert best["point"] == {"lr": 1e-4, "annealing_rate": 0.05}
+    assert best["point"] == {"lr": 1e-4, "guided": 0.05}
     assert best["valid"] == pytest.approx(3 + 0.05 + 2 / 6)
     text = (tmp_path / "sweep" / "best.yaml").read_text()
     header = dict(line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("# "))
@@ -156,7 +156,7 @@ def test_every_point_once_and_the_best_as_a_recipe(tmp_path: Path, trainer: Trai
     assert header["time"] == "60 seconds"
     assert header["command"] == f"silentgrad train --config {tmp_path}/sweep/best.yaml"
     settings = yaml.safe_load(text)
-    assert (settings["train"]["lr"], settings["model"]["annealing_rate"], settings["train"]["epochs"]) == (
+    assert (settings["train"]["lr"], settings["model"]["guided"], settings["train"]["epochs"]) == (
         1e-4,
         0.05,
         6,
@@ -168,7 +168,7 @@ def test_a_trial_worse_than_the_median_is_pruned(tmp_path: Path, trainer: Traine
     list(run_sweep(planned(tmp_path), url(tmp_path)))
     curves: list[float] = []
     for trial in records(tmp_path)["trials"]:
-        own = 3 + abs(trial["point"]["lr"] - 1e-4) * 1e3 + trial["point"]["annealing_rate"]
+        own = 3 + abs(trial["point"]["lr"] - 1e-4) * 1e3 + trial["point"]["guided"]
         worse = len(curves) >= 3 and own > torch.tensor(curves).quantile(0.5).item()
         assert (trial["state"], trial["epochs"]) == (("pruned", 2) if worse else ("complete", 6))
         if not worse:
@@ -387,8 +387,8 @@ def test_the_command_trains_and_its_recipe_gives_what_it_expects(
 
 def test_a_recipe_can_be_swept(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["sweep", "--recipe", "mnist-gaussian-reparameterized-cpu", "--over", "lr,annealing_rate"])
-    assert "an annealing rate needs a guide" in capsys.readouterr().err  # so the recipe was read: it has none
+        main(["sweep", "--recipe", "mnist-gaussian-reparameterized-cpu", "--over", "lr,guided"])
+    assert "guided needs a guide" in capsys.readouterr().err  # so the recipe was read: it has none
 
 
 def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,11 +421,11 @@ def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.Captur
 
 
 def made_up(folder: Path, complete: bool = True) -> Path:
-    space = {"lr": [1e-4, 5e-4], "cutoff": [5, 10], "annealing_rate": [0.1, 0.2]}
+    space = {"lr": [1e-4, 5e-4], "cutoff": [5, 10], "guided": [0.1, 0.2]}
     trials = [Trial(number, "running", {}, None, None, 0, None, "", None) for number in range(4)]
     if complete:
         for number, state in enumerate(("complete", "complete", "pruned")):
-            point = {"lr": 1e-4 if number else 5e-4, "cutoff": 5 * (1 + number // 2), "annealing_rate": 0.1}
+            point = {"lr": 1e-4 if number else 5e-4, "cutoff": 5 * (1 + number // 2), "guided": 0.1}
             test = 3.125 if state == "complete" else None
             trials[number] = Trial(number, state, point, 3.5 - number / 4, test, 12, 75.0, "", "<b>&" * 40)
     write_sweep(folder, SweepRecord("a <b>study", Unit("bpd"), 8, {}, space, 1 if complete else None, trials))

@@ -46,11 +46,11 @@ class GuidedVAE(nn.Module):
         tractable_estimator: Estimator of the tractable decoder's expectation: exact unless another is to be compared
             with it.
         estimator: Estimator of the nonlinear decoder's expectation.
-        schedule: The weight of the tractable decoder as a function of time, which is what :meth:`forward` is told: the
-            epoch or the step, counted from 1.
+        schedule: The weight of the tractable decoder as a function of the epoch, counted from 1; it may be asked at
+            fractions, within an epoch.
         weighting: What the weights scale: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
         cutoff: The epoch at which the encoder is frozen.
-        kl_weight: Weight of the KL divergence, a number or a function of time; 1 makes the objective a lower bound.
+        kl_weight: Weight of the KL divergence, a number or a function of the epoch; 1 makes a lower bound.
         prior: The prior p(z); that of the latents' family if absent.
     """
 
@@ -99,16 +99,16 @@ class GuidedVAE(nn.Module):
             return self.prior
         return standard_prior(q, self.family_of(q))
 
-    def weight(self, time: float | None) -> float:
-        """The weight of the tractable decoder at a time, counted from 1; the nonlinear one has the rest.
+    def weight(self, epoch: float | None) -> float:
+        """The weight of the tractable decoder in an epoch, counted from 1; the nonlinear one has the rest.
 
-        Without a time, the decoder that the model is judged by has the whole weight.
+        Without an epoch, the decoder that the model is judged by has the whole weight.
         """
         if self.nonlinear is None:
             return 1.0
-        if self.tractable is None or time is None:
+        if self.tractable is None or epoch is None:
             return 0.0
-        return self.schedule(time)
+        return self.schedule(epoch)
 
     def on_epoch(self, epoch: int) -> None:
         """What changes between epochs: temperatures, and the encoder's freezing at the cut-off."""
@@ -118,22 +118,17 @@ class GuidedVAE(nn.Module):
         if self.cutoff is not None and epoch >= self.cutoff:
             freeze(self.encoder)
 
-    def forward(self, x: Tensor, time: float) -> Losses:
-        """What Algorithm 1 takes a gradient step on, for a batch.
-
-        Args:
-            x: Examples `(batch, ...)`.
-            time: Where the schedules stand: the epoch or the step, counted from 1.
-        """
+    def forward(self, x: Tensor, epoch: float) -> Losses:
+        """What Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1."""
         if x.numel() == 0:
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
         q = self.encoder(x)  # stats <- E(x)
-        total, kld, losses = self.objective(q, time)(x, q)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
+        total, kld, losses = self.objective(q, epoch)(x, q)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
         return Losses(total, kld, losses.get("tractable"), losses.get("nonlinear"))
 
-    def objective(self, q: td.Distribution, time: float | None) -> Objective:
-        """The objective at a time, counted from 1, for latents q; without one, that which the schedules end with."""
-        w_lin = self.weight(time)  # w_lin <- max(0, 1 - n lambda)
+    def objective(self, q: td.Distribution, epoch: float | None) -> Objective:
+        """The objective of an epoch, counted from 1, for latents q; without one, that which the schedules end with."""
+        w_lin = self.weight(epoch)  # w_lin <- max(0, 1 - n lambda)
         w_nl = 1 - w_lin
         terms: dict[str, Term] = {}
         if self.tractable is not None and w_lin > 0:
@@ -141,9 +136,9 @@ class GuidedVAE(nn.Module):
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
             assert self.estimator is not None
             terms["nonlinear"] = Term(self.nonlinear, self.estimator, w_nl)  # L_nl <- -log p_nl(x|z)
-        if time is None:
-            time = math.inf
-        return Objective(terms, self.prior_of(q), self.family, self.kl_weight(time), self.weighting)
+        if epoch is None:
+            epoch = math.inf
+        return Objective(terms, self.prior_of(q), self.family, self.kl_weight(epoch), self.weighting)
 
     def generate(self, count: int) -> td.Distribution:
         """p(x|z) for draws of z from the prior."""

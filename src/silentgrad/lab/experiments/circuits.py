@@ -16,8 +16,8 @@ from typing import NamedTuple
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, seeded
 from silentgrad.lab.experiments.notes import made
-from silentgrad.lab.experiments.results import Results, mean_of, spread
-from silentgrad.lab.runs.records import Metrics, read_metrics
+from silentgrad.lab.experiments.results import Results, mean_of, reached, spread
+from silentgrad.lab.runs.records import read_metrics
 from silentgrad.lab.runs.tables import Column, Content, Spread, Table
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
@@ -169,17 +169,3 @@ def _row(results: Results, block: str, name: str, elbo: Content, at: float) -> l
     bound = results.over_seeds("bpd", method=name)
     others = [results.over_seeds(metric, method=name) for metric in ("kld", "mse", "seconds")]
     return [block, method.decoder, method.estimator, bound, elbo, spread(then), *others]
-
-
-def reached(metrics: Metrics, seconds: float) -> float | None:
-    """The best validation figure up to some time; None if there was none yet.
-
-    Example:
-        >>> reached({"seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, 12.0)
-        3.0
-    """
-    figures = []
-    for time, figure in zip(metrics["seconds"], metrics["valid_bpd"], strict=True):
-        if time is not None and figure is not None and time <= seconds:
-            figures.append(figure)
-    return min(figures, default=None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import read_summary
+from silentgrad.lab.runs.records import Metrics, read_summary
 from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.runs.tables import Content, Spread
 
@@ -110,3 +110,17 @@ def mean_of(content: Content) -> float:
     if isinstance(content, float):
         return content
     return math.inf
+
+
+def reached(metrics: Metrics, seconds: float) -> float | None:
+    """The best validation figure up to some time; None if there was none yet.
+
+    Example:
+        >>> reached({"seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, 12.0)
+        3.0
+    """
+    figures = []
+    for time, figure in zip(metrics["seconds"], metrics["valid_bpd"], strict=True):
+        if time is not None and figure is not None and time <= seconds:
+            figures.append(figure)
+    return min(figures, default=None)

@@ -155,6 +155,13 @@ class ModelConfig:
             return "ppca"
         return "random"
 
+    @property
+    def weight_left(self) -> float:
+        """The weight that a guide still has when training ends, though it is meant to give way to the other decoder."""
+        if self.tractable == "none" or not self.nonlinear or self.estimator == "none":
+            return 0.0
+        return max(0.0, 1 - 1 / self.guided)
+
     def _require_components(self) -> None:
         """Refuses options of mixtures and circuits where there is none."""
         kinds = {self.tractable, self.likelihood}

@@ -1,0 +1,163 @@
+"""What a guide helps by: the silent guide beside everything else that it changes, one cause at a time.
+
+Not one of the paper's tables. A guide without sampling noise is also a second decoder, a good start, and a softer
+beginning. Each row has some of these: the guide's exact gradient; the same guide by 1 and by 16 samples; a guide that
+starts as probabilistic PCA and does not learn; no guide, but a KL divergence or learning rates that rise in the same
+part of the training; nothing. All else is the same within a host, which is a family of latents and a network on a data
+set. Rows are compared with none by pairs of seeds, after the same steps and after the same seconds, beside the noise of
+the encoder's gradient while they train.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, NamedTuple
+
+from silentgrad.lab.experiments import paper
+from silentgrad.lab.experiments.cells import SMOKE_EPOCHS, Cell, Scale, seeded
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
+
+GUIDED = 0.25  # part of the training that a guide or a warm-up takes
+BATCH = 128
+DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A row of every host.
+
+    Args:
+        title: The row in print.
+        guided: Whether a linear decoder guides.
+        model: What the model has that differs from its host's.
+        train: What the training has that differs.
+    """
+
+    title: str
+    guided: bool
+    model: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+
+
+NONE = "none"
+CAUSES = {
+    NONE: Cause("none", guided=False),
+    "exact": Cause("guide, exact", guided=True),
+    "sampled": Cause("guide, 1 sample", guided=True, model={"guide_draws": 1}),
+    "sampled-16": Cause("guide, 16 samples", guided=True, model={"guide_draws": 16}),
+    "untrained": Cause("guide, not trained", guided=True, train={"lr_mean": 0.0, "lr_precision": 0.0}),
+    "kl-warmup": Cause("KL warm-up", guided=False, model={"kl_warmup": GUIDED}),
+    "lr-warmup": Cause("learning-rate warm-up", guided=False, train={"warmup": GUIDED}),
+}
+
+
+class Family(NamedTuple):
+    """What hosts with one family of latents have in common.
+
+    Args:
+        latents: Number of latents.
+        estimator: The host's estimator, which also samples the guide where that is sampled.
+        guide: The tractable decoder that guides: learned precision by a link with a closed form that is quick.
+        lr_precision: Learning rate of the guide's precision.
+    """
+
+    latents: int
+    estimator: str
+    guide: str
+    lr_precision: float
+
+
+FAMILIES = {
+    "gaussian": Family(32, "reparameterized", "exp", 5e-3),
+    "bernoulli": Family(64, "gumbel-softmax", "linear", 1e-2),
+}
+
+
+class Host(NamedTuple):
+    """A network, and how long it is trained.
+
+    Args:
+        title: The network in print.
+        model: Its settings.
+        epochs: Number of epochs, by data set.
+    """
+
+    title: str
+    model: dict[str, Any]
+    epochs: dict[str, int]
+
+
+CONVOLUTIONS = {"mnist": "conv", "fashion-mnist": "conv", "cifar10": "strided"}
+HOSTS = {
+    "mlp": Host("MLP, 256 units", {"hidden": [256]}, {"mnist": 8, "fashion-mnist": 8, "cifar10": 24}),
+    "conv": Host("convolutions, 4 channels", {"channels": 4}, {"mnist": 4, "fashion-mnist": 4, "cifar10": 12}),
+}
+
+
+def cause_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
+    """The runs of the table."""
+    cells = []
+    for dataset, latent, host, cause, seed in product(datasets, FAMILIES, HOSTS, CAUSES, range(seeds)):
+        settings = seeded(_settings(dataset, latent, host, CAUSES[cause]), scale, seed)
+        if scale == "smoke":
+            settings = _small(settings, host)
+        title = f"{DATASETS[dataset]}, {latent}, {host}: {CAUSES[cause].title}"
+        cells.append(Cell(dataset, latent, f"{host}-{cause}", seed, None, settings, title))
+    return cells
+
+
+def _settings(dataset: str, latent: str, host: str, cause: Cause) -> Settings:
+    family = FAMILIES[latent]
+    model: dict[str, Any] = {
+        "latent": latent,
+        "latent_dim": family.latents,
+        "estimator": family.estimator,
+        "network": host,
+        "tractable": "none",
+        **HOSTS[host].model,
+        **cause.model,
+    }
+    train: dict[str, Any] = {"epochs": HOSTS[host].epochs[dataset], "lr": 1e-3, "clip": 1.0}
+    if host == "conv":
+        model["network"] = CONVOLUTIONS[dataset]
+    if cause.guided:
+        model |= {"tractable": family.guide, "start": "ppca", "guided": GUIDED}
+        train |= {"lr_precision": family.lr_precision}
+    if "guide_draws" in cause.model:
+        model["guide_estimator"] = family.estimator
+    train |= cause.train
+    train["keep"] = measured_epochs(train["epochs"])
+    return Settings(DataConfig(dataset, batch_size=BATCH), ModelConfig(**model), TrainConfig(**train))
+
+
+def measured_epochs(epochs: int) -> list[int]:
+    """The epochs at whose end gradients are measured: half of the guide's part, the whole of it, and all.
+
+    Example:
+        >>> measured_epochs(8)
+        [1, 2, 8]
+    """
+    part = GUIDED * epochs
+    return sorted({max(1, round(part / 2)), max(1, round(part)), epochs})
+
+
+def _small(settings: Settings, host: str) -> Settings:
+    """The settings as small as the smoke scale is."""
+    data, model, train = settings
+    if host == "conv":
+        model = replace(model, network="conv", channels=2)
+    if model.guide_draws > 1:
+        model = replace(model, guide_draws=2)
+    return Settings(data, model, replace(train, keep=measured_epochs(SMOKE_EPOCHS)))
+
+
+def dataset_title(dataset: str, scale: Scale) -> str:
+    """The data in print; the smoke scale has others."""
+    if scale == "smoke":
+        return "digits"
+    return DATASETS[dataset]
+
+
+def host_title(latent: str, host: str) -> list[str]:
+    """The family of latents and the network in print."""
+    return [paper.BLOCKS[latent].lower(), HOSTS[host].title]

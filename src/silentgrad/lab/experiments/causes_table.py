@@ -1,0 +1,190 @@
+"""From the runs that separate a guide's causes to their table: effects, verdicts, and the noise of the gradients."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.progress import track
+
+from silentgrad.analysis import training_variance
+from silentgrad.lab.data import Observations, load
+from silentgrad.lab.experiments.causes import BATCH, CAUSES, FAMILIES, GUIDED, HOSTS, NONE, dataset_title, host_title
+from silentgrad.lab.experiments.cells import Cell, Scale
+from silentgrad.lab.experiments.notes import made
+from silentgrad.lab.experiments.paired import Difference, paired
+from silentgrad.lab.experiments.results import Results, reached
+from silentgrad.lab.runs.evaluation import evaluating
+from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.runs.records import read_json, read_metrics, write_json_atomically
+from silentgrad.lab.runs.tables import Column, Content, Table
+from silentgrad.lab.training import load_weights
+from silentgrad.lab.training.measuring import training_batches
+
+BATCHES = {"smoke": 4, "cpu": 8}
+DRAWS = {"smoke": 2, "cpu": 16}
+COLUMNS = [
+    Column("data"),
+    Column("latents"),
+    Column("network"),
+    Column("guide or warm-up"),
+    Column("BPD", 3),
+    Column("against none"),
+    Column("verdict"),
+    Column("against none, equal seconds"),
+    Column("verdict, equal seconds"),
+    Column("estimator's part of the variance, %"),
+    Column("signal-to-noise ratio"),
+    Column("seconds", 0),
+]
+
+
+class Noise(NamedTuple):
+    """The noise of a run's gradient at an epoch.
+
+    Args:
+        est_percent: The estimator's part of the variance in percent.
+        snr: The signal-to-noise ratio.
+    """
+
+    est_percent: float
+    snr: float
+
+
+def causes_table(results: Results, scale: Scale, datasets: Sequence[str], root: Path | None) -> Table:
+    """Every cause in every host, compared with none by pairs of seeds."""
+    rows: list[list[Content]] = []
+    effects: dict[str, list[Difference]] = {}
+    for dataset in datasets:
+        observations = load(results.where(dataset=dataset)[0].settings.data.name, root)
+        for latent in FAMILIES:
+            for host in HOSTS:
+                for cause in track(CAUSES, f"{dataset}, {latent}, {host}: gradients"):
+                    row = _row(results, (dataset, latent, host, cause), observations, scale)
+                    rows.append(row.cells)
+                    if row.effect is not None:
+                        effects.setdefault(cause, []).append(row.effect)
+    return Table(
+        name="causes",
+        title="What a guide helps by",
+        columns=COLUMNS,
+        rows=rows,
+        verdicts=_verdicts(effects, scale),
+        notes=[*made(results, scale), *_notes(scale)],
+        curves=results.first_seeds(),
+    )
+
+
+class _Row(NamedTuple):
+    cells: list[Content]
+    effect: Difference | None
+
+
+def _row(results: Results, which: tuple[str, str, str, str], observations: Observations, scale: Scale) -> _Row:
+    dataset, latent, host, cause = which
+    runs = results.finished(dataset=dataset, latent=latent, method=f"{host}-{cause}")
+    references = results.finished(dataset=dataset, latent=latent, method=f"{host}-{NONE}")
+    effect = compared(results, runs, references)
+    in_time = _effect_in_time(results, runs, references)
+    cells: list[Content] = [dataset_title(dataset, scale), *host_title(latent, host), CAUSES[cause].title]
+    cells.append(results.over_seeds("bpd", dataset=dataset, latent=latent, method=f"{host}-{cause}"))
+    if cause == NONE or scale == "smoke":
+        effect = in_time = None
+    for difference in (effect, in_time):
+        cells += _told(difference)
+    noises = _noises(results, runs, observations, scale)
+    cells.append(_joined([f"{noise.est_percent:.0f}" for noise in noises]))
+    cells.append(_joined([f"{noise.snr:.2g}" for noise in noises]))
+    cells.append(results.over_seeds("seconds", dataset=dataset, latent=latent, method=f"{host}-{cause}"))
+    return _Row(cells, effect)
+
+
+def _told(difference: Difference | None) -> list[Content]:
+    if difference is None:
+        return [None, None]
+    return [str(difference), difference.verdict]
+
+
+def _joined(figures: list[str]) -> str:
+    return ", ".join(figures)
+
+
+def _shared(runs: Sequence[Cell], references: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """Pairs of runs with one seed."""
+    by_seed = {cell.seed: cell for cell in references}
+    pairs = []
+    for cell in runs:
+        if cell.seed in by_seed:
+            pairs.append((cell, by_seed[cell.seed]))
+    return pairs
+
+
+def compared(results: Results, runs: Sequence[Cell], references: Sequence[Cell]) -> Difference | None:
+    """The change of the test figure after the same steps."""
+    ours, theirs = [], []
+    for cell, reference in _shared(runs, references):
+        ours.append(results.summary(cell).figure)
+        theirs.append(results.summary(reference).figure)
+    return paired(ours, theirs)
+
+
+def _effect_in_time(results: Results, runs: Sequence[Cell], references: Sequence[Cell]) -> Difference | None:
+    """The change of the best validation figure in the seconds that the quicker of both took."""
+    ours, theirs = [], []
+    for cell, reference in _shared(runs, references):
+        seconds = min(results.summary(cell).seconds, results.summary(reference).seconds)
+        own = reached(read_metrics(results.run(cell).metrics), seconds)
+        other = reached(read_metrics(results.run(reference).metrics), seconds)
+        if own is not None and other is not None:
+            ours.append(own)
+            theirs.append(other)
+    return paired(ours, theirs)
+
+
+def _noises(results: Results, runs: Sequence[Cell], observations: Observations, scale: Scale) -> list[Noise]:
+    """The noise at the measured epochs of the first seed's run."""
+    noises = []
+    for cell in runs:
+        if cell.seed == 0:
+            for epoch in cell.settings.train.keep:
+                noises.append(_noise(results.run(cell), epoch, observations, scale))
+    return noises
+
+
+def _noise(run: RunFolder, epoch: int, observations: Observations, scale: Scale) -> Noise:
+    """The noise at an epoch, kept in the run's folder."""
+    path = run.kept_variance(epoch, scale)
+    if not path.exists():
+        model = load_weights(run.path, run.kept(epoch), observations)
+        batches = training_batches(observations, BATCH, BATCHES[scale], seed=0)
+        with evaluating(model):
+            found = training_variance(model, batches, DRAWS[scale], epoch)
+        write_json_atomically(path, Noise(found.est_percent, found.snr)._asdict())
+    return Noise(**read_json(path))
+
+
+def _verdicts(effects: dict[str, list[Difference]], scale: Scale) -> list[str]:
+    """How often each cause helps and hurts, and by how much on average."""
+    if scale == "smoke":
+        return []
+    sentences = []
+    for cause, differences in effects.items():
+        verdicts = [difference.verdict for difference in differences]
+        counts = []
+        for word in ("helps", "hurts", "undecided", "one seed"):
+            if word in verdicts:
+                counts.append(f"{word} {verdicts.count(word)}")
+        mean = sum(difference.mean for difference in differences) / len(differences)
+        told = f"{', '.join(counts)} of {len(differences)} hosts"
+        sentences.append(f"{CAUSES[cause].title}: {told}; mean change {mean:+.3f} BPD.")
+    return sentences
+
+
+def _notes(scale: Scale) -> list[str]:
+    return [
+        f"A guide or a warm-up takes the first {GUIDED:.0%} of the training. The guide starts as probabilistic PCA.",
+        "A verdict is by Student's interval of 95 % around the mean difference to none over pairs of runs of one seed; "
+        "one seed is no verdict. Equal seconds: best validation figures in the time that the quicker of both took.",
+        "Estimator's part and signal-to-noise ratio: of the gradient of the whole training loss, seed 0, at the end of "
+        f"half the guide's part, of the whole of it, and of the training; {BATCHES[scale]} batches of {BATCH}, "
+        f"{DRAWS[scale]} draws each.",
+    ]

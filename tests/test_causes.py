@@ -1,0 +1,157 @@
+"""The experiment that separates a guide's causes: its statistics, its measurements, its cells, and its table."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import ttest_rel  # type: ignore[import-untyped]
+from torch import Tensor
+
+import silentgrad as sg
+from silentgrad.analysis import gradient_variance, training_variance
+from silentgrad.lab.data import load
+from silentgrad.lab.experiments import causes, causes_table
+from silentgrad.lab.experiments.causes import CAUSES, HOSTS, NONE, cause_cells, measured_epochs
+from silentgrad.lab.experiments.paired import Difference, paired
+from silentgrad.lab.experiments.results import Results
+from silentgrad.lab.experiments.runner import run_all
+from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
+from silentgrad.lab.runs.records import read_summary
+from silentgrad.lab.training.build import model_for
+from silentgrad.schedules import linear_decay
+
+SHAPE, LATENTS = (1, 3, 3), 2
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 7])
+def test_the_interval_is_that_of_a_paired_t_test(seeds: int) -> None:
+    torch.manual_seed(seeds)
+    changed, reference = torch.randn(2, seeds, dtype=torch.float64).tolist()
+    found = paired(changed, reference)
+    assert found is not None
+    assert found.margin is not None
+    interval = ttest_rel(changed, reference).confidence_interval(0.95)
+    assert (found.mean - found.margin, found.mean + found.margin) == pytest.approx((interval.low, interval.high))
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"),
+    [
+        (Difference(-0.2, 0.1), "helps"),
+        (Difference(-0.2, 0.3), "undecided"),
+        (Difference(0.2, 0.1), "hurts"),
+        (Difference(-9.0, None), "one seed"),
+    ],
+)
+def test_a_verdict_needs_an_interval_on_one_side_of_zero(difference: Difference, verdict: str) -> None:
+    assert difference.verdict == verdict
+
+
+def test_no_pair_no_difference() -> None:
+    assert paired([], []) is None
+    one = paired([1.0], [3.0])
+    assert one == Difference(-2.0, None)
+
+
+def guided(estimator: sg.Estimator, tractable_estimator: sg.Estimator | None = None) -> sg.GuidedVAE:
+    torch.manual_seed(0)
+    family = sg.families.Gaussian(LATENTS)
+    return sg.GuidedVAE(
+        Encoder(mlp_body(SHAPE, family.numbers, [6]), family),
+        sg.LinearGaussian(LATENTS, SHAPE, 0.1),
+        NonlinearGaussian(mlp_network(LATENTS, SHAPE, [6]), SHAPE),
+        estimator=estimator,
+        tractable_estimator=tractable_estimator,
+        schedule=linear_decay(epochs=4),
+    ).eval()
+
+
+def batches() -> Tensor:
+    return torch.rand(6, 5, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 4])
+def test_the_training_variance_is_that_of_the_measured_decoder_where_the_guide_is_exact(epoch: int) -> None:
+    model = guided(sg.Reparameterized())
+    known = gradient_variance(model, batches(), 300, [sg.Reparameterized()], "every", epoch=epoch)["Reparameterized"]
+    found = training_variance(model, batches(), 300, epoch)
+    assert found.est == pytest.approx(known.est, rel=0.15)
+    assert found.batch == pytest.approx(known.batch, rel=0.15)
+    assert found.snr == pytest.approx(known.snr, rel=0.3)
+
+
+def test_a_sampled_guide_adds_its_own_variance() -> None:
+    """The draws of guide and host are independent, so that at weight 1/2 each adds a quarter of its own variance."""
+    alone = {}
+    for name, weight in (("guide", 1.0), ("host", 0.0)):
+        model = guided(sg.Reparameterized(), sg.Reparameterized())
+        model.schedule = sg.schedules.constant(weight)
+        alone[name] = training_variance(model, batches(), 300, 1).est
+    model = guided(sg.Reparameterized(), sg.Reparameterized())
+    both = training_variance(model, batches(), 300, 2).est
+    assert both == pytest.approx((alone["guide"] + alone["host"]) / 4, rel=0.15)
+    model = guided(sg.Reparameterized(), sg.Averaged(sg.Reparameterized(), 16))
+    averaged = training_variance(model, batches(), 300, 2).est
+    assert averaged == pytest.approx((alone["guide"] / 16 + alone["host"]) / 4, rel=0.15)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    model = guided(sg.Reparameterized())
+    with pytest.raises(sg.DomainError, match="at least 2 draws"):
+        training_variance(model, batches(), 1, 1)
+    with pytest.raises(sg.DomainError, match="at least 4 batches"):
+        training_variance(model, batches()[:3], 2, 1)
+
+
+def test_rows_of_a_host_differ_in_their_cause_only() -> None:
+    cells = cause_cells("cpu", list(causes.DATASETS), 3)
+    assert len(cells) == 3 * 2 * len(HOSTS) * len(CAUSES) * 3
+    assert len({cell.name for cell in cells}) == len(cells)
+    for cell in cells:
+        cell.settings.validate()
+        assert cell.settings.train.keep[-1] == cell.settings.train.epochs
+    for one, other in itertools.pairwise(cells):
+        if (one.dataset, one.latent, one.method) == (other.dataset, other.latent, other.method):
+            assert one.settings._replace(train=None) == other.settings._replace(train=None)
+    exact, sampled = (cell.settings for cell in cells[3:9:3])
+    assert (exact.model.guide_estimator, sampled.model.guide_estimator) == ("exact", "reparameterized")
+    assert exact.train == sampled.train
+
+
+def test_the_hosts_can_be_built() -> None:
+    digits = load("digits")
+    for cell in cause_cells("smoke", ["mnist", "cifar10"], 1):
+        model_for(cell.settings.model, digits)
+    assert measured_epochs(4) == [1, 4]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One family of latents and one network."""
+    for module in (causes, causes_table):
+        monkeypatch.setattr(module, "FAMILIES", {"gaussian": causes.FAMILIES["gaussian"]})
+        monkeypatch.setattr(module, "HOSTS", {"mlp": HOSTS["mlp"]})
+
+
+@pytest.mark.usefixtures("few")
+def test_the_table_has_the_runs_figures_and_their_differences(tmp_path: Path) -> None:
+    cells = cause_cells("smoke", ["mnist"], 2)
+    run_all(cells, tmp_path, 2, None, "cpu")
+    smoke = causes_table.causes_table(Results(tmp_path, cells), "smoke", ["mnist"], None)
+    assert smoke.verdicts == []
+    assert {row[0] for row in smoke.rows} == {"digits"}
+    assert {row[6] for row in smoke.rows} == {None}
+    by_title = {row[3]: row for row in smoke.rows}
+    assert set(by_title) == {cause.title for cause in CAUSES.values()}
+    figures = {}
+    for cell in cells:
+        figures[cell.method, cell.seed] = read_summary(tmp_path / cell.name / "summary.json").figure
+    for name, cause in CAUSES.items():
+        own = [figures[f"mlp-{name}", seed] for seed in (0, 1)]
+        assert by_title[cause.title][4].mean == pytest.approx(sum(own) / 2)
+    shown = causes_table.compared(Results(tmp_path, cells), cells[2:4], cells[:2])
+    assert cells[0].method == f"mlp-{NONE}"
+    expected = [figures[cells[2].method, seed] - figures[cells[0].method, seed] for seed in (0, 1)]
+    assert shown is not None
+    assert shown.mean == pytest.approx(sum(expected) / 2)
