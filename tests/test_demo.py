@@ -25,7 +25,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def row(said: str, folder: Path) -> list[str]:
     """The words of the table's row about the run in a folder."""
-    (line,) = [line for line in said.splitlines() if line.split()[-1:] == [str(folder)]]
+    (line,) = [line for line in said.splitlines() if line.split()[:1] == [str(folder)]]
     return line.split()
 
 
@@ -43,22 +43,22 @@ def test_the_table_has_the_figures_of_the_runs(
         left = summary(place / name)
         bpd[name] = left["bpd"]
         elbo = left.get("sampled", left["bpd"])
-        expected = [f"{left['bpd']:.4f}", f"{elbo:.4f}", "2", f"{left['seconds']:.1f}"]
-        assert row(said, place / name)[-5:-1] == expected
+        figures = [f"{left['bpd']:.4f}", f"{elbo:.4f}", f"{left['seconds']:.1f}"]
+        assert row(said, place / name)[-3:] == figures
         assert read_config(place / name).train.seed == 3
         assert (place / name / "report.html").exists()
     assert "sampled" in summary(place / "circuit")
-    verdicts = {
-        "network": "best by test BPD: network without a guide;",
-        "guided": "best by test BPD: the same network, guided;",
-        "circuit": "best by test BPD: silent circuit: no z is sampled;",
+    words = {
+        "network": "network without a guide",
+        "guided": "the same with the guide",
+        "circuit": "silent circuit, no samples",
     }
     best = min(bpd, key=bpd.__getitem__)
-    assert f"{verdicts[best]} on this one seed, 3, which is no verdict\n" in said
+    assert f"best by test BPD on this one seed, which is no verdict: {words[best]}\n" in said
     assert said.endswith("page: runs/demo-001/compare.html\n")
     page = (place / "compare.html").read_text()
     for name in RUNS:
-        assert f"<td>{name}</td>" in page
+        assert f">{name}</td>" in page
 
 
 def test_the_next_one_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +68,8 @@ def test_the_next_one_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytes
     earlier.parent.mkdir(parents=True)
     earlier.write_text("mine")
     main(["demo"])
-    main(["demo"])
     assert [path.name for path in earlier.parent.iterdir()] == ["precious"]
-    for place in ("demo-002", "demo-003"):
-        assert {path.name for path in (tmp_path / "runs" / place).iterdir()} == {*RUNS, "compare.html"}
+    assert {path.name for path in (tmp_path / "runs" / "demo-002").iterdir()} == {*RUNS, "compare.html"}
 
 
 def test_the_runs_are_what_they_are_said_to_be() -> None:

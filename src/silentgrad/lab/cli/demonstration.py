@@ -56,29 +56,23 @@ def _train_and_compare(runs: Sequence[DemoRun], place: DemoFolder) -> None:
 
 
 def _table(runs: Sequence[DemoRun], folders: Mapping[str, Path], summaries: Mapping[str, Summary]) -> Table:
-    """The runs one below the other: what each is, its test figures, its time and its folder."""
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("run")
-    table.add_column("test BPD", justify="right", no_wrap=True)
-    table.add_column("sampled ELBO", justify="right", no_wrap=True)
-    table.add_column("epochs", justify="right", no_wrap=True)
-    table.add_column("seconds", justify="right", no_wrap=True)
-    table.add_column("folder, with report.html", overflow="fold")
+    """The runs one below the other: the folder of each, what it is, its test figures and its time."""
+    train = runs[0].settings.train
+    title = f"embedded 8x8 digits, {train.epochs} epochs, seed {train.seed}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    table.add_column("what it is")
+    # Two lines, so that a terminal of 80 columns has room for a run on one.
+    for head in ("test\nBPD", "sampled\nELBO", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
     for run in runs:
         summary = summaries[run.name]
-        table.add_row(
-            verbatim(run.what),
-            f"{summary.figure:.4f}",
-            f"{summary.elbo:.4f}",
-            f"{summary.epochs}",
-            f"{summary.seconds:.1f}",
-            verbatim(folders[run.name]),
-        )
+        figures = (f"{summary.figure:.4f}", f"{summary.elbo:.4f}", f"{summary.seconds:.1f}")
+        table.add_row(verbatim(folders[run.name]), run.what, *figures)
     return table
 
 
 def _best(runs: Sequence[DemoRun], summaries: Mapping[str, Summary]) -> str:
     """Which run has the lowest test figure, and how little that says."""
     best = min(runs, key=lambda run: summaries[run.name].figure)
-    told = best.settings.train.seed
-    return f"best by test BPD: {best.what}; on this one seed, {told}, which is no verdict"
+    return f"best by test BPD on this one seed, which is no verdict: {best.what}"

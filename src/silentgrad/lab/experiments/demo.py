@@ -40,6 +40,6 @@ def demo_runs(seed: int) -> list[DemoRun]:
     circuit_train = replace(recipe.train, epochs=EPOCHS, seed=seed)
     return [
         DemoRun("network", "network without a guide", Settings(digits, ModelConfig(tractable="none"), train)),
-        DemoRun("guided", "the same network, guided", Settings(digits, ModelConfig(), train)),
-        DemoRun("circuit", "silent circuit: no z is sampled", Settings(digits, recipe.model, circuit_train)),
+        DemoRun("guided", "the same with the guide", Settings(digits, ModelConfig(), train)),
+        DemoRun("circuit", "silent circuit, no samples", Settings(digits, recipe.model, circuit_train)),
     ]
