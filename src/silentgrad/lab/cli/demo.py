@@ -6,7 +6,7 @@ from pathlib import Path
 def demo(seed: int = 0, folder: Path | None = None) -> None:
     """Trains without and with the guide, and the silent circuit, and shows the three side by side.
 
-    All three see the embedded 8x8 digits for 60 epochs; about half a minute on two cores.
+    All three see the embedded 8x8 digits for 60 epochs; less than a minute of processor time.
 
     Args:
         seed: Seed of all three runs.
