@@ -12,7 +12,7 @@ test: lint
 	$(BIN)/pytest -n 2
 
 demo: $(LAB)
-	$(BIN)/silentgrad train
+	$(BIN)/silentgrad demo
 
 lint: $(ALL)
 	$(BIN)/ruff check .

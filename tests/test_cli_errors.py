@@ -23,6 +23,12 @@ TINY = ModelConfig(latent_dim=2, hidden=[4])
 ONCE = TrainConfig(epochs=1, accelerator="cpu")
 
 WRONG = {
+    "demo --seed -1": "--seed has to be at least 0, got -1",
+    "demo --seed x": "--seed: Expected a value of type int. Got value: x",
+    "demo --folder run": "--folder run is not empty: choose another",
+    "demo --folder file": "--folder file: file is a file, not a folder",
+    "demo --folder a::b": "taken for an address",
+    "demo --train.epochs 3": "unrecognized arguments: --train.epochs 3",
     "train --train.seed -1": "--train.seed has to be at least 0, got -1",
     "train --train.seed 99999999999999999999": "--train.seed has to be at most",
     "train --train.epochs -1": "--train.epochs has to be at least 1, got -1",

@@ -34,6 +34,11 @@ class Group:
 
 
 COMMANDS: dict[str, Command | Group] = {
+    "demo": Command(
+        "Trains without and with the guide, and the silent circuit, and shows the three side by side.",
+        "demo",
+        "demo",
+    ),
     "train": Command(
         "Trains a VAE and leaves a run's folder with figures, weights, pictures and a report.",
         "train",

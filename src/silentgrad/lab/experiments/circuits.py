@@ -151,11 +151,7 @@ def _sampled(results: Results, name: str) -> Content:
     """The sampled ELBO of a method over its seeds; where the bound is the ELBO itself, that."""
     figures = []
     for cell in results.finished(method=name):
-        summary = results.summary(cell)
-        if summary.sampled is None:
-            figures.append(summary.figure)
-        else:
-            figures.append(summary.sampled)
+        figures.append(results.summary(cell).elbo)
     return spread(figures)
 
 

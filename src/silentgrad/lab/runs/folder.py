@@ -162,3 +162,23 @@ class SweepFolder:
     def has_trials(self) -> bool:
         """Whether any point was trained in here."""
         return any(self.path.glob("trial-*"))
+
+
+@dataclass(frozen=True)
+class DemoFolder:
+    """The folder of a demonstration.
+
+    Args:
+        path: Where it is.
+    """
+
+    path: Path
+
+    @property
+    def page(self) -> Path:
+        """The page that compares the runs."""
+        return self.path / "compare.html"
+
+    def run(self, name: str) -> Path:
+        """The folder of a run."""
+        return self.path / name

@@ -49,6 +49,13 @@ class Summary:
     training_examples: int
     parameters: int
 
+    @property
+    def elbo(self) -> float:
+        """The ELBO by samples; the figure itself, where that is the ELBO."""
+        if self.sampled is None:
+            return self.figure
+        return self.sampled
+
     def as_json(self) -> dict[str, Any]:
         """The content of `summary.json`."""
         content: dict[str, Any] = {self.unit.metric: self.figure, **self.metrics}
