@@ -14,6 +14,7 @@ from silentgrad.lab.data import load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import fixed_cells, learned_cells, recipe_of
 from silentgrad.lab.experiments.circuits import circuit_cells, circuit_table
+from silentgrad.lab.experiments.notes import reduced
 from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.experiments.tables import fixed_table, learned_table
@@ -158,6 +159,16 @@ def test_every_cell_is_a_recipe(scale: str) -> None:
     cells = [*fixed_cells(scale, 1), *learned_cells(scale, list(paper.DATASETS), 1)]
     assert {recipe_of(cell, scale) for cell in cells} <= set(recipe_names())
     assert len({cell.name for cell in cells}) == len(cells)
+
+
+def test_the_convolutional_scale_is_the_papers_network_made_smaller() -> None:
+    cells = learned_cells("conv", ["mnist"], 3)
+    assert {recipe_of(cell, "conv") for cell in cells} <= set(recipe_names())
+    assert len({cell.name for cell in cells}) == len(cells) == 24
+    assert {cell.settings.model.network for cell in cells} == {"conv"}
+    (note, _) = reduced(cells, "conv")
+    assert "network conv, 8 channels instead of conv, 32 channels" in note
+    assert "batch" not in note
 
 
 @pytest.mark.parametrize(

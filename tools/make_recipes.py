@@ -1,9 +1,11 @@
-"""Writes the recipes of every cell of the paper's tables, at the paper's scale and at one for two processor cores.
+"""Writes the recipes of every cell of the paper's tables, at the paper's scale and at two for two processor cores.
 
-And those of silent circuits, which the paper does not have.
+Of these `cpu` has fully connected networks, and `conv` the paper's convolutions with few channels, for MNIST with
+learned variance. And those of silent circuits, which the paper does not have.
 
-    python tools/make_recipes.py                  # after a change here
-    python tools/make_recipes.py reproduce/cpu    # also takes the figures of the runs that `silentgrad reproduce` left
+    python tools/make_recipes.py                                 # after a change here
+    python tools/make_recipes.py reproduce/cpu reproduce/conv    # also takes the figures of the runs that `silentgrad
+                                                                 # reproduce` left there
 
 What the paper leaves open is chosen here: channels 32 (MNIST) and 64 (strided), latent sizes of the learned-variance
 models, the Gumbel temperature, REINFORCE's decay. The figures under `expects` are the paper's, or measured ones; a
@@ -18,10 +20,11 @@ from pathlib import Path
 import yaml
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.experiments.cells import Cell, fixed_cells, learned_cells, recipe_of, same_experiment
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_summary
 from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.training import read_config
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "src" / "silentgrad" / "lab" / "recipes"
@@ -31,6 +34,8 @@ BATCH = {"mnist": 64, "imagenet32": 128, "cifar10": 256}
 EPOCHS = {"mnist": 200, "imagenet32": 100, "cifar10": 2000}
 LATENTS = {"mnist": 200, "imagenet32": 1024, "cifar10": 1024}
 CPU_EPOCHS = {"mnist": 20, "imagenet32": 20, "cifar10": 20}
+CONV_EPOCHS = 20
+CONV_CHANNELS = 8  # an epoch of the paper's networks then takes less than a minute on one core
 
 
 def fixed(latent: str, method: str, scale: str) -> dict:
@@ -63,14 +68,18 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
         if estimator == "none":
             model |= {"cutoff": 100 if epochs >= 200 else 50}
     else:
-        train = {"epochs": CPU_EPOCHS[dataset], "lr": 5e-4, "clip": 1.0}
-        model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
+        epochs = CONV_EPOCHS if scale == "conv" else CPU_EPOCHS[dataset]
+        train = {"epochs": epochs, "lr": 5e-4, "clip": 1.0}
+        if scale == "conv":
+            model |= {"network": "conv", "channels": CONV_CHANNELS, "latent_dim": 64}
+        else:
+            model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
         if guided:
             # Bernoulli latents: the exponential link would take ten times as long
             model |= {"tractable": "exp" if latent == "gaussian" else "linear", "start": "ppca"}
             train |= {"lr_precision": 5e-3 if latent == "gaussian" else 1e-2}
         if estimator == "none":
-            model |= {"cutoff": int(0.7 * CPU_EPOCHS[dataset])}
+            model |= {"cutoff": int(0.7 * epochs)}
     return {"data": {"name": dataset, "batch_size": BATCH[dataset]}, "model": model, "train": train}
 
 
@@ -105,13 +114,18 @@ def write(name: str, what: str, expects: str, settings: dict) -> None:
 
 
 def measure(folder: Path) -> None:
-    """Notes the figures of the finished runs in a folder that `silentgrad reproduce --scale cpu` made."""
+    """Notes the figures of the finished runs in a folder that `silentgrad reproduce` made at scale cpu or conv."""
     measured = json.loads(MEASURED.read_text())
+    cells = {
+        "cpu": [*fixed_cells("cpu", 9), *learned_cells("cpu", list(paper.DATASETS), 9)],
+        "conv": learned_cells("conv", ["mnist"], 9),
+    }
     runs: dict[str, list[Summary]] = {}
-    for cell in [*fixed_cells("cpu", 9), *learned_cells("cpu", list(paper.DATASETS), 9)]:
-        path = RunFolder(folder / cell.name).summary
-        if path.exists() and _as_its_recipe(cell):
-            runs.setdefault(recipe_of(cell, "cpu"), []).append(read_summary(path))
+    for scale, of_scale in cells.items():
+        for cell in of_scale:
+            run = RunFolder(folder / cell.name)
+            if run.summary.exists() and _as_its_recipe(cell) and same_experiment(read_config(run.path), cell.settings):
+                runs.setdefault(recipe_of(cell, scale), []).append(read_summary(run.summary))
     for name, summaries in runs.items():
         bpd = [summary.figure for summary in summaries]
         spread = f" ± {statistics.stdev(bpd):.3f} over {len(bpd)} seeds" if len(bpd) > 1 else " (seed 0)"
@@ -142,11 +156,20 @@ def main() -> None:
         for (latent, method), (bpd, _) in paper.FIXED.items():
             what = f"MNIST, fixed variance 0.01, 200 {latent} latents, linear decoder, {method}"
             write(f"mnist-fixed-{latent}-{method}-{scale}", what, expected(bpd, scale), fixed(latent, method, scale))
-        for place, dataset in enumerate(paper.DATASETS):
-            for (latent, method), figures in paper.LEARNED["bpd"].items():
-                what = f"{dataset}, learned variance, {latent} latents, {method.replace('-sg', ' + SG')}"
-                expects = expected(figures[place].mean, scale)
-                write(f"{dataset}-{latent}-{method}-{scale}", what, expects, learned(dataset, latent, method, scale))
+        for dataset in paper.DATASETS:
+            write_learned(dataset, scale)
+    write_learned("mnist", "conv")
+
+
+def write_learned(dataset: str, scale: str) -> None:
+    """The learned-variance recipes of a dataset at a scale."""
+    place = list(paper.DATASETS).index(dataset)
+    for (latent, method), figures in paper.LEARNED["bpd"].items():
+        what = f"{dataset}, learned variance, {latent} latents, {method.replace('-sg', ' + SG')}"
+        if scale == "conv":
+            what += f", convolutions of {CONV_CHANNELS} channels"
+        expects = expected(figures[place].mean, scale)
+        write(f"{dataset}-{latent}-{method}-{scale}", what, expects, learned(dataset, latent, method, scale))
 
 
 def expected(bpd: float, scale: str) -> str:

@@ -7,24 +7,17 @@ from typing import Literal
 
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder
-from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Scale, fixed_cells, learned_cells
-from silentgrad.lab.experiments.circuits import circuit_cells, circuit_table
-from silentgrad.lab.experiments.pictures import pictures
+from silentgrad.lab.experiments.cells import Scale
+from silentgrad.lab.experiments.reproduction import Entry, Request, entries_named, require_datasets, runs_behind
 from silentgrad.lab.experiments.results import Results
-from silentgrad.lab.experiments.runner import ExperimentError, run_all
-from silentgrad.lab.experiments.tables import fixed_table, learned_table
-from silentgrad.lab.experiments.variances import variance_table
+from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.reports.tables import write_pictures, write_tables
-from silentgrad.lab.runs.tables import Table, write_record
+from silentgrad.lab.runs.tables import Pictures, write_record
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.machine import require_machine
 from silentgrad.lab.training.ranges import COUNT, require
 
 What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all", "circuits"]
-LEARNED = ("bpd", "kld", "mse")
-NEED_FIXED = {"fixed", "variance", "figures"}
-NEED_LEARNED = {*LEARNED, "figures"}
 
 
 def reproduce(
@@ -45,7 +38,8 @@ def reproduce(
     Args:
         what: The table to make; figures are the reconstructions; all is everything in the paper; circuits compares
             decoders and estimators, and is not in the paper.
-        scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, paper is the paper's.
+        scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, conv has the paper's
+            convolutional networks with few channels (bpd, kld and mse on mnist), paper is the paper's.
         seeds: Number of runs of each kind.
         datasets: The datasets of the learned-variance tables: some of mnist, imagenet32, cifar10.
         folder: Folder for runs and tables; reproduce/SCALE if absent.
@@ -53,53 +47,20 @@ def reproduce(
         root: Folder that holds the datasets.
         accelerator: Name of the accelerator in Lightning: auto, cpu, gpu, mps.
     """
-    _require_datasets(datasets)
+    require_datasets(datasets)
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
     require_machine(TrainConfig(accelerator=accelerator), "--")
     folder = folder or Path("reproduce") / scale
     require_folder(folder)
-    parts = _parts(what)
-    if what == "circuits" and scale == "paper":
-        raise ExperimentError("circuits are not in the paper: choose --scale cpu or smoke")
-    if what == "circuits" and datasets != ["mnist"]:
-        raise ExperimentError("circuits are compared on mnist: leave --datasets out")
-    fixed, learned, circuits = Results(folder, []), Results(folder, []), Results(folder, [])
-    if NEED_FIXED.intersection(parts):
-        fixed = Results(folder, fixed_cells(scale, seeds))
-    if NEED_LEARNED.intersection(parts):
-        learned = Results(folder, learned_cells(scale, datasets, seeds))
-    if what == "circuits":
-        circuits = Results(folder, circuit_cells(scale, seeds))
-    run_all([*fixed.cells, *learned.cells, *circuits.cells], folder, jobs or _at_once(accelerator), root, accelerator)
-    command = f"silentgrad reproduce {what} --scale {scale} --seeds {seeds}"
-    if what != "circuits":
-        command += f" --datasets [{','.join(datasets)}]"
-    for part in parts:
-        if part == "figures":
-            record = pictures(fixed, learned, datasets)
-            page = write_pictures(write_record(folder, replace(record, command=command)))
-        elif part == "circuits":
-            page = write_tables(write_record(folder, replace(circuit_table(circuits, scale), command=command)))
-        else:
-            table = _table(part, fixed, learned, datasets, scale, root)
-            page = write_tables(write_record(folder, replace(table, command=command)))
-        say(f"{part}: {page}")
-
-
-def _require_datasets(names: list[str]) -> None:
-    """Refuses names that the paper does not have, and no names at all."""
-    unknown = sorted(set(names) - set(paper.DATASETS))
-    if unknown or not names:
-        given = ", ".join(unknown) or "none"
-        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
-
-
-def _parts(what: What) -> list[str]:
-    """The tables to make, and the figures."""
-    if what == "all":
-        return ["fixed", "variance", *LEARNED, "figures"]
-    return [what]
+    request = Request(scale, seeds, datasets, root)
+    entries = entries_named(what)
+    for entry in entries.values():
+        entry.require(request)
+    run_all(runs_behind(list(entries.values()), request), folder, jobs or _at_once(accelerator), root, accelerator)
+    command = _command(what, request)
+    for name, entry in entries.items():
+        say(f"{name}: {_write(entry, request, folder, command)}")
 
 
 def _at_once(accelerator: str) -> int:
@@ -109,10 +70,18 @@ def _at_once(accelerator: str) -> int:
     return os.cpu_count() or 1
 
 
-def _table(name: str, fixed: Results, learned: Results, datasets: list[str], scale: Scale, root: Path | None) -> Table:
-    """One of the paper's tables, made from the runs."""
-    if name == "fixed":
-        return fixed_table(fixed, scale)
-    if name == "variance":
-        return variance_table(fixed, scale, root)
-    return learned_table(name, learned, datasets, scale)
+def _command(what: What, request: Request) -> str:
+    """The command that makes the same tables again."""
+    command = f"silentgrad reproduce {what} --scale {request.scale} --seeds {request.seeds}"
+    if what == "circuits":
+        return command
+    return f"{command} --datasets [{','.join(request.datasets)}]"
+
+
+def _write(entry: Entry, request: Request, folder: Path, command: str) -> Path:
+    """Writes what the runs of an entry came to, and returns the path of its page."""
+    record = entry.build(Results(folder, entry.cells(request)), request)
+    path = write_record(folder, replace(record, command=command))
+    if isinstance(record, Pictures):
+        return write_pictures(path)
+    return write_tables(path)

@@ -1,6 +1,7 @@
 """The runs behind the paper's tables: a cell is one run, its settings are those of a recipe.
 
-Three scales: `paper` as the paper says, `cpu` for two processor cores, and `smoke`, which only shows that everything
+Four scales: `paper` as the paper says; `conv`, its convolutional networks with few channels, on MNIST and with learned
+variance only; `cpu`, fully connected networks for two processor cores; and `smoke`, which only shows that everything
 works: `cpu` on the embedded digits, two epochs, a handful of units.
 """
 
@@ -13,10 +14,11 @@ from silentgrad.lab.experiments import paper
 from silentgrad.lab.training import Settings
 from silentgrad.lab.training.recipes import read_recipe
 
-Scale = Literal["smoke", "cpu", "paper"]
+Scale = Literal["smoke", "cpu", "conv", "paper"]
 SCHEDULE = 0.3  # where a scheduled variance starts
 SMOKE_EPOCHS = 2
-KEPT_EPOCHS = {"smoke": [1, 2], "cpu": [1, 5, 20], "paper": [1, 50, 250]}
+# Of the fixed-variance runs, whose gradients are measured there; `conv` has none of these.
+KEPT_EPOCHS: dict[Scale, list[int]] = {"smoke": [1, 2], "cpu": [1, 5, 20], "conv": [], "paper": [1, 50, 250]}
 
 
 class Cell(NamedTuple):

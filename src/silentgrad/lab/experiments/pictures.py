@@ -9,11 +9,11 @@ from silentgrad.lab.runs.tables import PictureGroup, Pictures
 from silentgrad.latents.families import FAMILIES
 
 
-def pictures(fixed: Results, learned: Results, datasets: Iterable[str]) -> Pictures:
+def pictures(results: Results, datasets: Iterable[str]) -> Pictures:
     """The figures: fixed variance, then each dataset with learned variance."""
-    groups = [_fixed_group(fixed)]
+    groups = [_fixed_group(results)]
     for dataset in datasets:
-        groups.append(_learned_group(learned, dataset))
+        groups.append(_learned_group(results, dataset))
     return Pictures("figures", "Reconstructions", groups)
 
 
@@ -29,7 +29,8 @@ def _needs_schedule(cell: Cell) -> bool:
 
 
 def _learned_group(results: Results, dataset: str) -> PictureGroup:
-    cells = [cell for cell in results.where(dataset=dataset, seed=0) if cell.method.endswith(paper.GUIDED)]
+    learned = results.where(dataset=dataset, seed=0, scheduled=None)
+    cells = [cell for cell in learned if cell.method.endswith(paper.GUIDED)]
     title = f"Learned variance, {paper.DATASETS[dataset]}"
     caption = "Test images, reconstructed means, and learned standard deviations (normalized)."
     return PictureGroup(f"figure-{dataset}", title, caption, _labelled(results, cells))

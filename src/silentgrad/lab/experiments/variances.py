@@ -18,7 +18,7 @@ from silentgrad.lab.runs.tables import Column, Content, Table
 from silentgrad.lab.training import load_weights
 from silentgrad.lab.training.measuring import training_batches
 
-BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}
+BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}  # `conv` has no runs with fixed variance
 DRAWS = {"smoke": 8, "cpu": 200, "paper": 200}
 
 
