@@ -28,7 +28,13 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian, Tractable
+from silentgrad.decoders import (
+    LinearDecoder,
+    LinearGaussian,
+    LinearPrecisionGaussian,
+    StandardizedGaussian,
+    Tractable,
+)
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, ShapeError
@@ -163,7 +169,7 @@ def _either(epoch: int | None, step: int | None) -> int:
 
 
 class SilentGuide(Guide):
-    """A guide with a linear decoder: learned precision, fixed variance or another likelihood.
+    """A guide with a linear decoder: a Gaussian of learned variance unless an option says otherwise.
 
     Args:
         latent_dim: Number of latents.
@@ -171,7 +177,8 @@ class SilentGuide(Guide):
         schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)` from
             `silentgrad.schedules`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
-        link: Learned precision with this link, as in `LinearPrecisionGaussian`; "exp" unless another option is given.
+        link: Learned precision that depends on z by this link, as in `LinearPrecisionGaussian`. If no option is given,
+            the learned variance does not depend on z, as in `StandardizedGaussian`.
         variance: Fixed variance instead, as in `LinearGaussian`.
         likelihood: Another likelihood instead, as in `LinearLikelihood`.
         check: Whether the first call refuses a loss whose size looks like another reduction's.
@@ -212,8 +219,10 @@ class SilentGuide(Guide):
             decoder = LinearGaussian(latent_dim, event_shape, variance)
         elif likelihood is not None:
             decoder = LinearLikelihood(latent_dim, event_shape, likelihood)
+        elif link is not None:
+            decoder = LinearPrecisionGaussian(latent_dim, event_shape, link)
         else:
-            decoder = LinearPrecisionGaussian(latent_dim, event_shape, link or "exp")
+            decoder = StandardizedGaussian(latent_dim, event_shape)
         super().__init__(decoder, schedule, reduction, check=check, allow_approximation=allow_approximation)
 
     def start_from(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:

@@ -12,6 +12,7 @@ from silentgrad.decoders import (
     LinearLikelihood,
     LinearPrecisionGaussian,
     Mixture,
+    StandardizedGaussian,
 )
 from silentgrad.decoders.circuit import default_structure
 from silentgrad.decoders.mixture import mixtures
@@ -89,7 +90,7 @@ def _require_bernoulli(config: ModelConfig) -> None:
     """Refuses what a Bernoulli likelihood does not have."""
     if config.leaves != "constant":
         raise ConfigError(f"--model.leaves {config.leaves} is a Gaussian leaf's precision, and bits have none")
-    if config.tractable in ("fixed", "exp"):
+    if config.tractable in ("fixed", "constant", "exp"):
         raise ConfigError(
             f"--model.tractable {config.tractable} is a Gaussian decoder's variance, and bits have none: "
             "choose --model.tractable linear, or none"
@@ -212,6 +213,8 @@ def _tractable(
         return LinearLikelihood(latents, event_shape, Bernoulli())
     if config.tractable == "fixed":
         return LinearGaussian(latents, event_shape, variance_schedule(config)(1))
+    if config.tractable == "constant":
+        return StandardizedGaussian(latents, event_shape)
     return LinearPrecisionGaussian(latents, event_shape, link=config.tractable, log_term=config.log_term)
 
 

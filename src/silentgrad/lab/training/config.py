@@ -67,8 +67,9 @@ class ModelConfig:
         network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
         hidden: Widths of the mlp's hidden layers.
         channels: Number of channels of the convolutions; of the first one, for strided. The paper does not give it.
-        tractable: Tractable decoder: none; a linear one with fixed variance, or with learned precision of linear or
-            exponential link; a mixture of linear ones, or a circuit of them over a tree of the outputs.
+        tractable: Tractable decoder: none; a linear one with fixed variance, with a learned one that is constant in z,
+            or with learned precision of linear or exponential link; a mixture of linear ones, or a circuit of them over
+            a tree of the outputs.
         components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
@@ -92,8 +93,9 @@ class ModelConfig:
         cutoff: Epoch at which the encoder is frozen.
         kl_weight: Weight of the KL divergence.
         kl_warmup: Part of the training in which the KL divergence's weight rises from 0.
-        start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca for
-            mixtures and circuits, whose leaves also start from the values of the data, and random for linear decoders.
+        start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca where the
+            learned variance is constant, as it is in mixtures and circuits, whose leaves also start from the values of
+            the data, and random for the other linear decoders.
         likelihood: Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of Gaussians, for levels and
             reals; bernoulli for binarized images. If absent, gaussian or bernoulli.
     """
@@ -106,7 +108,7 @@ class ModelConfig:
     network: str = "mlp"
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
-    tractable: TractableKind = "exp"
+    tractable: TractableKind = "constant"
     components: int | None = None
     leaves: LeafKind = "constant"
     gates: Gates = "leaves"
@@ -151,7 +153,7 @@ class ModelConfig:
         """How the tractable decoder starts."""
         if self.start is not None:
             return self.start
-        if self.tractable in ("mixture", "circuit"):
+        if self.tractable in ("constant", "mixture", "circuit"):
             return "ppca"
         return "random"
 

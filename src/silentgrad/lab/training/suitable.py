@@ -28,7 +28,7 @@ from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family
 
-TractableKind = Literal["none", "fixed", "linear", "exp", "mixture", "circuit"]
+TractableKind = Literal["none", "fixed", "constant", "linear", "exp", "mixture", "circuit"]
 LeafKind = Literal["exp", "constant"]
 EstimatorName = Literal[
     "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
@@ -93,6 +93,8 @@ def _small_decoder(latents: int, kind: TractableKind, log_term: LogTerm, leaves:
         return LinearPrecisionGaussian(latents, 1, link=kind, log_term=log_term)
     if kind == "fixed":
         return LinearGaussian(latents, 1)
+    if kind == "constant":
+        return StandardizedGaussian(latents, 1)
     return Mixture(latents, 1, 2, leaves=gaussian_leaves(latents, torch.Size([1]), 2, leaves))
 
 
