@@ -9,9 +9,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch import Tensor
 
 import processes
 from silentgrad.errors import SilentgradError
+from silentgrad.guided import GuidedVAE, Losses
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Levels
 from silentgrad.lab.training import (
@@ -38,7 +40,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def test_a_run_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    main(["train", *SMALL, "--train.epochs", "2", "--folder", str(folder)])
+    main(["train", *SMALL, "--train.epochs", "2", "--model.guided", "2", "--folder", str(folder)])
     expected = {"config.yaml", "metrics.csv", "checkpoints", "model.safetensors", "report.html", "environment.json",
                 "summary.json", "curves.png", "samples.png", "reconstructions.png"}  # fmt: skip
     assert expected <= {path.name for path in folder.iterdir()}
@@ -46,8 +48,9 @@ def test_a_run_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert "test BPD" in said
     assert "report.html" in said
+    assert "the guide's weight never reaches 0: 0.50 of it is left at the end" in said
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
-    assert [float(row["weight"]) for row in rows(folder)] == [0.95, 0.9]
+    assert [float(row["weight"]) for row in rows(folder)] == [0.75, 0.5]
     main(["evaluate", str(folder)])
     assert "test BPD" in capsys.readouterr().out
     before = (folder / "report.html").stat().st_mtime_ns
@@ -236,3 +239,21 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SilentgradError, match="does not fit"):
         load_run(tmp_path / "run", Levels(other, other, other, "other", levels=17))
     assert read_config(tmp_path / "run")[1].latent_dim == 2
+
+
+def test_a_guide_gives_way_within_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weight falls step by step over its part of the training: with half of two epochs, all through the first."""
+    asked: list[float] = []
+    forward = GuidedVAE.forward
+
+    def noting(model: GuidedVAE, x: Tensor, epoch: float) -> Losses:
+        asked.append(model.weight(epoch))
+        return forward(model, x, epoch)
+
+    monkeypatch.setattr(GuidedVAE, "forward", noting)
+    model = ModelConfig(latent_dim=2, hidden=[8], guided=0.5)
+    train = TrainConfig(epochs=2, accelerator="cpu")
+    train_model(DataConfig(batch_size=256), model, train, tmp_path / "run", quiet=True)
+    steps = len(asked) // 2
+    assert asked[:steps] == pytest.approx([1 - (step + 1) / steps for step in range(steps)])
+    assert asked[steps - 1 :] == [0.0] * (steps + 1)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, made again, and one that the paper does not have."""
+"""The paper's tables and figures, made again, and two that the paper does not have."""
 
 import os
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Literal
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.experiments.cells import Scale
-from silentgrad.lab.experiments.reproduction import Entry, Request, entries_named, require_datasets, runs_behind
+from silentgrad.lab.experiments.reproduction import Entry, Request, entries_named, runs_behind
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.reports.tables import write_pictures, write_tables
@@ -17,7 +17,7 @@ from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.machine import require_machine
 from silentgrad.lab.training.ranges import COUNT, require
 
-What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all", "circuits"]
+What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all", "circuits", "causes"]
 
 
 def reproduce(
@@ -36,18 +36,18 @@ def reproduce(
     runs: bpd, kld and mse theirs, fixed and variance theirs.
 
     Args:
-        what: The table to make; figures are the reconstructions; all is everything in the paper; circuits compares
-            decoders and estimators, and is not in the paper.
+        what: The table to make; figures are the reconstructions; all is everything in the paper. Not in
+            the paper: circuits compares decoders and estimators, causes tells what a guide helps by.
         scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, conv has the paper's
             convolutional networks with few channels (bpd, kld and mse on mnist), paper is the paper's.
         seeds: Number of runs of each kind.
-        datasets: The datasets of the learned-variance tables: some of mnist, imagenet32, cifar10.
+        datasets: The datasets of the learned-variance tables, some of mnist, imagenet32, cifar10, and of causes, some
+            of mnist, fashion-mnist, cifar10.
         folder: Folder for runs and tables; reproduce/SCALE if absent.
         jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
         root: Folder that holds the datasets.
         accelerator: Name of the accelerator in Lightning: auto, cpu, gpu, mps.
     """
-    require_datasets(datasets)
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
     require_machine(TrainConfig(accelerator=accelerator), "--")

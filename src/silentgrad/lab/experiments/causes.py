@@ -57,20 +57,13 @@ class Family(NamedTuple):
     Args:
         latents: Number of latents.
         estimator: The host's estimator, which also samples the guide where that is sampled.
-        guide: The tractable decoder that guides: learned precision by a link with a closed form that is quick.
-        lr_precision: Learning rate of the guide's precision.
     """
 
     latents: int
     estimator: str
-    guide: str
-    lr_precision: float
 
 
-FAMILIES = {
-    "gaussian": Family(32, "reparameterized", "exp", 5e-3),
-    "bernoulli": Family(64, "gumbel-softmax", "linear", 1e-2),
-}
+FAMILIES = {"gaussian": Family(32, "reparameterized"), "bernoulli": Family(64, "gumbel-softmax")}
 
 
 class Host(NamedTuple):
@@ -121,8 +114,7 @@ def _settings(dataset: str, latent: str, host: str, cause: Cause) -> Settings:
     if host == "conv":
         model["network"] = CONVOLUTIONS[dataset]
     if cause.guided:
-        model |= {"tractable": family.guide, "start": "ppca", "guided": GUIDED}
-        train |= {"lr_precision": family.lr_precision}
+        model |= {"tractable": "constant", "guided": GUIDED}
     if "guide_draws" in cause.model:
         model["guide_estimator"] = family.estimator
     train |= cause.train

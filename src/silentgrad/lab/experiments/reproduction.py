@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from silentgrad.lab.experiments import paper
+from silentgrad.lab.experiments import causes, paper
+from silentgrad.lab.experiments.causes import cause_cells
+from silentgrad.lab.experiments.causes_table import causes_table
 from silentgrad.lab.experiments.cells import Cell, Scale, fixed_cells, learned_cells
 from silentgrad.lab.experiments.circuits import circuit_cells, circuit_table
 from silentgrad.lab.experiments.pictures import pictures
@@ -27,7 +29,7 @@ class Request(NamedTuple):
     Args:
         scale: Size of the runs.
         seeds: Number of runs of each kind.
-        datasets: The datasets of the learned-variance tables.
+        datasets: The datasets of tables that have several.
         root: Folder that holds the datasets.
     """
 
@@ -46,12 +48,14 @@ class Entry:
         build: From the finished runs and the request to the record.
         refused: The scales that the table does not have, each with the reason.
         only_mnist: Why the table is of MNIST whatever datasets are asked for; empty if it is not.
+        datasets: The datasets that the table can have.
     """
 
     cells: Callable[[Request], list[Cell]]
     build: Callable[[Results, Request], Table | Pictures]
     refused: Mapping[Scale, str] = field(default_factory=dict)
     only_mnist: str = ""
+    datasets: Sequence[str] = tuple(paper.DATASETS)
 
     def require(self, request: Request) -> None:
         """Refuses a request that the table has no runs for.
@@ -59,6 +63,10 @@ class Entry:
         Raises:
             ExperimentError: The scale or the datasets are not among those of the table.
         """
+        unknown = sorted(set(request.datasets) - set(self.datasets))
+        if unknown or not request.datasets:
+            given = ", ".join(unknown) or "none"
+            raise ExperimentError(f"--datasets takes some of {', '.join(self.datasets)}; got {given}")
         if request.scale in self.refused:
             raise ExperimentError(f"{self.refused[request.scale]}: choose --scale {self._scales()}")
         if self.only_mnist and list(request.datasets) != ["mnist"]:
@@ -106,6 +114,12 @@ ENTRIES: dict[str, Entry] = {
         build=lambda results, asked: pictures(results, asked.datasets),
         refused=NO_CONVOLUTIONS,
     ),
+    "causes": Entry(
+        cells=lambda asked: cause_cells(asked.scale, asked.datasets, asked.seeds),
+        build=lambda results, asked: causes_table(results, asked.scale, asked.datasets, asked.root),
+        refused={**NO_CONVOLUTIONS, "paper": "causes are not in the paper"},
+        datasets=tuple(causes.DATASETS),
+    ),
     "circuits": Entry(
         cells=lambda asked: circuit_cells(asked.scale, asked.seeds),
         build=lambda results, asked: circuit_table(results, asked.scale),
@@ -131,15 +145,3 @@ def runs_behind(entries: Sequence[Entry], request: Request) -> list[Cell]:
         for cell in entry.cells(request):
             cells[cell.name] = cell
     return list(cells.values())
-
-
-def require_datasets(names: Sequence[str]) -> None:
-    """Refuses names that the paper does not have, and no names at all.
-
-    Raises:
-        ExperimentError: A name is unknown, or there is none.
-    """
-    unknown = sorted(set(names) - set(paper.DATASETS))
-    if unknown or not names:
-        given = ", ".join(unknown) or "none"
-        raise ExperimentError(f"--datasets takes some of {', '.join(paper.DATASETS)}; got {given}")
