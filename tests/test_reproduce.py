@@ -21,7 +21,7 @@ from silentgrad.lab.experiments.tables import fixed_table, learned_table
 from silentgrad.lab.reports.tables import write_tables
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import RecordError
-from silentgrad.lab.runs.tables import Column, Spread, Table, read_table, write_record
+from silentgrad.lab.runs.tables import Column, Spread, Table, read_pictures, read_table, write_record
 from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.recipes import recipe_names
 from summaries import WHOLE
@@ -45,7 +45,7 @@ def test_every_table_is_written_in_four_forms(everything: Path, table: str) -> N
     markdown = (everything / f"{table}.md").read_text()
     assert sum(line.startswith("| ") for line in markdown.splitlines()) == rows + 1
     assert "silentgrad reproduce all --scale smoke" in markdown
-    assert "images digits instead of mnist" in markdown
+    assert "its figures mean nothing" in markdown
     assert (everything / f"{table}.tex").read_text().count(r"\\") == rows + 1
     with (everything / f"{table}.csv").open(newline="") as file:
         assert len(list(csv.reader(file))) == rows + 1
@@ -59,13 +59,40 @@ def test_a_browser_shows_every_page(everything: Path, tmp_path: Path, page: str,
     assert look(everything / f"{page}.html", width, tmp_path).problems == []
 
 
-def test_the_limit_and_the_papers_figures_stand_in_the_table(everything: Path) -> None:
+def test_the_limit_stands_in_the_table(everything: Path) -> None:
     record = json.loads((everything / "fixed.json").read_text())
     limits = [row for row in record["rows"] if str(row[1]).startswith("limit")]
     run = json.loads((everything / "mnist-fixed-gaussian-silent-seed0" / "summary.json").read_text())
     assert [row[3] for row in limits] == [run["limit_bpd"]]
     assert record["rows"][0][3] == {"mean": run["bpd"], "std": None, "seeds": 1}
-    assert record["rows"][0][4] == paper.FIXED["gaussian", "silent"][0]
+
+
+@pytest.mark.parametrize("table", ["fixed", "variance", "bpd", "kld", "mse"])
+def test_the_smallest_scale_calls_its_data_by_their_name_and_judges_nothing(everything: Path, table: str) -> None:
+    record = read_table(everything / f"{table}.json")
+    assert record.verdicts == []
+    assert record.best == []
+    assert all(len(row) == len(record.columns) for row in record.rows)
+    said = " ".join([*(column.name for column in record.columns), *record.notes, *record.curves])
+    assert "digits" in said
+    for word in ("paper", "MNIST", "helps", "Reduced"):
+        assert word not in said
+    if table in ("bpd", "kld", "mse"):
+        assert {row[0] for row in record.rows} == {"digits"}
+
+
+def test_the_figures_call_their_data_by_their_name(everything: Path) -> None:
+    groups = read_pictures(everything / "figures.json").groups
+    assert [group.title for group in groups] == ["Fixed variance, digits", "Learned variance, digits"]
+    for group in groups:
+        assert len(group.runs) == 5
+        assert all(label.startswith("digits ") for label in group.runs)
+
+
+def test_what_stands_in_for_other_data_says_for_which() -> None:
+    cells = learned_cells("smoke", ["mnist", "cifar10"], 1)
+    assert {cell.data for cell in cells} == {"digits", "digits for CIFAR-10"}
+    assert {cell.data for cell in learned_cells("cpu", ["mnist", "cifar10"], 1)} == {"MNIST", "CIFAR-10"}
 
 
 def test_the_exact_estimator_has_no_variance(everything: Path) -> None:
@@ -128,6 +155,7 @@ def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
     table = fixed_table(Results(tmp_path, [*gaussian.cells, *results.cells]), "cpu")
     row = next(row for row in table.rows if row[:3] == ["Discrete", "Silent Gradients", "no"])
     assert row[3] == "diverged (1 of 2)"
+    assert row[4] == paper.FIXED["bernoulli", "silent"][0]
     assert table.verdicts[0].startswith("Continuous: the best is Reparameterization")
     assert "unlike in the paper" in table.verdicts[0]
 
@@ -201,16 +229,20 @@ def test_every_run_of_the_circuits_table_can_be_made() -> None:
     assert len(encoders) == 2  # the same for all runs of a family of latents
 
 
-def test_circuits_are_compared_at_equal_seconds(tmp_path: Path) -> None:
-    results = Results(tmp_path, circuit_cells("cpu", 2))
+def circuits_made_up(results: Results) -> None:
     for place, cell in enumerate(results.cells):
-        folder = tmp_path / cell.name
+        folder = results.folder / cell.name
         folder.mkdir()
         summary = WHOLE | {"bpd": 2.0 + place, "seconds": 20.0 + place, "sampled": 1.75 + place, "gap": 0.25}
         (folder / "summary.json").write_text(json.dumps(summary))
         slow = 10 if cell.method == "circuit-bits" else 1
         rows = [f"{epoch},{10.5 * slow * epoch},{5.0 - epoch}" for epoch in (1, 2)]
         (folder / "metrics.csv").write_text("\n".join(["epoch,seconds,valid_bpd", *rows]) + "\n")
+
+
+def test_circuits_are_compared_at_equal_seconds(tmp_path: Path) -> None:
+    results = Results(tmp_path, circuit_cells("cpu", 2))
+    circuits_made_up(results)
     table = circuit_table(results, "cpu")
     first, *_ = table.rows
     assert first[:3] == ["Continuous", "linear", "silent"]
@@ -224,3 +256,16 @@ def test_circuits_are_compared_at_equal_seconds(tmp_path: Path) -> None:
         "Continuous: the best ELBO has linear, silent.",
         "Discrete: the best ELBO has circuit, silent.",
     ]
+    assert table.title.endswith("MNIST")
+    assert any("best are marked" in note for note in table.notes)
+
+
+def test_circuits_at_the_smallest_scale_are_digits_and_none_is_the_best(tmp_path: Path) -> None:
+    results = Results(tmp_path, circuit_cells("smoke", 1))
+    circuits_made_up(results)
+    table = circuit_table(results, "smoke")
+    assert table.title.endswith("digits")
+    assert (table.best, table.verdicts) == ([], [])
+    said = " ".join(table.notes)
+    assert "MNIST" not in said
+    assert "best are marked" not in said

@@ -34,7 +34,7 @@ BATCH = {"mnist": 64, "imagenet32": 128, "cifar10": 256}
 EPOCHS = {"mnist": 200, "imagenet32": 100, "cifar10": 2000}
 LATENTS = {"mnist": 200, "imagenet32": 1024, "cifar10": 1024}
 CPU_EPOCHS = {"mnist": 20, "imagenet32": 20, "cifar10": 20}
-CONV_EPOCHS = 20
+CONV_EPOCHS = 12
 CONV_CHANNELS = 8  # an epoch of the paper's networks then takes less than a minute on one core
 
 

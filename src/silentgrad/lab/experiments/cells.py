@@ -52,6 +52,16 @@ class Cell(NamedTuple):
             kind += "-scheduled"
         return f"{kind}-{self.latent}-{self.method}-seed{self.seed}"
 
+    @property
+    def data(self) -> str:
+        """What the run's data are called in print; what stands in for other data than MNIST says for which."""
+        used = self.settings.data.name
+        if used == self.dataset:
+            return paper.DATASETS.get(used, used)
+        if self.dataset == "mnist":
+            return used
+        return f"{used} for {paper.DATASETS[self.dataset]}"
+
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:
     """A linear decoder with fixed variance on MNIST, each method with and without a schedule of the variance."""

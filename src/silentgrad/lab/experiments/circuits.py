@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, seeded
+from silentgrad.lab.experiments.claims import as_claimed, comparable
 from silentgrad.lab.experiments.notes import made
 from silentgrad.lab.experiments.results import Results, mean_of, reached, spread
 from silentgrad.lab.runs.records import read_metrics
@@ -93,9 +94,10 @@ def circuit_cells(scale: Scale, seeds: int) -> list[Cell]:
     return cells
 
 
+RANKING = "The best are marked by the sampled ELBO of all: training by samples does not make the bound tight."
 NOTES = [
     "BPD is the closed form's bound where there is one, and the sampled ELBO of a network. The column beside it has "
-    "the sampled ELBO of all, by which the best are marked: training by samples does not make the bound tight.",
+    "the sampled ELBO of all.",
     "The epoch is chosen by the validation figure of what was descended, the bound or the sampled ELBO.",
     "Equal seconds are those of the silent circuit; what was done earlier has its best figure.",
 ]
@@ -126,16 +128,25 @@ def circuit_table(results: Results, scale: Scale) -> Table:
         verdicts.append(_verdict(block, METHODS[names[winner]], sampled))
         for name, elbo in zip(names, sampled, strict=True):
             rows.append(_row(results, block, name, elbo, at))
-    return Table(
+    table = Table(
         name="circuits",
-        title="Decoders and estimators with the same encoder, MNIST",
+        title=f"Decoders and estimators with the same encoder, {results.data()}",
         columns=COLUMNS,
         rows=rows,
         best=best,
         verdicts=verdicts,
-        notes=[*made(results, scale), *NOTES],
+        notes=_notes(results, scale),
         curves=results.first_seeds(),
     )
+    return as_claimed(table, scale)
+
+
+def _notes(results: Results, scale: Scale) -> list[str]:
+    """How the runs were made, and how to read the columns."""
+    sentences = made(results, scale) + NOTES
+    if comparable(scale):
+        sentences.append(RANKING)
+    return sentences
 
 
 def _verdict(block: str, winner: Method, sampled: Sequence[Content]) -> str:

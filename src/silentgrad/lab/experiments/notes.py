@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, recipe_of
+from silentgrad.lab.experiments.claims import comparable, meaning
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.training import ModelConfig, Settings
 from silentgrad.lab.training.recipes import read_recipe
@@ -21,22 +22,20 @@ def made(results: Results, scale: Scale) -> list[str]:
     if seeds > 1:
         counted = f"{seeds} seeds"
     sentences = [f"Scale {scale}, {counted}; test images; mean ± standard deviation over seeds."]
-    if scale == "smoke":
-        sentences.append("This scale shows that everything works; its figures mean nothing.")
-    return sentences + _images(results)
+    return sentences + meaning(scale) + _images(results)
 
 
 def _images(results: Results) -> list[str]:
     """How many images each dataset was trained on: a folder may hold a part of a dataset only."""
     counts: dict[str, int] = {}
     for cell in results.finished():
-        counts[paper.DATASETS[cell.dataset]] = results.summary(cell).training_examples
+        counts[cell.data] = results.summary(cell).training_examples
     return [f"{dataset}: {count:,} training images." for dataset, count in counts.items()]
 
 
 def reduced(cells: Sequence[Cell], scale: Scale) -> list[str]:
     """What was reduced with respect to the paper's scale, a sentence for each set of runs."""
-    if scale == "paper":
+    if scale == "paper" or not comparable(scale):
         return []
     methods: dict[str, set[str]] = {}  # of each dataset
     concerned: dict[tuple[str, str], set[str]] = {}  # dataset, what was reduced -> methods

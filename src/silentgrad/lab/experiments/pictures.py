@@ -20,7 +20,8 @@ def pictures(results: Results, datasets: Iterable[str]) -> Pictures:
 def _fixed_group(results: Results) -> PictureGroup:
     cells = [cell for cell in results.where(seed=0) if cell.scheduled == _needs_schedule(cell)]
     caption = "Test images and their reconstructed means."
-    return PictureGroup("figure-fixed", "Fixed variance, MNIST", caption, _labelled(results, cells))
+    title = f"Fixed variance, {results.data(dataset='mnist')}"
+    return PictureGroup("figure-fixed", title, caption, results.only(cells).first_seeds())
 
 
 def _needs_schedule(cell: Cell) -> bool:
@@ -31,16 +32,6 @@ def _needs_schedule(cell: Cell) -> bool:
 def _learned_group(results: Results, dataset: str) -> PictureGroup:
     learned = results.where(dataset=dataset, seed=0, scheduled=None)
     cells = [cell for cell in learned if cell.method.endswith(paper.GUIDED)]
-    title = f"Learned variance, {paper.DATASETS[dataset]}"
+    title = f"Learned variance, {results.data(dataset=dataset)}"
     caption = "Test images, reconstructed means, and learned standard deviations (normalized)."
-    return PictureGroup(f"figure-{dataset}", title, caption, _labelled(results, cells))
-
-
-def _labelled(results: Results, cells: Iterable[Cell]) -> dict[str, str]:
-    """The finished ones of some runs: label -> name of the folder."""
-    chosen = {cell.name for cell in cells}
-    labelled = {}
-    for label, name in results.first_seeds().items():
-        if name in chosen:
-            labelled[label] = name
-    return labelled
+    return PictureGroup(f"figure-{dataset}", title, caption, results.only(cells).first_seeds())

@@ -42,6 +42,14 @@ class Results(NamedTuple):
         """The runs whose fields have these values."""
         return [cell for cell in self.cells if _fits(cell, wanted)]
 
+    def only(self, cells: Sequence[Cell]) -> "Results":
+        """Some of the runs."""
+        return self._replace(cells=cells)
+
+    def data(self, **wanted: object) -> str:
+        """What the data of the runs that fit are called in print; the runs are of one dataset."""
+        return self.where(**wanted)[0].data
+
     def run(self, cell: Cell) -> RunFolder:
         """The folder of a run."""
         return RunFolder(self.folder / cell.name)
@@ -74,7 +82,7 @@ def _label(cell: Cell) -> str:
         method += " + SG"
     if cell.scheduled:
         method += ", scheduled"
-    return f"{paper.DATASETS[cell.dataset]} {paper.BLOCKS[cell.latent].lower()} {method}"
+    return f"{cell.data} {paper.BLOCKS[cell.latent].lower()} {method}"
 
 
 def figure_named(name: str, summary: Summary) -> float | None:

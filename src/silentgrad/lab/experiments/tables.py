@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Scale
+from silentgrad.lab.experiments.claims import Comparison, as_claimed
 from silentgrad.lab.experiments.notes import notes
 from silentgrad.lab.experiments.results import Results, mean_of
 from silentgrad.lab.runs.tables import Column, Content, Spread, Table
@@ -54,9 +55,9 @@ FIXED_COLUMNS = [
     Column("method"),
     Column("variance schedule"),
     Column("BPD", 4),
-    Column("BPD (paper)", 3),
+    Comparison("BPD (paper)", 3),
     Column("MSE", 3),
-    Column("MSE (paper)", 3),
+    Comparison("MSE (paper)", 3),
     Column("seconds", 0),
 ]
 
@@ -75,7 +76,7 @@ def fixed_table(results: Results, scale: Scale) -> Table:
             rows.append(row.cells())
         if FAMILIES[latent].gaussian:
             rows.append([block, "limit: probabilistic PCA", "", _limit(results, latent), None, None, None, None])
-    return Table(
+    table = Table(
         name="fixed",
         title="Linear decoder with fixed variance 0.01",
         columns=FIXED_COLUMNS,
@@ -85,6 +86,7 @@ def fixed_table(results: Results, scale: Scale) -> Table:
         notes=notes(results, scale),
         curves=results.first_seeds(),
     )
+    return as_claimed(table, scale)
 
 
 def _fixed_rows(results: Results, latent: str) -> list[FixedRow]:
@@ -189,7 +191,7 @@ def learned_table(metric: str, results: Results, datasets: Iterable[str], scale:
         verdict = row.verdict()
         if verdict is not None:
             verdicts.append(verdict)
-    return Table(
+    table = Table(
         name=metric,
         title=f"{metric.upper()} with learned variance ({WANTED[metric]} is better)",
         columns=_learned_columns(metric),
@@ -198,6 +200,7 @@ def learned_table(metric: str, results: Results, datasets: Iterable[str], scale:
         notes=notes(results, scale),
         curves=results.first_seeds(),
     )
+    return as_claimed(table, scale)
 
 
 def _learned_columns(metric: str) -> list[Column]:
@@ -208,9 +211,9 @@ def _learned_columns(metric: str) -> list[Column]:
         Column("method"),
         Column(f"{title} without SG", digits),
         Column(f"{title} with SG", digits),
-        Column("paper without", 2),
-        Column("paper with", 2),
-        Column("SG helps"),
+        Comparison("paper without", 2),
+        Comparison("paper with", 2),
+        Comparison("SG helps"),
         Column("seconds without", 0),
         Column("seconds with", 0),
     ]
@@ -220,7 +223,7 @@ def _learned_row(metric: str, results: Results, dataset: str, latent: str, guide
     alone = guided.removesuffix(paper.GUIDED)
     return LearnedRow(
         metric=metric,
-        names=(paper.DATASETS[dataset], paper.BLOCKS[latent], paper.METHODS[alone]),
+        names=(results.data(dataset=dataset), paper.BLOCKS[latent], paper.METHODS[alone]),
         ours=Sides(
             results.over_seeds(metric, dataset=dataset, latent=latent, method=alone),
             results.over_seeds(metric, dataset=dataset, latent=latent, method=guided),

@@ -9,6 +9,7 @@ from silentgrad.analysis import gradient_variance
 from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import KEPT_EPOCHS, Cell, Scale
+from silentgrad.lab.experiments.claims import Comparison, as_claimed, meaning
 from silentgrad.lab.experiments.notes import reduced
 from silentgrad.lab.experiments.paper import Variance
 from silentgrad.lab.experiments.results import Results
@@ -61,17 +62,18 @@ def variance_table(results: Results, scale: Scale, root: Path | None) -> Table:
         rows.append(row.cells())
         verdicts.append(row.verdict())
     made = (
-        f"{BATCHES[scale]} batches of {data.batch_size} images, {DRAWS[scale]} draws each; a fixed variance of 0.01 "
-        "without a schedule."
+        f"{cells[0].data}: {BATCHES[scale]} batches of {data.batch_size} images, {DRAWS[scale]} draws each; a fixed "
+        "variance of 0.01 without a schedule."
     )
-    return Table(
+    table = Table(
         name="variance",
         title="Gradient variance of the encoder: mini-batch and estimator parts",
         columns=_columns(scale),
         rows=rows,
         verdicts=verdicts,
-        notes=[made, *reduced(cells, scale)],
+        notes=[made, *meaning(scale), *reduced(cells, scale)],
     )
+    return as_claimed(table, scale)
 
 
 def _columns(scale: Scale) -> list[Column]:
@@ -81,7 +83,7 @@ def _columns(scale: Scale) -> list[Column]:
         columns.append(Column(f"Est, epoch {epoch}"))
         columns.append(Column(f"Est %, epoch {epoch}", 2))
     for epoch in KEPT_EPOCHS["paper"]:
-        columns.append(Column(f"Est % (paper, epoch {epoch})", 2))
+        columns.append(Comparison(f"Est % (paper, epoch {epoch})", 2))
     return columns
 
 
