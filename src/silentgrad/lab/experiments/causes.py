@@ -14,12 +14,12 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import SMOKE_EPOCHS, Cell, Scale, seeded
+from silentgrad.lab.experiments.cells import SMOKE_EPOCHS, TITLES, Cell, Scale, seeded
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
 GUIDED = 0.25  # part of the training that a guide or a warm-up takes
 BATCH = 128
-DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+DATASETS = ("mnist", "fashion-mnist", "cifar10")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def cause_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]
         settings = seeded(_settings(dataset, latent, host, CAUSES[cause]), scale, seed)
         if scale == "smoke":
             settings = _small(settings, host)
-        title = f"{DATASETS[dataset]}, {latent}, {host}: {CAUSES[cause].title}"
+        title = f"{TITLES[dataset]}, {latent}, {host}: {CAUSES[cause].title}"
         cells.append(Cell(dataset, latent, f"{host}-{cause}", seed, None, settings, title))
     return cells
 
@@ -141,13 +141,6 @@ def _small(settings: Settings, host: str) -> Settings:
     if model.guide_draws > 1:
         model = replace(model, guide_draws=2)
     return Settings(data, model, replace(train, keep=measured_epochs(SMOKE_EPOCHS)))
-
-
-def dataset_title(dataset: str, scale: Scale) -> str:
-    """The data in print; the smoke scale has others."""
-    if scale == "smoke":
-        return "digits"
-    return DATASETS[dataset]
 
 
 def host_title(latent: str, host: str) -> list[str]:

@@ -8,8 +8,9 @@ from rich.progress import track
 
 from silentgrad.analysis import training_variance
 from silentgrad.lab.data import Observations, load
-from silentgrad.lab.experiments.causes import BATCH, CAUSES, FAMILIES, GUIDED, HOSTS, NONE, dataset_title, host_title
+from silentgrad.lab.experiments.causes import BATCH, CAUSES, FAMILIES, GUIDED, HOSTS, NONE, host_title
 from silentgrad.lab.experiments.cells import Cell, Scale
+from silentgrad.lab.experiments.claims import Comparison, as_claimed
 from silentgrad.lab.experiments.notes import made
 from silentgrad.lab.experiments.paired import Difference, paired
 from silentgrad.lab.experiments.results import Results, reached
@@ -28,10 +29,10 @@ COLUMNS = [
     Column("network"),
     Column("guide or warm-up"),
     Column("BPD", 3),
-    Column("against none"),
-    Column("verdict"),
-    Column("against none, equal seconds"),
-    Column("verdict, equal seconds"),
+    Comparison("against none"),
+    Comparison("verdict"),
+    Comparison("against none, equal seconds"),
+    Comparison("verdict, equal seconds"),
     Column("estimator's part of the variance, %"),
     Column("signal-to-noise ratio"),
     Column("seconds", 0),
@@ -63,15 +64,16 @@ def causes_table(results: Results, scale: Scale, datasets: Sequence[str], root: 
                     rows.append(row.cells)
                     if row.effect is not None:
                         effects.setdefault(cause, []).append(row.effect)
-    return Table(
+    table = Table(
         name="causes",
         title="What a guide helps by",
         columns=COLUMNS,
         rows=rows,
-        verdicts=_verdicts(effects, scale),
+        verdicts=_verdicts(effects),
         notes=[*made(results, scale), *_notes(scale)],
         curves=results.first_seeds(),
     )
+    return as_claimed(table, scale)
 
 
 class _Row(NamedTuple):
@@ -81,13 +83,14 @@ class _Row(NamedTuple):
 
 def _row(results: Results, which: tuple[str, str, str, str], observations: Observations, scale: Scale) -> _Row:
     dataset, latent, host, cause = which
+    cells_of = results.where(dataset=dataset, latent=latent, method=f"{host}-{cause}")
     runs = results.finished(dataset=dataset, latent=latent, method=f"{host}-{cause}")
     references = results.finished(dataset=dataset, latent=latent, method=f"{host}-{NONE}")
     effect = compared(results, runs, references)
     in_time = _effect_in_time(results, runs, references)
-    cells: list[Content] = [dataset_title(dataset, scale), *host_title(latent, host), CAUSES[cause].title]
+    cells: list[Content] = [cells_of[0].data, *host_title(latent, host), CAUSES[cause].title]
     cells.append(results.over_seeds("bpd", dataset=dataset, latent=latent, method=f"{host}-{cause}"))
-    if cause == NONE or scale == "smoke":
+    if cause == NONE:
         effect = in_time = None
     for difference in (effect, in_time):
         cells += _told(difference)
@@ -162,10 +165,8 @@ def _noise(run: RunFolder, epoch: int, observations: Observations, scale: Scale)
     return Noise(**read_json(path))
 
 
-def _verdicts(effects: dict[str, list[Difference]], scale: Scale) -> list[str]:
+def _verdicts(effects: dict[str, list[Difference]]) -> list[str]:
     """How often each cause helps and hurts, and by how much on average."""
-    if scale == "smoke":
-        return []
     sentences = []
     for cause, differences in effects.items():
         verdicts = [difference.verdict for difference in differences]

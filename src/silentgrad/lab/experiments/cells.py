@@ -17,6 +17,7 @@ from silentgrad.lab.training.recipes import read_recipe
 Scale = Literal["smoke", "cpu", "conv", "paper"]
 SCHEDULE = 0.3  # where a scheduled variance starts
 SMOKE_EPOCHS = 2
+TITLES = {**paper.DATASETS, "fashion-mnist": "Fashion-MNIST"}  # of the datasets, in print
 # Of the fixed-variance runs, whose gradients are measured there; `conv` has none of these.
 KEPT_EPOCHS: dict[Scale, list[int]] = {"smoke": [1, 2], "cpu": [1, 5, 20], "conv": [], "paper": [1, 50, 250]}
 
@@ -57,10 +58,10 @@ class Cell(NamedTuple):
         """What the run's data are called in print; what stands in for other data than MNIST says for which."""
         used = self.settings.data.name
         if used == self.dataset:
-            return paper.DATASETS.get(used, used)
+            return TITLES[used]
         if self.dataset == "mnist":
             return used
-        return f"{used} for {paper.DATASETS[self.dataset]}"
+        return f"{used} for {TITLES[self.dataset]}"
 
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:

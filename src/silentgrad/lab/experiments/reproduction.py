@@ -118,7 +118,7 @@ ENTRIES: dict[str, Entry] = {
         cells=lambda asked: cause_cells(asked.scale, asked.datasets, asked.seeds),
         build=lambda results, asked: causes_table(results, asked.scale, asked.datasets, asked.root),
         refused={**NO_CONVOLUTIONS, "paper": "causes are not in the paper"},
-        datasets=tuple(causes.DATASETS),
+        datasets=causes.DATASETS,
     ),
     "circuits": Entry(
         cells=lambda asked: circuit_cells(asked.scale, asked.seeds),
