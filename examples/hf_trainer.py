@@ -71,8 +71,8 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     model = VAE(VAEConfig(pixels=images.event_shape.numel(), levels=images.levels))
     groups = [{"params": list(model.parameters()), "lr": 1e-3}]
     if guided:
-        steps = epochs * math.ceil(len(images.train) / BATCH)  # in a tenth of them w falls from 1 to 0
-        model.guide = sg.SilentGuide(model.config.latents, model.config.pixels, linear_decay(steps=steps / 10))  # 1.
+        steps = epochs * math.ceil(len(images.train) / BATCH)  # in a quarter of them w falls from 1 to 0
+        model.guide = sg.SilentGuide(model.config.latents, model.config.pixels, linear_decay(steps=steps / 4))  # 1.
         model.guide.start_from(images.train.flatten(1) / images.levels)
         groups += [{"params": list(model.guide.parameters()), "lr": 5e-3}]  # 2.
     with TemporaryDirectory() as folder:

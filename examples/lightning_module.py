@@ -72,9 +72,8 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     host = ConvVAE(images)
     if guided:
         steps = epochs * math.ceil(len(images.train) / BATCH)
-        host.guide = sg.SilentGuide(
-            LATENTS, images.event_shape, linear_decay(steps=steps / 10)
-        )  # w: 1 to 0 in a tenth of them
+        quarter = linear_decay(steps=steps / 4)  # w falls from 1 to 0 in a quarter of the steps
+        host.guide = sg.SilentGuide(LATENTS, images.event_shape, quarter)
         host.guide.start_from(images.train / images.levels)
     trainer = lightning.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False, enable_model_summary=False)
     order = torch.Generator().manual_seed(seed)

@@ -23,9 +23,8 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     encoder = nn.Sequential(nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENTS))
     decoder = nn.Sequential(nn.Linear(LATENTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * pixels))
     count, steps = itertools.count(1), epochs * math.ceil(len(images.train) / BATCH)
-    guide = sg.SilentGuide(
-        LATENTS, pixels, linear_decay(steps=steps / 10)
-    )  # 1. w falls from 1 to 0 in a tenth of the steps
+    quarter = linear_decay(steps=steps / 4)  # w falls from 1 to 0 in a quarter of the steps
+    guide = sg.SilentGuide(LATENTS, pixels, quarter)  # 1.
     guide.start_from(images.train / images.levels)
     host = [*encoder.parameters(), *decoder.parameters()]
     optimizer = torch.optim.Adam([{"params": host, "lr": 1e-3}, {"params": guide.parameters(), "lr": 5e-3}])  # 2.
