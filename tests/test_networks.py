@@ -1,5 +1,6 @@
 """Networks: the layers of the paper's tables, the shapes they make, and the latents and precisions built on them."""
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -216,3 +217,22 @@ def test_below_the_limit_the_precision_follows_the_network() -> None:
     assert precisions == sorted(precisions)
     assert precisions[1] - precisions[0] == pytest.approx(17.0, abs=1e-6)
     assert math.log(12 * 256**2) - precisions[-1] < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("network", "x"),
+    [(conv_body((1, 8, 8), 6, 4), torch.rand(5, 1, 8, 8)), (conv_network(6, (1, 8, 8), 4), torch.randn(5, 6))],
+    ids=["encoder", "decoder"],
+)
+def test_channels_last_changes_no_values_and_no_gradients(network: nn.Module, x: Tensor) -> None:
+    plain = copy.deepcopy(network).to(memory_format=torch.contiguous_format)
+    kernels = [parameter for parameter in network.parameters() if parameter.dim() == 4]
+    assert kernels
+    assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+    assert all(parameter.is_contiguous() for parameter in plain.parameters())
+    outputs, expected = network(x), plain(x)
+    torch.testing.assert_close(outputs, expected)
+    outputs.square().sum().backward()
+    expected.square().sum().backward()
+    for ours, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)

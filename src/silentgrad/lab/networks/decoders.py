@@ -10,6 +10,7 @@ from torch import distributions as td
 from torch.nn.functional import softplus
 
 from silentgrad.errors import ShapeError
+from silentgrad.lab.networks.layouts import channels_last
 
 
 class NonlinearGaussian(nn.Module):
@@ -91,7 +92,7 @@ def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32
     ]
     for _ in range(4):
         layers += [nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(channels, numbers * colours, 1))
+    return channels_last(nn.Sequential(*layers, nn.Conv2d(channels, numbers * colours, 1)))
 
 
 def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int = 64, numbers: int = 2) -> nn.Module:

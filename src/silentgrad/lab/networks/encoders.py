@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import ShapeError
+from silentgrad.lab.networks.layouts import channels_last
 from silentgrad.latents.families import Family
 
 
@@ -43,7 +44,7 @@ def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (
 def conv_body(event_shape: Sequence[int], outputs: int, channels: int = 32) -> nn.Module:
     """The paper's encoder for MNIST: three 3x3 convolutions and a linear layer."""
     colours, height, width = event_shape
-    return nn.Sequential(
+    body = nn.Sequential(
         nn.Conv2d(colours, channels, 3, padding=1),
         nn.ReLU(),
         nn.Conv2d(channels, channels, 3, padding=1),
@@ -52,6 +53,7 @@ def conv_body(event_shape: Sequence[int], outputs: int, channels: int = 32) -> n
         nn.Flatten(),
         nn.Linear(channels * height * width, outputs),
     )
+    return channels_last(body)
 
 
 def strided_body(event_shape: Sequence[int], outputs: int, channels: int = 64) -> nn.Module:
