@@ -138,17 +138,16 @@ def test_the_hosts_can_be_built() -> None:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One family of latents, one network and three causes."""
     kept = {name: CAUSES[name] for name in (NONE, "exact", "sampled-16")}
-    for module in (causes, causes_table):
-        monkeypatch.setattr(module, "CAUSES", kept)
-        monkeypatch.setattr(module, "FAMILIES", {"gaussian": causes.FAMILIES["gaussian"]})
-        monkeypatch.setattr(module, "HOSTS", {"mlp": HOSTS["mlp"]})
+    monkeypatch.setattr(causes, "CAUSES", kept)
+    monkeypatch.setattr(causes, "FAMILIES", {"gaussian": causes.FAMILIES["gaussian"]})
+    monkeypatch.setattr(causes, "HOSTS", {"mlp": HOSTS["mlp"]})
 
 
 @pytest.mark.usefixtures("few")
 def test_the_table_has_the_runs_figures_and_their_differences(tmp_path: Path) -> None:
     cells = cause_cells("smoke", ["mnist"], 2)
     run_all(cells, tmp_path, 2, None, "cpu")
-    smoke = causes_table.causes_table(Results(tmp_path, cells), "smoke", ["mnist"], None)
+    smoke = causes_table.causes_table(Results(tmp_path, cells), "smoke", None)
     assert smoke.verdicts == []
     assert {row[0] for row in smoke.rows} == {"digits"}
     assert "verdict" not in [column.name for column in smoke.columns]

@@ -75,10 +75,12 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
         else:
             model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
         if guided:
-            # Bernoulli latents: the exponential link would take ten times as long
+            model |= {"tractable": "constant"}
+        if estimator == "none":
+            # The guide is all that the encoder has, so its precision depends on z too. For Bernoulli latents the
+            # exponential link would take ten times as long.
             model |= {"tractable": "exp" if latent == "gaussian" else "linear", "start": "ppca"}
             train |= {"lr_precision": 5e-3 if latent == "gaussian" else 1e-2}
-        if estimator == "none":
             model |= {"cutoff": int(0.7 * epochs)}
     return {"data": {"name": dataset, "batch_size": BATCH[dataset]}, "model": model, "train": train}
 

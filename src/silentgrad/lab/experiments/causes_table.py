@@ -8,7 +8,7 @@ from rich.progress import track
 
 from silentgrad.analysis import training_variance
 from silentgrad.lab.data import Observations, load
-from silentgrad.lab.experiments.causes import BATCH, CAUSES, FAMILIES, GUIDED, HOSTS, NONE, host_title
+from silentgrad.lab.experiments.causes import BATCH, CAUSES, GUIDED, NONE, host_title
 from silentgrad.lab.experiments.cells import Cell, Scale
 from silentgrad.lab.experiments.claims import Comparison, as_claimed
 from silentgrad.lab.experiments.notes import made
@@ -33,6 +33,7 @@ COLUMNS = [
     Comparison("verdict"),
     Comparison("against none, equal seconds"),
     Comparison("verdict, equal seconds"),
+    Column("KLD", 1),
     Column("estimator's part of the variance, %"),
     Column("signal-to-noise ratio"),
     Column("seconds", 0),
@@ -51,19 +52,18 @@ class Noise(NamedTuple):
     snr: float
 
 
-def causes_table(results: Results, scale: Scale, datasets: Sequence[str], root: Path | None) -> Table:
+def causes_table(results: Results, scale: Scale, root: Path | None) -> Table:
     """Every cause in every host, compared with none by pairs of seeds."""
     rows: list[list[Content]] = []
     effects: dict[str, list[Difference]] = {}
-    for dataset in datasets:
-        observations = load(results.where(dataset=dataset)[0].settings.data.name, root)
-        for latent in FAMILIES:
-            for host in HOSTS:
-                for cause in track(CAUSES, f"{dataset}, {latent}, {host}: gradients"):
-                    row = _row(results, (dataset, latent, host, cause), observations, scale)
-                    rows.append(row.cells)
-                    if row.effect is not None:
-                        effects.setdefault(cause, []).append(row.effect)
+    loaded: dict[str, Observations] = {}
+    for which in track(_rows_of(results), "noise of the gradients"):
+        if which.data not in loaded:
+            loaded[which.data] = load(which.data, root)
+        row = _row(results, which, loaded[which.data], scale)
+        rows.append(row.cells)
+        if row.effect is not None:
+            effects.setdefault(which.cause, []).append(row.effect)
     table = Table(
         name="causes",
         title="What a guide helps by",
@@ -76,28 +76,60 @@ def causes_table(results: Results, scale: Scale, datasets: Sequence[str], root: 
     return as_claimed(table, scale)
 
 
+class _Which(NamedTuple):
+    """What the runs of a row have in common.
+
+    Args:
+        dataset: Name of the dataset in the recipes.
+        latent: Name of the latents' family.
+        host: Name of the network.
+        cause: Name of the cause.
+        data: Name of the data that were used.
+        title: The data in print.
+    """
+
+    dataset: str
+    latent: str
+    host: str
+    cause: str
+    data: str
+    title: str
+
+    def runs(self, cause: str) -> dict[str, str]:
+        """What the runs of a cause in the same host are known by."""
+        return {"dataset": self.dataset, "latent": self.latent, "method": f"{self.host}-{cause}"}
+
+
+def _rows_of(results: Results) -> list[_Which]:
+    """The rows, each once, in the order of the runs."""
+    rows: dict[_Which, None] = {}
+    for cell in results.cells:
+        host, _, cause = cell.method.partition("-")
+        rows[_Which(cell.dataset, cell.latent, host, cause, cell.settings.data.name, cell.data)] = None
+    return list(rows)
+
+
 class _Row(NamedTuple):
     cells: list[Content]
     effect: Difference | None
 
 
-def _row(results: Results, which: tuple[str, str, str, str], observations: Observations, scale: Scale) -> _Row:
-    dataset, latent, host, cause = which
-    cells_of = results.where(dataset=dataset, latent=latent, method=f"{host}-{cause}")
-    runs = results.finished(dataset=dataset, latent=latent, method=f"{host}-{cause}")
-    references = results.finished(dataset=dataset, latent=latent, method=f"{host}-{NONE}")
+def _row(results: Results, which: _Which, observations: Observations, scale: Scale) -> _Row:
+    wanted = which.runs(which.cause)
+    runs, references = results.finished(**wanted), results.finished(**which.runs(NONE))
     effect = compared(results, runs, references)
     in_time = _effect_in_time(results, runs, references)
-    cells: list[Content] = [cells_of[0].data, *host_title(latent, host), CAUSES[cause].title]
-    cells.append(results.over_seeds("bpd", dataset=dataset, latent=latent, method=f"{host}-{cause}"))
-    if cause == NONE:
+    if which.cause == NONE:
         effect = in_time = None
+    noises = _noises(results, runs, observations, scale)
+    cells: list[Content] = [which.title, *host_title(which.latent, which.host), CAUSES[which.cause].title]
+    cells.append(results.over_seeds("bpd", **wanted))
     for difference in (effect, in_time):
         cells += _told(difference)
-    noises = _noises(results, runs, observations, scale)
+    cells.append(results.over_seeds("kld", **wanted))
     cells.append(_joined([f"{noise.est_percent:.0f}" for noise in noises]))
     cells.append(_joined([f"{noise.snr:.2g}" for noise in noises]))
-    cells.append(results.over_seeds("seconds", dataset=dataset, latent=latent, method=f"{host}-{cause}"))
+    cells.append(results.over_seeds("seconds", **wanted))
     return _Row(cells, effect)
 
 

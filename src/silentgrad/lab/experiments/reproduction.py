@@ -116,7 +116,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "causes": Entry(
         cells=lambda asked: cause_cells(asked.scale, asked.datasets, asked.seeds),
-        build=lambda results, asked: causes_table(results, asked.scale, asked.datasets, asked.root),
+        build=lambda results, asked: causes_table(results, asked.scale, asked.root),
         refused={**NO_CONVOLUTIONS, "paper": "causes are not in the paper"},
         datasets=causes.DATASETS,
     ),
