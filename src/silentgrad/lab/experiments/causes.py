@@ -3,9 +3,9 @@
 Not one of the paper's tables. A guide without sampling noise is also a second decoder, a good start, and a softer
 beginning. Each row has some of these: the guide's exact gradient; the same guide by 1 and by 16 samples; a guide that
 starts as probabilistic PCA and does not learn; one that learns from a random start; no guide, but a KL divergence or
-learning rates that rise in the same part of the training; nothing. All else is the same within a host, which is a family of latents and a network on a data
-set. Rows are compared with none by pairs of seeds, after the same steps and after the same seconds, beside the noise of
-the encoder's gradient while they train.
+learning rates that rise in the same part of the training; nothing. All else is the same within a host, which is a
+family of latents and a network on a data set. Rows are compared with none by pairs of seeds, after the same steps and
+after the same seconds, beside the noise of the encoder's gradient while they train.
 """
 
 from collections.abc import Sequence
