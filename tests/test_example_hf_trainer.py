@@ -41,7 +41,7 @@ def vae(schedule: Schedule | None = None) -> VAE:
     torch.manual_seed(0)
     model = VAE(VAEConfig(pixels=64, levels=17, latents=LATENTS, hidden=16))
     if schedule is not None:
-        model.guide = sg.SilentGuide(LATENTS, 64, schedule)
+        model.guide = sg.SilentGuide(LATENTS, 64, schedule, link="exp")
         torch.nn.init.normal_(model.guide.decoder.precision_affine.weight, std=0.1)
     return model
 

@@ -261,7 +261,8 @@ def test_what_does_not_go_together_is_named(table: Path) -> None:
     wrong = {
         "--model.likelihood bernoulli is not for levels": (ModelConfig(likelihood="bernoulli"), digits),
         "--model.likelihood gaussian is not for binarized": (ModelConfig(likelihood="gaussian"), bits),
-        "--model.tractable exp .* bits have none": (ModelConfig(), bits),
+        "--model.tractable constant .* bits have none": (ModelConfig(), bits),
+        "--model.tractable exp .* bits have none": (ModelConfig(tractable="exp"), bits),
         "Gaussian latents only": (ModelConfig(latent="bernoulli", tractable="linear", estimator="rloo"), bits),
         "--model.network conv is for images": (ModelConfig(network="conv"), load(str(table))),
     }

@@ -31,6 +31,7 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
         folder = _new_folder(settings)
     require_folder(folder)
     finished = resume and is_finished(folder)
+    settings.validate()  # before they are asked what they come to
     left = settings.model.weight_left
     if left > 0 and not finished and first_process():
         say(f"the guide's weight never reaches 0: {left:.2f} of it is left at the end (--model.guided above 1)")

@@ -1,6 +1,7 @@
 """From the runs that separate a guide's causes to their table: effects, verdicts, and the noise of the gradients."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ def causes_table(results: Results, scale: Scale, root: Path | None) -> Table:
         rows=rows,
         verdicts=_verdicts(effects),
         notes=[*made(results, scale), *_notes(scale)],
-        curves=results.first_seeds(),
+        curves=_curves(results),
     )
     return as_claimed(table, scale)
 
@@ -133,6 +134,16 @@ def _row(results: Results, which: _Which, observations: Observations, scale: Sca
     return _Row(cells, effect)
 
 
+def _curves(results: Results) -> dict[str, str]:
+    """The first seed's runs of the first host, for curves: more lines than its causes nobody could tell apart."""
+    first = _rows_of(results)[0]
+    names = {}
+    for cell in results.finished(seed=0, dataset=first.dataset, latent=first.latent):
+        if cell.method.startswith(f"{first.host}-"):
+            names[cell.title] = cell.name
+    return names
+
+
 def _told(difference: Difference | None) -> list[Content]:
     if difference is None:
         return [None, None]
@@ -163,16 +174,40 @@ def compared(results: Results, runs: Sequence[Cell], references: Sequence[Cell])
 
 
 def _effect_in_time(results: Results, runs: Sequence[Cell], references: Sequence[Cell]) -> Difference | None:
-    """The change of the best validation figure in the seconds that the quicker of both took."""
+    """The change of the best validation figure in the seconds that the quicker of both takes."""
+    own_clock, other_clock = _clock(results, runs), _clock(results, references)
+    if not own_clock or not other_clock:
+        return None
+    seconds = min(own_clock[-1], other_clock[-1])
     ours, theirs = [], []
     for cell, reference in _shared(runs, references):
-        seconds = min(results.summary(cell).seconds, results.summary(reference).seconds)
-        own = reached(read_metrics(results.run(cell).metrics), seconds)
-        other = reached(read_metrics(results.run(reference).metrics), seconds)
+        own, other = _reached(results, cell, own_clock, seconds), _reached(results, reference, other_clock, seconds)
         if own is not None and other is not None:
             ours.append(own)
             theirs.append(other)
     return paired(ours, theirs)
+
+
+def _clock(results: Results, runs: Sequence[Cell]) -> list[float]:
+    """Seconds at the ends of the epochs, each epoch as quick as in the quickest run: other work only adds to them."""
+    durations: list[list[float]] = []
+    for cell in runs:
+        ends = [0.0, *_column(results, cell, "seconds")]
+        durations.append([end - begin for begin, end in pairwise(ends)])
+    return list(accumulate(map(min, zip(*durations, strict=True))))
+
+
+def _reached(results: Results, cell: Cell, clock: list[float], seconds: float) -> float | None:
+    return reached({"seconds": list(clock), "valid_bpd": list(_column(results, cell, "valid_bpd"))}, seconds)
+
+
+def _column(results: Results, cell: Cell, name: str) -> list[float]:
+    """A column of a finished run's figures by epoch."""
+    numbers = []
+    for number in read_metrics(results.run(cell).metrics)[name]:
+        assert number is not None
+        numbers.append(number)
+    return numbers
 
 
 def _noises(results: Results, runs: Sequence[Cell], observations: Observations, scale: Scale) -> list[Noise]:
@@ -216,7 +251,8 @@ def _notes(scale: Scale) -> list[str]:
     return [
         f"A guide or a warm-up takes the first {GUIDED:.0%} of the training. The guide starts as probabilistic PCA.",
         "A verdict is by Student's interval of 95 % around the mean difference to none over pairs of runs of one seed; "
-        "one seed is no verdict. Equal seconds: best validation figures in the time that the quicker of both took.",
+        "one seed is no verdict. Equal seconds: best validation figures in the time that the quicker of both takes; an "
+        "epoch counts as in the quickest of a row's runs, since other work on the machine only adds.",
         "Estimator's part and signal-to-noise ratio: of the gradient of the whole training loss, seed 0, at the end of "
         f"half the guide's part, of the whole of it, and of the training; {BATCHES[scale]} batches of {BATCH}, "
         f"{DRAWS[scale]} draws each.",
