@@ -1,6 +1,7 @@
 """The experiment that separates a guide's causes: its statistics, its measurements, its cells, and its table."""
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_ne
 from silentgrad.lab.runs.records import read_summary
 from silentgrad.lab.training.build import model_for
 from silentgrad.schedules import constant, linear_decay
+from summaries import WHOLE
 
 SHAPE, LATENTS = (1, 3, 3), 2
 
@@ -164,3 +166,39 @@ def test_the_table_has_the_runs_figures_and_their_differences(tmp_path: Path) ->
     expected = [figures[cells[2].method, seed] - figures[cells[0].method, seed] for seed in (0, 1)]
     assert shown is not None
     assert shown.mean == pytest.approx(sum(expected) / 2)
+
+
+def made_up(results: Results, figures: dict[str, list[float]], epoch_seconds: dict[str, list[float]]) -> None:
+    """Finished runs of two epochs, after which validation figures are 2 and 1 above the test's."""
+    for cell in results.cells:
+        bpd, seconds = figures[cell.method][cell.seed], epoch_seconds[cell.method][cell.seed]
+        folder = results.folder / cell.name
+        (folder / "epochs").mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(WHOLE | {"bpd": bpd, "seconds": 2 * seconds}))
+        rows = [f"1,{seconds},{bpd + 2}", f"2,{2 * seconds},{bpd + 1}"]
+        (folder / "metrics.csv").write_text("\n".join(["epoch,seconds,valid_bpd", *rows]) + "\n")
+        for epoch in cell.settings.train.keep:
+            noise = {"est_percent": 10.0 * epoch, "snr": 1 / epoch}
+            (folder / "epochs" / f"{epoch}-variance-cpu.json").write_text(json.dumps(noise))
+
+
+@pytest.mark.usefixtures("few")
+def test_effects_after_the_same_steps_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(causes_table, "load", lambda name, root: None)
+    results = Results(tmp_path, cause_cells("cpu", ["mnist"], 3))
+    figures = {"mlp-none": [4.0, 4.1, 4.2], "mlp-exact": [3.7, 3.8, 3.95], "mlp-sampled-16": [4.1, 3.9, 4.3]}
+    # Other work slowed one run: its row counts as in the two others, half as quick as none.
+    seconds = {"mlp-none": [10.0, 10.0, 10.0], "mlp-exact": [15.0, 90.0, 15.0], "mlp-sampled-16": [10.0, 10.0, 10.0]}
+    made_up(results, figures, seconds)
+    table = causes_table.causes_table(results, "cpu", None)
+    rows = {row[3]: row for row in table.rows}
+    assert rows["none"][5:9] == [None, None, None, None]
+    margin = 4.302652730 * 0.0288675 / 3**0.5
+    low, high = -0.28333 - margin, -0.28333 + margin
+    assert rows["guide, exact"][5:7] == [f"-0.283 [{low:+.3f}, {high:+.3f}]", "helps"]
+    # In none's 20 seconds the guided runs finished one epoch of 15, and are 1 behind.
+    low, high = 1 + low, 1 + high
+    assert rows["guide, exact"][7:9] == [f"+0.717 [{low:+.3f}, {high:+.3f}]", "hurts"]
+    assert rows["guide, 16 samples"][6] == "undecided"
+    assert rows["none"][10:12] == ["10, 20, 80", "1, 0.5, 0.12"]
+    assert table.verdicts[0] == "guide, exact: helps 1 of 1 hosts; mean change -0.283 BPD."

@@ -522,7 +522,7 @@ def test_what_is_not_told_in_bits_is_swept_in_its_own_unit(
     page = (tmp_path / "sweep" / "sweep.html").read_text()
     assert f"best valid. {title}" in page
     assert of in page
-    assert "BPD" not in re.sub("base64,[^\"]*", "", page)  # the letters of a picture may say anything
+    assert "BPD" not in re.sub('base64,[^"]*', "", page)  # the letters of a picture may say anything
 
 
 @pytest.mark.parametrize("figures", [[], {"bpd": 3.0}])
