@@ -83,6 +83,7 @@ WRONG = {
     "train --model.variance_start 0.001": "--model.variance_start has to be at least --model.variance",
     "train --model.variance_factor 0": "--model.variance_factor has to be above 0",
     "train --model.guided 0": "--model.guided has to be above 0",
+    "train --model.guide_estimator reparameterized --train.variance_every 1": "--train.variance_every measures one",
     "train --model.kl_warmup 2": "--model.kl_warmup has to be at most 1",
     "train --model.guide_draws 0": "--model.guide_draws has to be at least 1",
     "train --model.guide_draws 4": "--model.guide_draws is for a --model.guide_estimator that draws",

@@ -186,6 +186,11 @@ def test_the_kl_weight_scales_the_divergence_only(family: str, kl_weight: float)
     close(losses.kld, kld_by_hand(model.encoder(x)).mean())
 
 
+def test_a_schedule_over_steps_is_refused() -> None:
+    with pytest.raises(sg.DomainError, match="its schedule counts steps"):
+        guided("gaussian", schedule=linear_decay(steps=1000))
+
+
 def test_the_kl_weight_can_rise_and_ends_where_the_model_is_judged() -> None:
     model, x = guided("gaussian", schedule=constant(1.0), kl_weight=linear_rise(epochs=4)), images()
     for epoch, weight in ((0.5, 0.125), (2, 0.5), (4, 1.0), (9, 1.0)):

@@ -112,6 +112,22 @@ def test_two_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [path.name for path in two.parent.iterdir()] == ["digits-001"]
 
 
+def test_several_processes_go_on_when_the_guide_has_given_way(tmp_path: Path) -> None:
+    folder, said = tmp_path / "run", tmp_path / "said.txt"
+    words = ["train", *SMALL, "--train.epochs", "2", "--model.guided", "0.5", "--train.devices", "2"]
+    assert processes.run(processes.silentgrad, *words, "--folder", str(folder), output=said) == 0, said.read_text()
+    assert [float(row["weight"]) for row in rows(folder)] == [0.0, 0.0]
+
+
+def test_a_run_of_another_version_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("data: {}\nmodel: {annealing_rate: 0.1}\ntrain: {}\n")
+    message = fails(capsys, "evaluate", str(folder))
+    assert "there is no setting model.annealing_rate. The run was made by another version" in message
+    assert message.count("config.yaml") == 1
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_describes_a_model(name: str) -> None:
     assert {"what", "command", "expects", "time"} <= set(header(name))

@@ -24,7 +24,7 @@ from silentgrad.lab.experiments.cells import Cell, fixed_cells, learned_cells, r
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_summary
 from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training import read_config
+from silentgrad.lab.training import RunError, Settings, read_config
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "src" / "silentgrad" / "lab" / "recipes"
@@ -115,6 +115,14 @@ def write(name: str, what: str, expects: str, settings: dict) -> None:
     (FOLDER / f"{name}.yaml").write_text(text + yaml.safe_dump(settings, sort_keys=False, default_flow_style=None))
 
 
+def _as_settings(folder: Path, settings: Settings) -> bool:
+    """Whether a run was made with these settings; one of another version was not."""
+    try:
+        return same_experiment(read_config(folder), settings)
+    except RunError:
+        return False
+
+
 def measure(folder: Path) -> None:
     """Notes the figures of the finished runs in a folder that `silentgrad reproduce` made at scale cpu or conv."""
     measured = json.loads(MEASURED.read_text())
@@ -126,7 +134,7 @@ def measure(folder: Path) -> None:
     for scale, of_scale in cells.items():
         for cell in of_scale:
             run = RunFolder(folder / cell.name)
-            if run.summary.exists() and _as_its_recipe(cell) and same_experiment(read_config(run.path), cell.settings):
+            if run.summary.exists() and _as_its_recipe(cell) and _as_settings(run.path, cell.settings):
                 runs.setdefault(recipe_of(cell, scale), []).append(read_summary(run.summary))
     for name, summaries in runs.items():
         bpd = [summary.figure for summary in summaries]

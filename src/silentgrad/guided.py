@@ -24,7 +24,7 @@ from silentgrad.guide import freeze
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term, Weighting, family_of_encoder, standard_prior
-from silentgrad.schedules import Schedule, constant
+from silentgrad.schedules import LinearDecay, Schedule, constant
 
 
 class Losses(NamedTuple):
@@ -50,7 +50,8 @@ class GuidedVAE(nn.Module):
             fractions, within an epoch.
         weighting: What the weights scale: the decoders' "loss" (Algorithm 1) or the "encoder" gradient only (the text).
         cutoff: The epoch at which the encoder is frozen.
-        kl_weight: Weight of the KL divergence, a number or a function of the epoch; 1 makes a lower bound.
+        kl_weight: Weight of the KL divergence, a number or a function of the epoch, which is asked at infinity for what
+            it ends with; 1 makes a lower bound.
         prior: The prior p(z); that of the latents' family if absent.
     """
 
@@ -74,6 +75,8 @@ class GuidedVAE(nn.Module):
             raise DomainError("a nonlinear decoder needs an estimator, such as Reparameterized()")
         if weighting not in get_args(Weighting):
             raise DomainError(f'weighting has to be "loss" or "encoder", got {weighting!r}')
+        if isinstance(schedule, LinearDecay) and schedule.counted == "steps":
+            raise DomainError("a GuidedVAE is told the epoch, and its schedule counts steps: linear_decay(epochs=...)")
         self.encoder, self.tractable, self.nonlinear = encoder, tractable, nonlinear
         self.tractable_estimator = tractable_estimator or Exact()
         self.estimator = estimator

@@ -5,6 +5,8 @@ whole training loss is differentiated for every draw, so that a guide that is sa
 The figures are the same.
 """
 
+import copy
+import math
 from collections.abc import Iterable
 
 import torch
@@ -24,8 +26,8 @@ def training_variance(
     """How much of the noise in the encoder's gradient is the batches', and how much that of everything that draws.
 
     Args:
-        model: The model, measured as it stands: call `model.eval()` first for batch normalization with its running
-            statistics.
+        model: The model, of which a copy is measured: its estimators as they are in the epoch and held, as it stands
+            otherwise; call `model.eval()` first for batch normalization with its running statistics.
         batches: Examples as the model sees them, at least four batches of one size.
         draws: Number of gradients per batch.
         epoch: The epoch, counted from 1, whose objective is measured.
@@ -41,6 +43,7 @@ def training_variance(
     """
     if draws < 2:
         raise DomainError(f"a variance needs at least 2 draws, got {draws}")
+    model = _held(model, epoch)
     parameters = encoder_parameters(model)
     tally = Tally(draws)
     with seeded(seed, next(iter(parameters.values())).device):
@@ -49,6 +52,16 @@ def training_variance(
     if tally.batches < FEWEST_BATCHES:
         raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
     return tally.result(list(parameters), exact=[])
+
+
+def _held(model: GuidedVAE, epoch: float) -> GuidedVAE:
+    """A copy whose estimators are those of the epoch and do not learn from being measured."""
+    held = copy.deepcopy(model)
+    for estimator in (held.tractable_estimator, held.estimator):
+        if estimator is not None:
+            estimator.on_epoch(math.ceil(epoch))
+            estimator.eval()
+    return held
 
 
 def _over_draws(

@@ -9,7 +9,7 @@ from silentgrad.estimators.base import Estimator, Integrand
 
 
 class Averaged(Estimator):
-    """Averages an estimator over independent draws; n of them divide its variance by n and cost n times as much.
+    """Averages an estimator over draws; n that are independent divide its variance by n and cost n times as much.
 
     Args:
         estimator: The estimator, which has to draw: an exact one has nothing to average.
@@ -30,18 +30,26 @@ class Averaged(Estimator):
             raise DomainError(f"a mean needs at least one draw, got {draws}")
         self.estimator, self.draws = estimator, draws
         self.unbiased = estimator.unbiased
+        self._losses: list[Tensor] = []
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        results = []
+        results: list[Tensor] = []
+        self._losses = []
         for _ in range(self.draws):
             results.append(self.estimator(q, integrand))
+            loss = self.estimator.auxiliary_loss()
+            if loss is not None:
+                self._losses.append(loss)
         return torch.stack(results).mean(0)
 
     def on_epoch(self, epoch: int) -> None:
         self.estimator.on_epoch(epoch)
 
     def auxiliary_loss(self) -> Tensor | None:
-        return self.estimator.auxiliary_loss()
+        losses, self._losses = self._losses, []
+        if not losses:
+            return None
+        return torch.stack(losses).mean(0)
 
     def extra_repr(self) -> str:
         return f"draws={self.draws}"

@@ -4,8 +4,9 @@ Not one of the paper's tables. A guide without sampling noise is also a second d
 beginning. Each row has some of these: the guide's exact gradient; the same guide by 1 and by 16 samples; a guide that
 starts as probabilistic PCA and does not learn; one that learns from a random start; no guide, but a KL divergence or
 learning rates that rise in the same part of the training; nothing. All else is the same within a host, which is a
-family of latents and a network on a data set. Rows are compared with none by pairs of seeds, after the same steps and
-after the same seconds, beside the noise of the encoder's gradient while they train.
+family of latents and a network on a data set, but for the random numbers that an encoder starts with. Rows are compared
+with none by pairs of seeds, after the same steps and after the same seconds, beside the noise of the encoder's gradient
+while they train; guides also with the exact one, which tells what its silence gives.
 """
 
 from collections.abc import Sequence
@@ -39,10 +40,10 @@ class Cause:
     train: dict[str, Any] = field(default_factory=dict)
 
 
-NONE = "none"
+NONE, EXACT = "none", "exact"
 CAUSES = {
     NONE: Cause("none", guided=False),
-    "exact": Cause("guide, exact", guided=True),
+    EXACT: Cause("guide, exact", guided=True),
     "sampled": Cause("guide, 1 sample", guided=True, model={"guide_draws": 1}),
     "sampled-16": Cause("guide, 16 samples", guided=True, model={"guide_draws": 16}),
     "untrained": Cause("guide, not trained", guided=True, train={"lr_mean": 0.0, "lr_precision": 0.0}),

@@ -1,7 +1,6 @@
 """From the runs that separate a guide's causes to their table: effects, verdicts, and the noise of the gradients."""
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,21 +8,23 @@ from rich.progress import track
 
 from silentgrad.analysis import training_variance
 from silentgrad.lab.data import Observations, load
-from silentgrad.lab.experiments.causes import BATCH, CAUSES, GUIDED, NONE, host_title
+from silentgrad.lab.experiments.causes import BATCH, CAUSES, EXACT, GUIDED, NONE, host_title
 from silentgrad.lab.experiments.cells import Cell, Scale
 from silentgrad.lab.experiments.claims import Comparison, as_claimed
+from silentgrad.lab.experiments.effects import compared, compared_in_time
 from silentgrad.lab.experiments.notes import made
-from silentgrad.lab.experiments.paired import Difference, paired
-from silentgrad.lab.experiments.results import Results, reached
+from silentgrad.lab.experiments.paired import Difference
+from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import read_json, read_metrics, write_json_atomically
+from silentgrad.lab.runs.records import read_json, write_json_atomically
 from silentgrad.lab.runs.tables import Column, Content, Table
 from silentgrad.lab.training import load_weights
 from silentgrad.lab.training.measuring import training_batches
 
 BATCHES = {"smoke": 4, "cpu": 8}
 DRAWS = {"smoke": 2, "cpu": 16}
+Comparing = Callable[[Results, Sequence[Cell], Sequence[Cell]], Difference | None]
 COLUMNS = [
     Column("data"),
     Column("latents"),
@@ -34,6 +35,8 @@ COLUMNS = [
     Comparison("verdict"),
     Comparison("against none, equal seconds"),
     Comparison("verdict, equal seconds"),
+    Comparison("against the exact guide"),
+    Comparison("verdict on that"),
     Column("KLD", 1),
     Column("estimator's part of the variance, %"),
     Column("signal-to-noise ratio"),
@@ -116,22 +119,39 @@ class _Row(NamedTuple):
 
 
 def _row(results: Results, which: _Which, observations: Observations, scale: Scale) -> _Row:
-    wanted = which.runs(which.cause)
-    runs, references = results.finished(**wanted), results.finished(**which.runs(NONE))
-    effect = compared(results, runs, references)
-    in_time = _effect_in_time(results, runs, references)
-    if which.cause == NONE:
-        effect = in_time = None
-    noises = _noises(results, runs, observations, scale)
+    runs = results.finished(**which.runs(which.cause))
+    effect = in_time = against_exact = None
+    if _whole(results, which):
+        effect = _against(results, which, NONE, compared)
+        in_time = _against(results, which, NONE, compared_in_time)
+        if CAUSES[which.cause].guided:
+            against_exact = _against(results, which, EXACT, compared)
     cells: list[Content] = [which.title, *host_title(which.latent, which.host), CAUSES[which.cause].title]
-    cells.append(results.over_seeds("bpd", **wanted))
-    for difference in (effect, in_time):
+    cells.append(results.over_seeds("bpd", **which.runs(which.cause)))
+    for difference in (effect, in_time, against_exact):
         cells += _told(difference)
-    cells.append(results.over_seeds("kld", **wanted))
+    cells.append(results.over_seeds("kld", **which.runs(which.cause)))
+    noises = _noises(results, runs, observations, scale)
     cells.append(_joined([f"{noise.est_percent:.0f}" for noise in noises]))
     cells.append(_joined([f"{noise.snr:.2g}" for noise in noises]))
-    cells.append(results.over_seeds("seconds", **wanted))
+    cells.append(results.over_seeds("seconds", **which.runs(which.cause)))
     return _Row(cells, effect)
+
+
+def _whole(results: Results, which: _Which) -> bool:
+    """Whether no run of the row or of those that it is compared with diverged: what is left would be chosen."""
+    for cause in (which.cause, NONE, EXACT):
+        for cell in results.where(**which.runs(cause)):
+            if results.run(cell).failure.exists():
+                return False
+    return True
+
+
+def _against(results: Results, which: _Which, other: str, comparison: Comparing) -> Difference | None:
+    """A row's difference to another cause of its host; None to itself."""
+    if which.cause == other:
+        return None
+    return comparison(results, results.finished(**which.runs(which.cause)), results.finished(**which.runs(other)))
 
 
 def _curves(results: Results) -> dict[str, str]:
@@ -154,62 +174,6 @@ def _joined(figures: list[str]) -> str:
     return ", ".join(figures)
 
 
-def _shared(runs: Sequence[Cell], references: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-    """Pairs of runs with one seed."""
-    by_seed = {cell.seed: cell for cell in references}
-    pairs = []
-    for cell in runs:
-        if cell.seed in by_seed:
-            pairs.append((cell, by_seed[cell.seed]))
-    return pairs
-
-
-def compared(results: Results, runs: Sequence[Cell], references: Sequence[Cell]) -> Difference | None:
-    """The change of the test figure after the same steps."""
-    ours, theirs = [], []
-    for cell, reference in _shared(runs, references):
-        ours.append(results.summary(cell).figure)
-        theirs.append(results.summary(reference).figure)
-    return paired(ours, theirs)
-
-
-def _effect_in_time(results: Results, runs: Sequence[Cell], references: Sequence[Cell]) -> Difference | None:
-    """The change of the best validation figure in the seconds that the quicker of both takes."""
-    own_clock, other_clock = _clock(results, runs), _clock(results, references)
-    if not own_clock or not other_clock:
-        return None
-    seconds = min(own_clock[-1], other_clock[-1])
-    ours, theirs = [], []
-    for cell, reference in _shared(runs, references):
-        own, other = _reached(results, cell, own_clock, seconds), _reached(results, reference, other_clock, seconds)
-        if own is not None and other is not None:
-            ours.append(own)
-            theirs.append(other)
-    return paired(ours, theirs)
-
-
-def _clock(results: Results, runs: Sequence[Cell]) -> list[float]:
-    """Seconds at the ends of the epochs, each epoch as quick as in the quickest run: other work only adds to them."""
-    durations: list[list[float]] = []
-    for cell in runs:
-        ends = [0.0, *_column(results, cell, "seconds")]
-        durations.append([end - begin for begin, end in pairwise(ends)])
-    return list(accumulate(map(min, zip(*durations, strict=True))))
-
-
-def _reached(results: Results, cell: Cell, clock: list[float], seconds: float) -> float | None:
-    return reached({"seconds": list(clock), "valid_bpd": list(_column(results, cell, "valid_bpd"))}, seconds)
-
-
-def _column(results: Results, cell: Cell, name: str) -> list[float]:
-    """A column of a finished run's figures by epoch."""
-    numbers = []
-    for number in read_metrics(results.run(cell).metrics)[name]:
-        assert number is not None
-        numbers.append(number)
-    return numbers
-
-
 def _noises(results: Results, runs: Sequence[Cell], observations: Observations, scale: Scale) -> list[Noise]:
     """The noise at the measured epochs of the first seed's run."""
     noises = []
@@ -227,7 +191,7 @@ def _noise(run: RunFolder, epoch: int, observations: Observations, scale: Scale)
         model = load_weights(run.path, run.kept(epoch), observations)
         batches = training_batches(observations, BATCH, BATCHES[scale], seed=0)
         with evaluating(model):
-            found = training_variance(model, batches, DRAWS[scale], epoch)
+            found = training_variance(model, batches, DRAWS[scale], epoch - 0.5)
         write_json_atomically(path, Noise(found.est_percent, found.snr)._asdict())
     return Noise(**read_json(path))
 
@@ -248,12 +212,17 @@ def _verdicts(effects: dict[str, list[Difference]]) -> list[str]:
 
 
 def _notes(scale: Scale) -> list[str]:
+    measured = f"{BATCHES[scale]} batches of {BATCH}, {DRAWS[scale]} draws each"
     return [
-        f"A guide or a warm-up takes the first {GUIDED:.0%} of the training. The guide starts as probabilistic PCA.",
-        "A verdict is by Student's interval of 95 % around the mean difference to none over pairs of runs of one seed; "
-        "one seed is no verdict. Equal seconds: best validation figures in the time that the quicker of both takes; an "
-        "epoch counts as in the quickest of a row's runs, since other work on the machine only adds.",
-        "Estimator's part and signal-to-noise ratio: of the gradient of the whole training loss, seed 0, at the end of "
-        f"half the guide's part, of the whole of it, and of the training; {BATCHES[scale]} batches of {BATCH}, "
-        f"{DRAWS[scale]} draws each.",
+        f"A guide or a warm-up takes the first {GUIDED:.0%} of the training. The guide starts as probabilistic PCA "
+        "unless its row says otherwise, and is sampled by its host's estimator: with Bernoulli latents by "
+        "Gumbel-Softmax, which is biased.",
+        "A verdict is by Student's interval of 95 % around the mean difference over pairs of runs of one seed, which "
+        "see the same batches. One seed is no verdict, nor is there one where a run diverged. Of twenty verdicts on "
+        "nothing one is wrong on average.",
+        "Equal seconds: best validation figures in the time that the quicker of both takes, along lines between "
+        "epochs; an epoch counts as in the quickest of a row's runs, since other work on the machine only adds.",
+        "Estimator's part and signal-to-noise ratio: of the gradient of the whole training loss, seed 0, with the "
+        "weights at the end of an epoch and the objective of its middle, in the middle and at the end of the guide's "
+        f"part, which may be one epoch, and at the end of the training; {measured}.",
     ]

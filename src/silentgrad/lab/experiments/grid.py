@@ -9,7 +9,7 @@ class Grid:
 
     Args:
         lr: Learning rates.
-        guided: Parts of the training in which the tractable decoder guides; the paper's rates, 0.01 to 0.005 an epoch,
+        guided: Parts of the training in which the tractable decoder guides; the paper's rates, 0.05 to 0.005 an epoch,
             make parts of 0.1 to 1 of its 200 epochs, and its smallest, 0.001, never reaches 0.
         cutoff: Epochs at which the encoder is frozen.
     """

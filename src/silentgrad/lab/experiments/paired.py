@@ -1,7 +1,7 @@
 """What a change does, by seeds that both sides share: their differences, and an interval around the mean.
 
-Runs of one seed begin with the same weights and see the same batches, so that much of what differs between seeds
-cancels. With differences :math:`d_1, ..., d_n` of mean m and standard deviation s, Student's interval of 95 % is
+Runs of one seed see the same batches in the same order, so that some of what differs between seeds cancels. With
+differences :math:`d_1, ..., d_n` of mean m and standard deviation s, Student's interval of 95 % is
 :math:`m \\pm t_{n-1} s / \\sqrt n`; at three seeds t is 4.3.
 """
 

@@ -18,9 +18,10 @@ from silentgrad.lab.training.suitable import (
     TractableKind,
     family_named,
     require_closed_form,
+    require_estimator,
+    require_guide_estimator,
     require_network,
     require_options,
-    suitable_estimators,
 )
 from silentgrad.objective import Weighting
 
@@ -142,7 +143,7 @@ class ModelConfig:
         require_options(family, self.categories)
         if self.prior_components is not None and self.prior != "mixture":
             raise ConfigError("--model.prior_components is for --model.prior mixture")
-        self._require_estimator()
+        self._require_estimators()
         require_closed_form(family, self.tractable, self.log_term, self.leaves)
         self._require_components()
         _require_shrinking("temperature", self.temperature_start, self.temperature)
@@ -178,32 +179,17 @@ class ModelConfig:
         if self.tractable in ("mixture", "circuit") and self.start == "mean":
             raise ConfigError("--model.start mean is for linear decoders: choose ppca or random")
 
-    def _require_estimator(self) -> None:
-        suitable = suitable_estimators(family_named(self.latent))
-        if self.estimator not in suitable:
-            raise ConfigError(
-                f"--model.estimator {self.estimator} is not for --model.latent {self.latent}: "
-                f"choose among {', '.join(suitable)}"
-            )
-        if self.estimator == "none" and (self.tractable == "none" or not self.nonlinear):
+    def _require_estimators(self) -> None:
+        """Refuses estimators that the latents or the decoders do not allow."""
+        family = family_named(self.latent)
+        both = self.tractable != "none" and self.nonlinear
+        require_estimator("estimator", self.estimator, family)
+        require_guide_estimator(self.guide_estimator, self.guide_draws, family, both)
+        if self.estimator == "none" and not both:
             raise ConfigError(
                 "--model.estimator none (the encoder follows the linear decoder only) needs both decoders: "
                 "--model.tractable other than none and --model.nonlinear true"
             )
-        guiding = [name for name in suitable if name != "none"]
-        if self.guide_estimator not in guiding:
-            raise ConfigError(
-                f"--model.guide_estimator {self.guide_estimator} is not for --model.latent {self.latent}: "
-                f"choose among {', '.join(guiding)}"
-            )
-        guide_options = self.guide_estimator != "exact" or self.guide_draws != 1
-        if guide_options and (self.tractable == "none" or not self.nonlinear):
-            raise ConfigError(
-                "--model.guide_estimator and --model.guide_draws are for a tractable decoder beside a nonlinear one: "
-                "one that is alone has --model.estimator"
-            )
-        if self.guide_estimator == "exact" and self.guide_draws != 1:
-            raise ConfigError("--model.guide_draws is for a --model.guide_estimator that draws: exact draws nothing")
         if self.estimator == "exact" and self.nonlinear:
             raise ConfigError(
                 "the nonlinear decoder has no closed form: --model.estimator exact is for a linear decoder alone, "
@@ -273,6 +259,11 @@ class Settings(NamedTuple):
         self.data.validate()
         self.model.validate()
         self.train.validate()
+        if self.train.variance_every and self.model.guide_estimator != "exact":
+            raise ConfigError(
+                "--train.variance_every measures one estimator, and with --model.guide_estimator "
+                f"{self.model.guide_estimator} two of them draw: leave one of both out"
+            )
         if self.data.batch_size % self.train.devices:
             raise ConfigError(
                 f"--data.batch_size {self.data.batch_size} has to be a multiple of --train.devices {self.train.devices}"

@@ -12,6 +12,10 @@ from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.ranges import ConfigError
 
 
+class UnknownSettingError(ConfigError):
+    """A file holds a setting that this version does not have."""
+
+
 def read_settings(path: Path) -> Settings:
     """The settings in a recipe or a run's `config.yaml`; what the file leaves out is the default.
 
@@ -28,7 +32,7 @@ def read_settings(path: Path) -> Settings:
         settings = _settings(content)
         settings.validate()
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
     return settings
 
 
@@ -60,4 +64,4 @@ def _require_known(prefix: str, content: object, names: list[str]) -> None:
         raise ConfigError(f"expected settings {prefix}NAME, found {type(content).__name__}")
     for key in content:
         if key not in names:
-            raise ConfigError(f"there is no setting {prefix}{key}")
+            raise UnknownSettingError(f"there is no setting {prefix}{key}")

@@ -11,7 +11,7 @@ from silentgrad.lab.data import Observations, Reals, load
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.config import Settings
-from silentgrad.lab.training.documents import read_settings
+from silentgrad.lab.training.documents import UnknownSettingError, read_settings
 from silentgrad.lab.training.saving import RunError
 from silentgrad.lab.training.weights import dtype_of, fill
 
@@ -69,6 +69,8 @@ def read_config(folder: Path) -> Settings:
         raise RunError(f"{folder} holds no run: it has no {path.name}")
     try:
         return read_settings(path)
+    except UnknownSettingError as error:
+        raise RunError(f"{error}. The run was made by another version of silentgrad, which can read it") from error
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error

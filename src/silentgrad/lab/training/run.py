@@ -73,10 +73,10 @@ def train_model(
     torch.manual_seed(mixed(train.seed, 0))
     vae = model_for(model, source.observations, train.epochs)
     logger = _logger(train, folder)
+    recorder = Recorder(folder, source.observations.unit.metric)  # whose clock runs while decoders start from data
     # Only now, so that what cannot be trained leaves no folder behind.
     checkpoint = _prepare(folder, settings, vae, source, resume)
     plan = TrainingPlan(vae, train, source.observations, variance_schedule(model))
-    recorder = Recorder(folder, source.observations.unit.metric)
     checkpoints = Checkpoints(folder)
     with _without_known_remarks(), _failures_in_users_terms(folder):
         trainer = _trainer(train, folder, quiet, [recorder, *callbacks, checkpoints], logger)
@@ -155,7 +155,8 @@ def _trainer(
         callbacks.append(RichProgressBar())
     strategy = "auto"
     if train.devices > 1:
-        strategy = "ddp"
+        # A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss.
+        strategy = "ddp_find_unused_parameters_true"
     return lightning.Trainer(
         accelerator=train.accelerator,
         devices=train.devices,

@@ -63,6 +63,36 @@ def suitable_estimators(family: type[Family]) -> list[EstimatorName]:
     return [*suitable, "none"]
 
 
+def require_estimator(option: str, name: EstimatorName, family: type[Family], none: bool = True) -> None:
+    """Refuses an estimator that does not take latents of a family, or is none where there has to be one."""
+    suitable = suitable_estimators(family)
+    if not none:
+        suitable.remove("none")
+    if name not in suitable:
+        raise ConfigError(
+            f"--model.{option} {name} is not for --model.latent {family.name}: choose among {', '.join(suitable)}"
+        )
+
+
+def require_guide_estimator(name: EstimatorName, draws: int, family: type[Family], both: bool) -> None:
+    """Refuses an estimator of the guide that its latents do not allow, and options of a guide where there is none.
+
+    Args:
+        name: Name of the estimator.
+        draws: Number of its draws.
+        family: The family of the latents.
+        both: Whether there is a tractable decoder beside a nonlinear one.
+    """
+    require_estimator("guide_estimator", name, family, none=False)
+    if (name, draws) != ("exact", 1) and not both:
+        raise ConfigError(
+            "--model.guide_estimator and --model.guide_draws are for a tractable decoder beside a nonlinear one: "
+            "one that is alone has --model.estimator"
+        )
+    if name == "exact" and draws != 1:
+        raise ConfigError("--model.guide_draws is for a --model.guide_estimator that draws: exact draws nothing")
+
+
 def require_options(family: type[Family], categories: int | None) -> None:
     """Refuses categories for latents that have none."""
     if categories is not None and "categories" not in family.options:
