@@ -98,7 +98,7 @@ CIRCUITS = {
     "mnist-circuit-long": circuit("mnist", 16, 64, 40),
     "mnist-circuit-bernoulli-cpu": circuit("mnist", 8, 64, 10, "bernoulli"),
     "fashion-mnist-circuit-cpu": circuit("fashion-mnist", 8, 32, 20),
-    "cifar10-circuit-cpu": circuit("cifar10", 8, 64, 20),
+    "cifar10-circuit-cpu": circuit("cifar10", 8, 64, 30),
     "imagenet32-circuit-cpu": circuit("imagenet32", 8, 64, 20),
 }
 
