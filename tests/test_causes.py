@@ -220,6 +220,9 @@ def test_effects_after_the_same_steps_and_seconds(tmp_path: Path, monkeypatch: p
     assert rows["guide, 16 samples"][9].startswith("+0.283")
     assert rows["none"][12:14] == ["10, 20, 80", "1, 0.5, 0.12"]
     assert table.verdicts[0] == "guide, exact: helps 1 of 1 hosts; mean change -0.283 BPD."
+    assert table.verdicts[-1].startswith(
+        "guide, 16 samples, against the exact guide: undecided 1 of 1 hosts; mean change"
+    )
     (tmp_path / results.cells[-1].name / "failure.json").write_text("{}")
     (tmp_path / results.cells[-1].name / "summary.json").unlink()
     diverged = causes_table.causes_table(results, "cpu", None).rows[-1]

@@ -66,8 +66,11 @@ def causes_table(results: Results, scale: Scale, root: Path | None) -> Table:
             loaded[which.data] = load(which.data, root)
         row = _row(results, which, loaded[which.data], scale)
         rows.append(row.cells)
+        title = CAUSES[which.cause].title
         if row.effect is not None:
-            effects.setdefault(which.cause, []).append(row.effect)
+            effects.setdefault(title, []).append(row.effect)
+        if row.against_exact is not None:
+            effects.setdefault(f"{title}, against the exact guide", []).append(row.against_exact)
     table = Table(
         name="causes",
         title="What a guide helps by",
@@ -116,6 +119,7 @@ def _rows_of(results: Results) -> list[_Which]:
 class _Row(NamedTuple):
     cells: list[Content]
     effect: Difference | None
+    against_exact: Difference | None
 
 
 def _row(results: Results, which: _Which, observations: Observations, scale: Scale) -> _Row:
@@ -135,7 +139,7 @@ def _row(results: Results, which: _Which, observations: Observations, scale: Sca
     cells.append(_joined([f"{noise.est_percent:.0f}" for noise in noises]))
     cells.append(_joined([f"{noise.snr:.2g}" for noise in noises]))
     cells.append(results.over_seeds("seconds", **which.runs(which.cause)))
-    return _Row(cells, effect)
+    return _Row(cells, effect, against_exact)
 
 
 def _whole(results: Results, which: _Which) -> bool:
@@ -197,9 +201,9 @@ def _noise(run: RunFolder, epoch: int, observations: Observations, scale: Scale)
 
 
 def _verdicts(effects: dict[str, list[Difference]]) -> list[str]:
-    """How often each cause helps and hurts, and by how much on average."""
+    """How often each change helps and hurts, and by how much on average."""
     sentences = []
-    for cause, differences in effects.items():
+    for change, differences in sorted(effects.items(), key=_against_exact):
         verdicts = [difference.verdict for difference in differences]
         counts = []
         for word in ("helps", "hurts", "undecided", "one seed"):
@@ -207,8 +211,13 @@ def _verdicts(effects: dict[str, list[Difference]]) -> list[str]:
                 counts.append(f"{word} {verdicts.count(word)}")
         mean = sum(difference.mean for difference in differences) / len(differences)
         told = f"{', '.join(counts)} of {len(differences)} hosts"
-        sentences.append(f"{CAUSES[cause].title}: {told}; mean change {mean:+.3f} BPD.")
+        sentences.append(f"{change}: {told}; mean change {mean:+.3f} BPD.")
     return sentences
+
+
+def _against_exact(item: tuple[str, list[Difference]]) -> bool:
+    """Sorts the changes against the exact guide behind those against none."""
+    return item[0].endswith("exact guide")
 
 
 def _notes(scale: Scale) -> list[str]:
