@@ -87,11 +87,9 @@ class Host(NamedTuple):
 
 CONVOLUTIONS = {"mnist": "conv", "fashion-mnist": "conv", "cifar10": "strided"}
 HOSTS = {
-    "mlp": Host("MLP, 256 units", {"hidden": [256]}, {"mnist": 8, "fashion-mnist": 8, "cifar10": 24}, "none"),
+    "mlp": Host("MLP", {"hidden": [256]}, {"mnist": 8, "fashion-mnist": 8, "cifar10": 24}, "none"),
     # At a constant rate the learned precisions of few convolutions make single epochs jump by whole bits.
-    "conv": Host(
-        "convolutions, 4 channels", {"channels": 4}, {"mnist": 4, "fashion-mnist": 4, "cifar10": 12}, "cosine"
-    ),
+    "conv": Host("convolutions", {"channels": 4}, {"mnist": 4, "fashion-mnist": 4, "cifar10": 12}, "cosine"),
 }
 
 

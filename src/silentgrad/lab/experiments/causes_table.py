@@ -10,7 +10,7 @@ from silentgrad.analysis import training_variance
 from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments.causes import BATCH, CAUSES, EXACT, GUIDED, NONE, host_title
 from silentgrad.lab.experiments.cells import Cell, Scale
-from silentgrad.lab.experiments.claims import Comparison, as_claimed
+from silentgrad.lab.experiments.claims import Comparison, as_claimed, comparable
 from silentgrad.lab.experiments.effects import compared, compared_in_time
 from silentgrad.lab.experiments.notes import made
 from silentgrad.lab.experiments.paired import Difference
@@ -222,7 +222,11 @@ def _against_exact(item: tuple[str, list[Difference]]) -> bool:
 
 def _notes(scale: Scale) -> list[str]:
     measured = f"{BATCHES[scale]} batches of {BATCH}, {DRAWS[scale]} draws each"
+    sizes = []
+    if comparable(scale):
+        sizes.append("The MLP has one layer of 256 units, the convolutions are the paper's with 4 channels.")
     return [
+        *sizes,
         f"A guide or a warm-up takes the first {GUIDED:.0%} of the training. The guide starts as probabilistic PCA "
         "unless its row says otherwise, and is sampled by its host's estimator: with Bernoulli latents by "
         "Gumbel-Softmax, which is biased.",
