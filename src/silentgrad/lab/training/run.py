@@ -79,7 +79,7 @@ def train_model(
     plan = TrainingPlan(vae, train, source.observations, variance_schedule(model))
     checkpoints = Checkpoints(folder)
     with _without_known_remarks(), _failures_in_users_terms(folder):
-        trainer = _trainer(train, folder, quiet, [recorder, *callbacks, checkpoints], logger)
+        trainer = _trainer(train, model, folder, quiet, [recorder, *callbacks, checkpoints], logger)
         trainer.fit(plan, datamodule=source, ckpt_path=checkpoint, weights_only=True)
         vae.load_state_dict(model_weights(read_checkpoint(checkpoints.best)))
         trainer.test(plan, datamodule=source, verbose=False)
@@ -145,22 +145,31 @@ def _failures_in_users_terms(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt from stop
 
 
+def _strategy(train: TrainConfig, model: ModelConfig) -> str:
+    """How processes share the work, in Lightning's words.
+
+    A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss. To look
+    for them costs time at every step, so it is done only where there are such.
+    """
+    if train.devices == 1:
+        return "auto"
+    if model.cutoff is not None or (model.nonlinear and model.tractable != "none"):
+        return "ddp_find_unused_parameters_true"
+    return "ddp"
+
+
 def _trainer(
-    train: TrainConfig, folder: Path, quiet: bool, more: Sequence[Callback], logger: Logger | bool
+    train: TrainConfig, model: ModelConfig, folder: Path, quiet: bool, more: Sequence[Callback], logger: Logger | bool
 ) -> lightning.Trainer:
     callbacks: list[Callback] = [Keeper(folder, train.keep), *more]
     if train.variance_every:
         callbacks.append(GradientVarianceLog(folder, train.variance_every))
     if not quiet:
         callbacks.append(RichProgressBar())
-    strategy = "auto"
-    if train.devices > 1:
-        # A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss.
-        strategy = "ddp_find_unused_parameters_true"
     return lightning.Trainer(
         accelerator=train.accelerator,
         devices=train.devices,
-        strategy=strategy,
+        strategy=_strategy(train, model),
         precision=train.precision,
         max_epochs=train.epochs,
         callbacks=callbacks,
