@@ -72,6 +72,8 @@ def learned(dataset: str, latent: str, method: str, scale: str) -> dict:
         train = {"epochs": epochs, "lr": 5e-4, "clip": 1.0}
         if scale == "conv":
             model |= {"network": "conv", "channels": CONV_CHANNELS, "latent_dim": 64}
+            # At a constant rate few convolutions with learned precisions jump by whole bits between epochs.
+            train |= {"decay": "cosine"}
         else:
             model |= {"network": "mlp", "hidden": [256], "latent_dim": 64}
         if guided:
