@@ -351,7 +351,7 @@ def test_bad_input_is_named(case: str) -> None:
         call()
 
 
-@pytest.mark.parametrize(("rule", "bound"), [(quadrature._LOGISTIC, 3e-9), (quadrature._LOGISTIC_FINE, 1e-12)])
+@pytest.mark.parametrize(("rule", "bound"), [(quadrature.LOGISTIC, 3e-9), (quadrature.LOGISTIC_FINE, 1e-12)])
 def test_mixture_is_as_close_to_softplus_as_stated(rule: quadrature.Rule, bound: float) -> None:
     u = np.linspace(-60, 60, 5001)
     deviations, weights = np.sqrt([c for c, _ in rule]), np.array([w for _, w in rule])

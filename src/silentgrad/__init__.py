@@ -2,6 +2,7 @@
 
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
+from silentgrad.beside import Beside
 from silentgrad.decoders import (
     Circuit,
     CircuitDistribution,
@@ -49,6 +50,7 @@ from silentgrad.ppca import ppca_bound
 __version__ = "0.1.0"
 __all__ = [
     "Averaged",
+    "Beside",
     "Circuit",
     "CircuitDistribution",
     "ConstantCategorical",

@@ -1,4 +1,5 @@
-r"""Two distributions that `torch.distributions` does not have: the logistic, continuous and in levels.
+r"""Distributions that `torch.distributions` does not have: the logistic, continuous, in levels and in ordered
+categories, and counts with more zeros.
 
 A level is an interval of a logistic variable; with the standard logistic function :math:`\sigma` at its ends a > b,
 
@@ -91,3 +92,94 @@ class DiscretisedLogistic(td.Distribution):
         half = 0.5 / (self.levels - 1)
         inner = torch.log(-torch.expm1(-2 * half / self.scale)) + log_below + log_above
         return torch.where(value < half, log_below, torch.where(value > 1 - half, log_above, inner))
+
+
+class Ordinal(td.Distribution):
+    """A logistic variable of scale 1, told by the category from 0 on between whose thresholds it lies.
+
+    Args:
+        loc: Location of the logistic variable.
+        thresholds: Borders between neighbouring categories, rising along a last dimension.
+        validate_args: As in `torch.distributions`.
+    """
+
+    arg_constraints: ClassVar = {"loc": constraints.real}
+    support = constraints.nonnegative_integer
+
+    def __init__(self, loc: Tensor, thresholds: Tensor, validate_args: bool | None = None) -> None:
+        self.loc, self.thresholds = loc, thresholds
+        super().__init__(loc.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """The sum of the probabilities of lying above each threshold."""
+        return torch.sigmoid(self.loc.unsqueeze(-1) - self.thresholds).sum(-1)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        variable = Logistic(self.loc, torch.ones_like(self.loc), validate_args=False).sample(torch.Size(sample_shape))
+        return (variable.unsqueeze(-1) > self.thresholds).sum(-1).to(self.loc.dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        above, below = self.borders(value)
+        return self.of_category(value, logsigmoid(above), logsigmoid(-below))
+
+    def borders(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The upper and lower threshold of a value's category, from the location; any numbers where there is none."""
+        above, below = self._thresholds_of(value)
+        return above - self.loc, below - self.loc
+
+    def of_category(self, value: Tensor, log_below: Tensor, log_above: Tensor) -> Tensor:
+        """log p(value), from log sigma(upper border) and log sigma(-lower border) or the expectations of both."""
+        above, below = self._thresholds_of(value)
+        highest = self.thresholds.shape[-1]
+        within = (value > 0) & (value < highest)
+        gap = torch.where(within, above - below, 1)
+        inner = torch.log(-torch.expm1(-gap)) + log_below + log_above
+        return torch.where(value == 0, log_below, torch.where(value == highest, log_above, inner))
+
+    def _thresholds_of(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        highest = self.thresholds.shape[-1]
+        thresholds = self.thresholds.expand(*value.shape, highest)
+        category = value.long().unsqueeze(-1)
+        above = thresholds.gather(-1, category.clamp(max=highest - 1)).squeeze(-1)
+        below = thresholds.gather(-1, (category - 1).clamp(min=0)).squeeze(-1)
+        return above, below
+
+
+class ZeroInflated(td.Distribution):
+    """Counts that, with some probability, are zero whatever they would have been.
+
+    Args:
+        counts: Distribution of the counts otherwise.
+        logits: Logit of the probability of being zero for that reason.
+        validate_args: As in `torch.distributions`.
+    """
+
+    arg_constraints: ClassVar = {"logits": constraints.real}
+    support = constraints.nonnegative_integer
+
+    def __init__(self, counts: td.Distribution, logits: Tensor, validate_args: bool | None = None) -> None:
+        self.counts, self.logits = counts, logits.expand(counts.batch_shape)
+        super().__init__(counts.batch_shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.sigmoid(-self.logits) * self.counts.mean
+
+    @property
+    def variance(self) -> Tensor:
+        kept = torch.sigmoid(-self.logits)
+        return kept * (self.counts.variance + (1 - kept) * self.counts.mean.square())
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        drawn = self.counts.sample(torch.Size(sample_shape))
+        kept = torch.rand_like(drawn) < torch.sigmoid(-self.logits)
+        return torch.where(kept, drawn, 0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        counted = logsigmoid(-self.logits) + self.counts.log_prob(value)
+        return torch.where(value == 0, torch.logaddexp(logsigmoid(self.logits), counted), counted)

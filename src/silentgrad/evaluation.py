@@ -1,18 +1,21 @@
 """What a model is worth on a batch: its bound, and what that bound is."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.beside import NOTHING, Beside
 from silentgrad.decoders import LinearPrecisionGaussian, Tractable, is_tractable
+from silentgrad.estimators.integrand import log_prob_of
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.priors import Prior
+from silentgrad.objective import Decoder, given_decoder
 
 
 class Evaluation(NamedTuple):
@@ -34,7 +37,7 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) -> Evaluation:
+def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, beside: Beside = NOTHING) -> Evaluation:
     """The figures of a batch under the decoder the model is judged by.
 
     The bound is the ELBO: a tractable decoder's expectation is its closed form, with the most exact log term that its
@@ -48,6 +51,7 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) 
         noise: Standard deviation of noise around x that is independent between outputs. It is integrated out, which is
             exact for a decoder that is Gaussian given z, whose log-probability is quadratic in x: the mean over two
             points, one standard deviation to either side, has the same square.
+        beside: What stands beside the examples, for the decoder.
     """
     points = [x]
     if noise != 0:
@@ -55,16 +59,18 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0) 
     q = model.encoder(x)
     prior = model.prior_of(q)
     kld = prior.divergence(q)
-    likelihood = model.decoder(q.sample())
+    decoder = given_decoder(model.decoder, beside)
+    z = q.sample()
+    likelihood = decoder(z)
     if samples > 1:
-        bound, sampled = _importance_weighted(model.decoder, points, q, prior, samples)
-    elif is_tractable(model.decoder):
-        bound = _closed_form(model.decoder, points, q) - kld
+        bound, sampled = _importance_weighted(decoder, points, q, prior, samples)
+    elif is_tractable(decoder):
+        bound = _closed_form(decoder, points, q) - kld
         sampled = bound
-        if _exactness(model.decoder, q) is not Exactness.EXACT:
-            sampled = _log_prob(likelihood, points) - kld
+        if _exactness(decoder, q) is not Exactness.EXACT:
+            sampled = _log_prob(decoder, points, z) - kld
     else:
-        bound = sampled = _log_prob(likelihood, points) - kld
+        bound = sampled = _log_prob(decoder, points, z) - kld
     return Evaluation(bound.sum(), sampled.sum(), kld.sum(), prior.divergence_per_latent(q).sum(0), likelihood)
 
 
@@ -88,8 +94,8 @@ def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distributio
     return _mean([decoder.expected_log_prob(x, q) for x in points])
 
 
-def _log_prob(likelihood: td.Distribution, points: Sequence[Tensor]) -> Tensor:
-    return _mean([likelihood.log_prob(x) for x in points])
+def _log_prob(decoder: Decoder, points: Sequence[Tensor], z: Tensor) -> Tensor:
+    return _mean([log_prob_of(decoder, x, z) for x in points])
 
 
 def _mean(numbers: list[Tensor]) -> Tensor:
@@ -97,7 +103,7 @@ def _mean(numbers: list[Tensor]) -> Tensor:
 
 
 def _importance_weighted(
-    decoder: Callable[[Tensor], td.Distribution],
+    decoder: Decoder,
     points: Sequence[Tensor],
     q: td.Distribution,
     prior: Prior,
@@ -108,6 +114,6 @@ def _importance_weighted(
     for _ in range(samples):
         z = q.sample()
         ratio = prior.log_prob(z) - sum_over_latents(base_of(q).log_prob(z), z.shape[:1])
-        weights.append(_log_prob(decoder(z), points) + ratio)
+        weights.append(_log_prob(decoder, points, z) + ratio)
     log_weights = torch.stack(weights)
     return log_weights.logsumexp(0) - math.log(samples), log_weights.mean(0)

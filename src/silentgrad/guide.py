@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.beside import Beside
 from silentgrad.decoders import (
     LinearDecoder,
     LinearGaussian,
@@ -39,7 +40,7 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Exact
-from silentgrad.objective import Term
+from silentgrad.objective import Term, given_decoder
 from silentgrad.schedules import LinearDecay, Schedule
 from silentgrad.tracing import transformed, underlying
 
@@ -79,7 +80,17 @@ class Guide(nn.Module):
         self.schedule, self.reduction, self._unchecked = schedule, reduction, check
 
     def forward(
-        self, x: Tensor, q: td.Distribution, nll: Tensor, *, epoch: int | None = None, step: int | None = None
+        self,
+        x: Tensor,
+        q: td.Distribution,
+        nll: Tensor,
+        *,
+        epoch: int | None = None,
+        step: int | None = None,
+        offset: Tensor | None = None,
+        covariates: Tensor | None = None,
+        mask: Tensor | None = None,
+        deviation: Tensor | None = None,
     ) -> Tensor:
         """The annealed reconstruction loss, reduced as the host's; once w is 0, the host's own.
 
@@ -89,11 +100,16 @@ class Guide(nn.Module):
             nll: The host's reconstruction loss in nats, without the KL divergence.
             epoch: Where the schedule stands, counted from 1; or
             step: the same, if the schedule is over steps.
+            offset: What stands beside x, as in the decoder's `expected_log_prob`, and so are the arguments that follow.
+            covariates: Known numbers of each example.
+            mask: Which entries were observed. The host's own loss has to leave the others out too.
+            deviation: Known standard deviation of each entry.
         """
         w = self.weight(epoch, step)
         if w == 0:
             return nll
-        silent = Term(self.decoder, self.estimator).loss(x, q)
+        decoder = given_decoder(self.decoder, Beside(offset, covariates, mask, deviation))
+        silent = Term(decoder, self.estimator).loss(x, q)
         self._require_reduction(nll, silent, x)
         return w * self._reduced(silent) + (1 - w) * nll
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, get_args
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.beside import NOTHING, Beside
 from silentgrad.decoders import Tractable
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator, Exact
@@ -121,12 +122,22 @@ class GuidedVAE(nn.Module):
         if self.cutoff is not None and epoch >= self.cutoff:
             freeze(self.encoder)
 
-    def forward(self, x: Tensor, epoch: float) -> Losses:
-        """What Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1."""
+    def forward(
+        self, x: Tensor, epoch: float, beside: Beside = NOTHING, example_weights: Tensor | None = None
+    ) -> Losses:
+        """What Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1.
+
+        Args:
+            x: Examples; what the encoder sees where an entry is missing is whatever stands there.
+            epoch: The epoch, counted from 1.
+            beside: What stands beside the examples, for the decoders.
+            example_weights: How much each example counts, `(batch,)`; all the same if absent.
+        """
         if x.numel() == 0:
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
         q = self.encoder(x)  # stats <- E(x)
-        total, kld, losses = self.objective(q, epoch)(x, q)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
+        objective = self.objective(q, epoch)
+        total, kld, losses = objective(x, q, beside, example_weights)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
         return Losses(total, kld, losses.get("tractable"), losses.get("nonlinear"))
 
     def objective(self, q: td.Distribution, epoch: float | None) -> Objective:

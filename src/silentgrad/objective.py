@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.beside import NOTHING, Beside
+from silentgrad.errors import IntractableError, ShapeError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.priors import Prior
@@ -78,16 +80,27 @@ class Objective(NamedTuple):
     kl_weight: float = 1.0
     weighting: Weighting = "loss"
 
-    def __call__(self, x: Tensor, q: td.Distribution) -> Value:
-        """The objective of examples x and their latents."""
-        divergence = self.prior.divergence(q).sum()
+    def __call__(
+        self, x: Tensor, q: td.Distribution, beside: Beside = NOTHING, example_weights: Tensor | None = None
+    ) -> Value:
+        """The objective of examples x and their latents.
+
+        Args:
+            x: Examples.
+            q: Their latents.
+            beside: What stands beside them.
+            example_weights: How much each example counts, `(batch,)`; all the same if absent.
+        """
         losses: dict[str, Tensor] = {}
         parts: list[Tensor] = []
         for name, term in self.terms.items():
-            loss, weight = self._weighted(term, x, q)
-            losses[name] = loss.mean()
+            loss, weight = self._weighted(term._replace(decoder=given_decoder(term.decoder, beside)), x, q)
+            losses[name] = weighted_mean(loss, example_weights)
             parts += [weight * losses[name], *term.auxiliary()]
-        kld = divergence / loss.numel()
+        if example_weights is None:
+            kld = self.prior.divergence(q).sum() / loss.numel()
+        else:
+            kld = weighted_mean(self.prior.divergence(q), example_weights)
         return Value(sum(parts, start=self.kl_weight * kld), kld, losses)
 
     def family_of(self, q: td.Distribution) -> Family:
@@ -101,6 +114,32 @@ class Objective(NamedTuple):
         if self.weighting == "loss":
             return term.loss(x, q), term.weight
         return term.loss(x, scale_gradient(q, term.weight, self.family_of(q))), 1.0
+
+
+def given_decoder(decoder: Decoder, beside: Beside) -> Decoder:
+    """A decoder given what stands beside x; itself if nothing does.
+
+    Raises:
+        IntractableError: The decoder has no method `given`.
+    """
+    if not beside:
+        return decoder
+    given: Callable[..., Decoder] | None = getattr(decoder, "given", None)
+    if given is None:
+        raise IntractableError(
+            f"{type(decoder).__name__} takes nothing beside x, no offset, covariates or mask: it has no method "
+            "`given`, as linear decoders have"
+        )
+    return given(**beside.parts())
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean over examples, each counted as much as its weight."""
+    if weights is None:
+        return values.mean()
+    if weights.shape != values.shape:
+        raise ShapeError(f"weights have shape {tuple(weights.shape)}, expected one per example, {tuple(values.shape)}")
+    return (weights * values).sum() / weights.sum()
 
 
 def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Distribution:

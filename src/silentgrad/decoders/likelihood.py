@@ -1,42 +1,49 @@
-r"""A linear decoder with any likelihood of one linear parameter u = W z + b per output.
+r"""A linear decoder with any likelihood of one linear parameter per output, u = W z + b + C c + o.
 
-For Gaussian latents u is Gaussian, with :math:`E u = W m + b` and :math:`\mathrm{Var}\, u = W^2 s_2`, and
-:func:`silentgrad.expected_log_prob` integrates over it. A likelihood that declares to need less than all of u's
-distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
+Covariates c have weights C of their own, an offset o has none. For Gaussian latents u is Gaussian, with mean
+:math:`W m + b + C c + o` and variance :math:`W^2 s_2`, and :func:`silentgrad.expected_log_prob` integrates over it. A
+likelihood that declares to need less than all of u's distribution takes other latents too: the mean and variance of u,
+or :math:`E u` and :math:`\log E[e^u]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.linear import LinearDecoder
+from silentgrad.beside import NOTHING, Beside
+from silentgrad.decoders.likelihood_start import start_linear_likelihood, u_at_mean_of
+from silentgrad.decoders.linear import ClosedForm, LinearDecoder
 from silentgrad.decoders.projection import variance_of
 from silentgrad.decoders.tilting import tilt
-from silentgrad.errors import IntractableError
+from silentgrad.errors import IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.likelihoods import LocationScale, Needs, exactness_of, expected_log_prob, needs_of
-from silentgrad.likelihoods.base import Likelihood, from_generating_function
+from silentgrad.likelihoods.base import Likelihood, from_generating_function, sign_of
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
+
+IMPOSSIBLE = -1e30  # u of a category that was not observed: no sum of exponentials notices it
 
 
 class LinearLikelihood(LinearDecoder):
-    """p(x|z) = likelihood(W z + b).
+    """p(x|z) = likelihood(W z + b), and with covariates c and an offset, likelihood(W z + b + C c + offset).
 
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
         likelihood: From u to the distribution of x, elementwise: of `silentgrad.likelihoods`, or any callable.
         nodes: Number of nodes of the quadrature, for a likelihood without a rule of its own.
+        covariates: Number of covariates of each example, to be given with x.
 
     Example:
-        >>> from silentgrad.likelihoods import Bernoulli
-        >>> decoder = LinearLikelihood(2, (28, 28), Bernoulli())
+        >>> from silentgrad.likelihoods import NegativeBinomial
+        >>> decoder = LinearLikelihood(2, 50, NegativeBinomial(50))
         >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
-        >>> decoder.expected_log_prob(torch.ones(5, 28, 28), q).shape
+        >>> log_size = torch.zeros(5)
+        >>> decoder.expected_log_prob(torch.ones(5, 50), q, offset=log_size).shape
         torch.Size([5])
     """
 
@@ -46,55 +53,120 @@ class LinearLikelihood(LinearDecoder):
         event_shape: int | Sequence[int],
         likelihood: Likelihood,
         nodes: int = 32,
+        covariates: int = 0,
     ) -> None:
         super().__init__(latent_dim, event_shape)
         self.likelihood = likelihood
         self.nodes = nodes
+        self.covariate_affine: nn.Linear | None = None
+        if covariates:
+            self.covariate_affine = nn.Linear(covariates, self.event_shape.numel(), bias=False)
+            nn.init.zeros_(self.covariate_affine.weight)
+
+    @property
+    def neutral(self) -> float:  # type: ignore[override]
+        """A number that x can be, which stands where an entry was not observed."""
+        neutral: float = getattr(self.likelihood, "neutral", 0.0)
+        return neutral
 
     def forward(self, z: Tensor) -> td.Independent:
-        u = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
-        return td.Independent(self.likelihood(u), len(self.event_shape))
+        return self.decode(z, NOTHING)
 
-    def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
-        """Starts from data like every linear decoder; where u is not the mean of x, to first order in z."""
-        u_at_mean = self._u_at_mean()
-        super().init_from_data(data, method, prior)
-        with torch.no_grad():
-            u, slope = u_at_mean(self.affine.bias + self.shift(prior))
-            if method == "ppca":
-                self.affine.weight.mul_(slope.unsqueeze(-1))
-            self.affine.bias.copy_(u - self.shift(prior))
+    def decode(self, z: Tensor, beside: Beside) -> td.Independent:
+        u = self.affine(self.flatten_latent(z))
+        known = beside.under(u.shape[:-1], self.event_shape)
+        u = u + self._shift(known)
+        decoded = self._likelihood_given(known.deviation)(u.unflatten(-1, self.event_shape))
+        return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
-    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
-        u, slope = self._u_at_mean()(means)
-        super().start_outputs(u, variances, weights * slope.unsqueeze(-1))
-        if isinstance(self.likelihood, LocationScale):
-            log_scale = self.likelihood.log_scale
-            wanted = (variances / self.likelihood.unit_variance).log() / 2
-            with torch.no_grad():
-                if log_scale.dim() == 0:
-                    wanted = wanted.mean()
-                log_scale.copy_(wanted.reshape(log_scale.shape))
+    def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
+        if not self._joint() or beside.mask is None:
+            return super().log_prob(x, z, beside)
+        raise IntractableError(
+            f"{type(self.likelihood).__name__} gives a row its probability as a whole: with a mask it has no samples' "
+            "log-probability, but expected_log_prob(x, q, mask=...)"
+        )
 
-    def _u_at_mean(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """From the mean of x to u and its derivative."""
-        u_at_mean: Callable[[Tensor], tuple[Tensor, Tensor]] | None = getattr(self.likelihood, "u_at_mean", None)
-        if u_at_mean is None:
-            raise IntractableError(
-                "a start from data needs the likelihood's `u_at_mean`, from the mean of x to u and its derivative, as "
-                "those of silentgrad.likelihoods have it; or set decoder.affine yourself"
-            )
-        return u_at_mean
+    def _summed(self, outputs: Tensor) -> Tensor:
+        return self._flat(outputs).sum(-1)
+
+    def _flat(self, outputs: Tensor) -> Tensor:
+        """Results of the likelihood in one dimension beyond the examples'."""
+        dimensions = len(self.event_shape) - self._joint()
+        if dimensions == 0:
+            return outputs.unsqueeze(-1)
+        return outputs.flatten(-dimensions)
+
+    def given_form(self, output_form: ClosedForm, beside: Beside) -> ClosedForm:
+        def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+            known = beside.flattened(mean.shape[:-1], self.event_shape)
+            x = known.observed(x, self.neutral)
+            if self._joint():
+                return self._outputs(x, mean, moments, q, known).sum(-1)
+            return known.total(self._outputs(x, mean, moments, q, known))
+
+        return form
 
     def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        return self._outputs(x, mean, moments, q, NOTHING)
+
+    def _outputs(
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, beside: Beside
+    ) -> Tensor:
+        """E_q[log p(x_o|z)] of every output, or of every group of them, given what stands beside x, flattened."""
+        shift = self._shift(beside)
+        likelihood = self._likelihood_given(beside.deviation)
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
-            tilted = tilt(q, moments, mean, self.affine, self.affine)
-            known = self._unflattened(x, tilted.exponent, tilted.log_mass)
-            outputs = from_generating_function(self.likelihood, *known)
+            sign = sign_of(self.likelihood)
+            exponent = self.affine
+            if sign < 0:
+                exponent = _negated(self.affine)
+            tilted = tilt(q, moments, mean, exponent, exponent)
+            of_u, log_mass = sign * tilted.exponent + shift, tilted.log_mass + sign * shift
+            log_mass = self._possible(log_mass, beside.mask, IMPOSSIBLE)
+            outputs = from_generating_function(likelihood, *self._unflattened(x, of_u, log_mass))
         else:
-            known = self._unflattened(x, self.affine(mean), variance_of(self.affine, moments, mean))
-            outputs = expected_log_prob(self.likelihood, *known, self.nodes)
-        return outputs.flatten(mean.dim() - 1)
+            of_u = self._possible(self.affine(mean) + shift, beside.mask, IMPOSSIBLE)
+            variance = self._possible(variance_of(self.affine, moments, mean), beside.mask, 0.0)
+            outputs = expected_log_prob(likelihood, *self._unflattened(x, of_u, variance), self.nodes)
+        return self._flat(outputs)
+
+    def _possible(self, numbers: Tensor, mask: Tensor | None, otherwise: float) -> Tensor:
+        """The numbers, with another one for categories that were not observed, if a row is one event of many."""
+        if mask is None or not self._joint():
+            return numbers
+        return torch.where(mask, numbers, otherwise)
+
+    def _shift(self, beside: Beside) -> Tensor | float:
+        """What is added to u beside W z + b."""
+        shift: Tensor | float = 0.0
+        if beside.offset is not None:
+            shift = beside.offset
+        if beside.covariates is not None:
+            if self.covariate_affine is None:
+                raise ShapeError("the decoder has no weights for covariates: build it with covariates=...")
+            shift = shift + self.covariate_affine(beside.covariates.to(self.affine.weight))
+        elif self.covariate_affine is not None:
+            count = self.covariate_affine.in_features
+            raise ShapeError(f"the decoder was built for {count} covariates, and none were given")
+        return shift
+
+    def _likelihood_given(self, deviation: Tensor | None) -> Likelihood:
+        """The likelihood, with known deviations of the entries."""
+        if deviation is None:
+            return self.likelihood
+        with_deviation = getattr(self.likelihood, "with_deviation", None)
+        if with_deviation is None:
+            raise IntractableError(
+                f"{type(self.likelihood).__name__} takes no known deviation of entries: sg.likelihoods.Normal does"
+            )
+        likelihood: Likelihood = with_deviation(deviation.unflatten(-1, self.event_shape))
+        return likelihood
+
+    def _joint(self) -> int:
+        """How many of the last dimensions of an example the likelihood gives one probability."""
+        dimensions: int = getattr(self.likelihood, "event_dim", 0)
+        return dimensions
 
     def _unflattened(self, x: Tensor, of_u: Tensor, more_of_u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All in the shape of an example, that of the parameters a likelihood may have for each output."""
@@ -112,6 +184,41 @@ class LinearLikelihood(LinearDecoder):
             raise IntractableError(_not_gaussian(q))
         return needs
 
+    def init_from_data(
+        self,
+        data: Tensor,
+        method: str = "ppca",
+        prior: td.Distribution | None = None,
+        *,
+        offset: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Starts from data like every linear decoder; where u is not the mean of x, to first order in z.
+
+        A likelihood that has a rough u for every entry starts with the principal components of these.
+
+        Args:
+            data: Examples `(examples, *event_shape)`.
+            method: "mean" or "ppca", as in `LinearDecoder.init_from_data`.
+            prior: p(z); N(0, 1) if absent.
+            offset: Known part of u, as in `expected_log_prob`.
+            mask: Which entries were observed; the others start at the mean of their output.
+        """
+        if data.shape[1:] != self.event_shape:
+            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
+        start_linear_likelihood(self, data, method, prior, Beside(offset=offset, mask=mask))
+
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        u, slope = u_at_mean_of(self.likelihood)(means)
+        super().start_outputs(u, variances, weights * slope.unsqueeze(-1))
+        if isinstance(self.likelihood, LocationScale):
+            log_scale = self.likelihood.log_scale
+            wanted = (variances / self.likelihood.unit_variance).log() / 2
+            with torch.no_grad():
+                if log_scale.dim() == 0:
+                    wanted = wanted.mean()
+                log_scale.copy_(wanted.reshape(log_scale.shape))
+
     def start_variance(self, components: PrincipalComponents) -> float:
         variance = unexplained_variance(components, self.latent_dim)
         if isinstance(self.likelihood, LocationScale):
@@ -126,3 +233,11 @@ def _not_gaussian(q: td.Distribution) -> str:
         "integral over one number: use Gaussian latents, a likelihood whose `needs` are less, as those of Normal and "
         "Poisson, or LinearGaussian"
     )
+
+
+def _negated(affine: nn.Linear) -> nn.Linear:
+    """-u as an affine map that shares the gradients of u's."""
+    negated = nn.Linear(affine.in_features, affine.out_features, device="meta")
+    del negated.weight, negated.bias
+    negated.weight, negated.bias = -affine.weight, -affine.bias  # type: ignore[assignment]
+    return negated

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.beside import NOTHING, Beside
+from silentgrad.decoders.given import GivenDecoder
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
@@ -52,6 +54,8 @@ class LinearDecoder(nn.Module):
     `start_variance`.
     """
 
+    neutral: float = 0.0  # a number that x can be, which stands where an entry was not observed
+
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
         super().__init__()
         self.latent_dim = latent_dim
@@ -64,12 +68,27 @@ class LinearDecoder(nn.Module):
         """p(x|z) for latents of shape `(*batch, latent_dim)`."""
         raise NotImplementedError
 
-    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+    def expected_log_prob(
+        self,
+        x: Tensor,
+        q: td.Distribution,
+        *,
+        offset: Tensor | None = None,
+        covariates: Tensor | None = None,
+        mask: Tensor | None = None,
+        deviation: Tensor | None = None,
+    ) -> Tensor:
         """E_q[log p(x|z)] in closed form, one number per example.
 
         Args:
             x: Examples `(*batch, *event_shape)`.
             q: Their latents, `latent_dim` numbers each, of any registered family.
+            offset: Known part of u, which is the mean of x unless the decoder says otherwise: one number per example,
+                `(*batch,)`, or one per entry, in the shape of x.
+            covariates: Known numbers of each example, `(*batch, covariates)`, for a decoder that has weights for them.
+            mask: Which entries were observed, in the shape of x; the others take no part and may be anything.
+            deviation: Known standard deviation of each entry's measurement, in the shape of x, for a likelihood that
+                takes it.
 
         Inputs in half precision, as autocast makes them, are widened to single; nothing is computed in half.
 
@@ -77,7 +96,45 @@ class LinearDecoder(nn.Module):
             IntractableError: There is no closed form for this latent.
             ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
         """
-        return self.evaluate(self.closed_form, x, q)
+        beside = Beside(offset, covariates, mask, deviation)
+        if not beside:
+            return self.evaluate(self.closed_form, x, q)
+        return self.evaluate(self.given_form(self.output_form, beside), x, q)
+
+    def given(
+        self,
+        *,
+        offset: Tensor | None = None,
+        covariates: Tensor | None = None,
+        mask: Tensor | None = None,
+        deviation: Tensor | None = None,
+    ) -> GivenDecoder:
+        """p(x|z) given what stands beside x: a decoder like any other. The arguments are `expected_log_prob`'s."""
+        return GivenDecoder(self, Beside(offset, covariates, mask, deviation))
+
+    def given_form(self, output_form: ClosedForm, beside: Beside) -> ClosedForm:
+        """The closed form of one number per example given what stands beside x, from that of the outputs."""
+        beside.require_none(type(self).__name__, "covariates", "deviation")
+
+        def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+            known = beside.flattened(mean.shape[:-1], self.event_shape)
+            x = known.observed(x, self.neutral)
+            if known.offset is not None:
+                x = x - known.offset  # u is the location of x
+            return known.total(output_form(x, mean, moments, q))
+
+        return form
+
+    def decode(self, z: Tensor, beside: Beside) -> td.Independent:
+        """p(x|z) given what stands beside x; which entries were observed makes no difference to it."""
+        beside.require_none(type(self).__name__, "covariates", "deviation")
+        decoded = self(z)
+        if beside.offset is None:
+            return decoded
+        offset = beside.under(decoded.batch_shape, self.event_shape).offset
+        normal = decoded.base_dist
+        mean = (normal.loc.flatten(-len(self.event_shape)) + offset).unflatten(-1, self.event_shape)
+        return td.Independent(td.Normal(mean, normal.scale, validate_args=False), len(self.event_shape))
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
         """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`.
@@ -110,12 +167,20 @@ class LinearDecoder(nn.Module):
             require_number(result, inputs)
         return result
 
-    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
         """log p(x|z), one number per example, for latents laid out in whatever way q has them."""
         z = self.flatten_latent(z, self.examples_of(x))
         self.require_dtype("x", x)
-        outputs = self(z).base_dist.log_prob(x)
-        return outputs.flatten(-len(self.event_shape)).sum(-1)  # `Independent` cannot sum over no examples
+        if not beside:
+            return self._summed(self(z).base_dist.log_prob(x))
+        known = beside.flattened(self.examples_of(x), self.event_shape)
+        x = known.observed(x.flatten(-len(self.event_shape)), self.neutral).unflatten(-1, self.event_shape)
+        outputs = self.decode(z, beside).base_dist.log_prob(x)
+        return known.total(outputs.flatten(-len(self.event_shape)))
+
+    def _summed(self, outputs: Tensor) -> Tensor:
+        """The sum over outputs; `Independent` cannot sum over no examples."""
+        return outputs.flatten(-len(self.event_shape)).sum(-1)
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts the mean from data `(examples, *event_shape)`.

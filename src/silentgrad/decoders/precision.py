@@ -16,12 +16,14 @@ For the linear link write D = x - E u, e = E v. Expanding the product of the res
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.beside import Beside
 from silentgrad.decoders import log_terms
 from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import Projection, project
@@ -88,19 +90,32 @@ class LinearPrecisionGaussian(LinearDecoder):
         normal = td.Normal(mean.unflatten(-1, self.event_shape), scale.unflatten(-1, self.event_shape))
         return td.Independent(normal, len(self.event_shape))
 
-    def expected_log_prob(self, x: Tensor, q: td.Distribution, log_term: LogTerm | None = None) -> Tensor:
+    def expected_log_prob(
+        self,
+        x: Tensor,
+        q: td.Distribution,
+        log_term: LogTerm | None = None,
+        *,
+        offset: Tensor | None = None,
+        covariates: Tensor | None = None,
+        mask: Tensor | None = None,
+        deviation: Tensor | None = None,
+    ) -> Tensor:
         """E_q[log p(x|z)], one number per example, as `LinearDecoder.expected_log_prob`.
 
         Args:
             x: Examples `(*batch, *event_shape)`.
             q: Their latents.
             log_term: The log term in place of the decoder's own; see the class.
+            offset: As in `LinearDecoder.expected_log_prob`, and so are the arguments that follow.
+            covariates: Refused.
+            mask: Which entries were observed.
+            deviation: Refused.
         """
-
-        def closed_form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-            return self.closed_form(x, mean, moments, q, log_term)
-
-        return self.evaluate(closed_form, x, q)
+        beside = Beside(offset, covariates, mask, deviation)
+        if not beside:
+            return self.evaluate(partial(self.closed_form, log_term=log_term), x, q)
+        return self.evaluate(self.given_form(partial(self.output_form, log_term=log_term), beside), x, q)
 
     def exactness(self, q: td.Distribution, log_term: LogTerm | None = None) -> Exactness:
         """Exact, unless the linear link's log term is Taylor's, or Edgeworth's of latents that are not Gaussian.
@@ -130,9 +145,17 @@ class LinearPrecisionGaussian(LinearDecoder):
         squares, log_precision = self._terms(x, mean, moments, q, log_term or self.log_term)
         return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def output_form(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        moments: Moments | JointMoments,
+        q: td.Distribution,
+        log_term: LogTerm | None = None,
+    ) -> Tensor:
         outputs_first = x.movedim(-1, 0).contiguous().movedim(0, -1)
-        squares, log_precision = self._terms(outputs_first, mean, moments, q, self.log_term, outputs_first=True)
+        log_term = log_term or self.log_term
+        squares, log_precision = self._terms(outputs_first, mean, moments, q, log_term, outputs_first=True)
         return (log_precision - squares).sub_(math.log(2 * math.pi)).mul_(0.5)  # in place: as large as all leaves
 
     def _terms(

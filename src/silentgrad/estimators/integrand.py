@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import LinearDecoder, Tractable, is_tractable
+from silentgrad.decoders import Tractable, is_tractable
 from silentgrad.estimators.base import Integrand
 from silentgrad.exactness import Exactness
 
@@ -63,10 +63,7 @@ class DecoderIntegrand(TractableIntegrand):
         self.decoder, self.x = decoder, x
 
     def __call__(self, z: Tensor) -> Tensor:
-        if isinstance(self.decoder, LinearDecoder):
-            return self.decoder.log_prob(self.x, z)
-        log_prob: Tensor = self.decoder(z).log_prob(self.x)
-        return log_prob
+        return log_prob_of(self.decoder, self.x, z)
 
     def expectation(self, q: td.Distribution) -> Tensor:
         return self.decoder.expected_log_prob(self.x, q)
@@ -98,4 +95,13 @@ def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> Int
     """
     if is_tractable(decoder):
         return DecoderIntegrand(decoder, x)
-    return lambda z: decoder(z).log_prob(x)
+    return lambda z: log_prob_of(decoder, x, z)
+
+
+def log_prob_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor, z: Tensor) -> Tensor:
+    """log p(x|z), one number per example: by the decoder's own `log_prob(x, z)`, if it has one."""
+    own: Callable[[Tensor, Tensor], Tensor] | None = getattr(decoder, "log_prob", None)
+    if own is not None:
+        return own(x, z)
+    log_prob: Tensor = decoder(z).log_prob(x)
+    return log_prob

@@ -6,6 +6,13 @@ With m and V the mean and variance of u, :math:`t = (x - u) / s` and the expecta
 ====================  ==================================================================================
 Bernoulli, logits u   :math:`x m - E \log(1 + e^u)`
 Poisson, log rate u   :math:`x m - e^{m + V/2} - \log x!`
+negative binomial     :math:`\log \frac{\Gamma(x + r)}{\Gamma(r) x!} - r E \log(1 + e^v) - x E \log(1 + e^{-v})`
+binomial, n trials    :math:`\log {n \choose x} - (n - x) E \log(1 + e^u) - x E \log(1 + e^{-u})`
+ordinal               as in levels, the borders learned
+multinomial           :math:`\ge \log \frac{n!}{\prod x_c!} + \sum x_c m_c - n \log \sum e^{m_c + V_c/2}`
+more zeros            :math:`\ge \log(\pi + (1 - \pi) e^{E \log p(0|u)})` at a zero
+log-normal            as Normal, of log x, less log x
+Gamma, log mean u     :math:`\alpha \log \alpha x - \log x \Gamma(\alpha) - \alpha (m + x e^{-m + V/2})`
 Normal, scale s       :math:`-\tfrac12 ((x - m)^2 + V) / s^2 - \log s - \tfrac12 \log 2 \pi`
 Laplace, scale s      :math:`-E|t| - \log 2 s`
 Logistic, scale s     :math:`(x - m) / s - 2 E \log(1 + e^t) - \log s`
@@ -13,24 +20,43 @@ in levels             :math:`\log(1 - e^{-(a - b)}) - E \log(1 + e^{-a}) - E \lo
 Student's t           :math:`-\tfrac{\nu + 1}{2} E \log(1 + t^2 / \nu) - \log s` and a constant
 ====================  ==================================================================================
 
-The Normal one needs the moments of u, the Poisson one its generating function, the others a Gaussian u: see
+The Normal and log-normal ones need the moments of u; Poisson, with more zeros or not, multinomial and Gamma its
+generating function; the others a Gaussian u: see
 :class:`~silentgrad.likelihoods.base.Needs`.
 """
 
 from silentgrad.likelihoods.base import Needs, exactness_of, expected_log_prob, needs_of
+from silentgrad.likelihoods.categories import Categorical, Multinomial, Ordinal
 from silentgrad.likelihoods.continuous import Laplace, LocationScale, Logistic, Normal, StudentT
-from silentgrad.likelihoods.discrete import Bernoulli, DiscretisedLogistic, Poisson
+from silentgrad.likelihoods.counts import (
+    Binomial,
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
+from silentgrad.likelihoods.discrete import Bernoulli, DiscretisedLogistic
+from silentgrad.likelihoods.positive import Gamma, LogNormal
 
 __all__ = [
     "Bernoulli",
+    "Binomial",
+    "Categorical",
     "DiscretisedLogistic",
+    "Gamma",
     "Laplace",
     "LocationScale",
+    "LogNormal",
     "Logistic",
+    "Multinomial",
     "Needs",
+    "NegativeBinomial",
     "Normal",
+    "Ordinal",
     "Poisson",
     "StudentT",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
     "exactness_of",
     "expected_log_prob",
     "needs_of",

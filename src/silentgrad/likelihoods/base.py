@@ -5,14 +5,24 @@ and variance and an integral over one number, with no sampling variance. That is
 Gauss-Hermite quadrature. A likelihood that knows better says so by attributes of its class:
 
 - `needs`, one of :class:`Needs`, and the method that goes with it: then it takes other latents too;
+- `sign`, -1 if what it needs is log E[e^-u] instead of log E[e^u];
 - `expected_log_prob(x, mean, variance)`, a rule of its own for the expectation;
 - `exactness`, what that rule's result is. Unless it is declared, an approximation;
-- `u_at_mean(mean)`, the u at which x has this mean, and its derivative: for a start from data.
+- `u_at_mean(mean)`, the u at which x has this mean, and its derivative: for a start from data;
+- `rough_u(x)`, a u for every entry of the data: then a start takes the principal components of these instead;
+- `start_spread(means, variances)`, which starts its own parameters from those of the data;
+- `mean_of_u(mean, variance)`, the mean of u of a variance at which x has a mean, for the same;
+- `with_deviation(deviation)`, the likelihood of entries that were measured with known deviations;
+- `event_dim`, how many of the last dimensions of an example are one event, as the categories of a share; 0 by default;
+- `neutral`, a number that x can be, which stands where an entry is missing; 0 unless it is declared.
+
+Its results are of the shape of x, without the last `event_dim` dimensions.
 """
 
 from collections.abc import Callable
 from enum import Enum
 
+import torch
 from torch import Tensor
 from torch import distributions as td
 
@@ -29,7 +39,7 @@ class Needs(Enum):
     """What of u the expected log-likelihood depends on, which decides the latents that the likelihood takes.
 
     - `MOMENTS`: the mean and the variance. `expected_log_prob(x, mean, variance)` holds for every u that has them.
-    - `GENERATING_FUNCTION`: E[u] and log E[e^u]. `expectation(x, mean, log_mass)` takes them.
+    - `GENERATING_FUNCTION`: E[u] and log E[e^u], or log E[e^-u]. `expectation(x, mean, log_mass)` takes them.
     - `GAUSSIAN`: u has to be Gaussian.
     """
 
@@ -42,6 +52,12 @@ def needs_of(likelihood: Likelihood) -> Needs:
     """What a likelihood declares to need; a Gaussian u if it declares nothing."""
     needs: Needs = getattr(likelihood, "needs", Needs.GAUSSIAN)
     return needs
+
+
+def sign_of(likelihood: Likelihood) -> int:
+    """The sign of u in the exponential whose expectation a likelihood needs."""
+    sign: int = getattr(likelihood, "sign", 1)
+    return sign
 
 
 def exactness_of(likelihood: Likelihood) -> Exactness:
@@ -75,7 +91,8 @@ def expected_log_prob(likelihood: Likelihood, x: Tensor, mean: Tensor, variance:
     x, mean, variance = widened(x), widened(mean), widened(variance)
     variance = required(variance, variance >= 0, "a variance cannot be negative or NaN")
     if needs_of(likelihood) is Needs.GENERATING_FUNCTION:
-        return from_generating_function(likelihood, x, mean, mean + variance / 2)
+        log_mass = torch.add(variance / 2, mean, alpha=sign_of(likelihood))
+        return from_generating_function(likelihood, x, mean, log_mass)
     own_rule = getattr(likelihood, "expected_log_prob", None)
     if own_rule is not None:
         result: Tensor = own_rule(x, mean, variance)
@@ -84,6 +101,6 @@ def expected_log_prob(likelihood: Likelihood, x: Tensor, mean: Tensor, variance:
 
 
 def from_generating_function(likelihood: Likelihood, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-    """E[log p(x|u)] from E[u] and log E[e^u], for a likelihood that needs no more."""
+    """E[log p(x|u)] from E[u] and log E[e^u], or log E[e^-u], for a likelihood that needs no more."""
     result: Tensor = likelihood.expectation(x, mean, log_mass)  # type: ignore[attr-defined]
     return result

@@ -63,6 +63,28 @@ class Normal(LocationScale):
         half_precision = (-2 * self.log_scale).exp() / 2
         return torch.addcmul(log_peak, squares, half_precision, value=-1)
 
+    def with_deviation(self, deviation: Tensor) -> "NoisyNormal":
+        """The same likelihood of entries that were measured with known standard deviations."""
+        return NoisyNormal(torch.hypot(self.scale, deviation))
+
+
+class NoisyNormal:
+    """N(u, scale^2) with a known scale for every entry. Exact for every latent with a mean and a variance."""
+
+    needs = Needs.MOMENTS
+    exactness = Exactness.EXACT
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+
+    def __call__(self, u: Tensor) -> td.Normal:
+        return td.Normal(u, self.scale, validate_args=False)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """E[log p(x|u)] from the mean and variance of u."""
+        squares = torch.addcmul(variance, mean - x, mean - x) / self.scale.square()
+        return -squares / 2 - self.scale.log() - math.log(2 * math.pi) / 2
+
 
 class Laplace(LocationScale):
     """Laplace(u, scale)."""

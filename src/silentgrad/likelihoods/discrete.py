@@ -1,9 +1,8 @@
-"""Likelihoods of bits, counts and levels."""
+"""Likelihoods of bits and levels."""
 
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
@@ -11,7 +10,6 @@ from silentgrad import distributions
 from silentgrad.errors import DomainError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import required
-from silentgrad.likelihoods.base import Needs
 from silentgrad.likelihoods.continuous import LocationScale
 from silentgrad.mathematics.quadrature import expected_softplus
 
@@ -32,26 +30,6 @@ class Bernoulli(nn.Module):
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         x = required(x, (x >= 0) & (x <= 1), "the Bernoulli likelihood takes x between 0 and 1: scale it first")
         return x * mean - expected_softplus(mean, variance)
-
-
-class Poisson(nn.Module):
-    """Counts of rate e^u. Closed for every latent with a cumulant generating function: only log E[e^u] is needed."""
-
-    needs = Needs.GENERATING_FUNCTION
-    exactness = Exactness.EXACT
-
-    def forward(self, u: Tensor) -> td.Poisson:
-        return td.Poisson(u.exp(), validate_args=False)
-
-    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative."""
-        rate = mean.clamp(min=0.02)
-        return rate.log(), 1 / rate
-
-    def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-        """E[log p(x|u)] from E[u] and log E[e^u]."""
-        x = required(x, x >= 0, "the Poisson likelihood takes counts: x cannot be negative")
-        return x * mean - log_mass.exp() - torch.lgamma(x + 1)
 
 
 class DiscretisedLogistic(LocationScale):

@@ -90,9 +90,9 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
         tensor(0.6931)
     """
     mean, variance = widened(mean), widened(variance)
-    rule = _LOGISTIC
+    rule = LOGISTIC
     if mean.dtype == torch.float64:
-        rule = _LOGISTIC_FINE
+        rule = LOGISTIC_FINE
     if torch.compiler.is_compiling() or transformed():  # a compiler fuses the plain sum
         return _sum(lambda c, w: w * _expected_relu(mean, (variance + c).sqrt()), rule, mean.numel())
     value: Tensor = _ExpectedSoftplus.apply(mean, variance, rule)[0]
@@ -236,7 +236,7 @@ def _density_below_one(k: np.ndarray) -> np.ndarray:
     return terms.sum(0)
 
 
-_LOGISTIC = [  # variances and weights, made by tools/fit_logistic.py
+LOGISTIC = [  # variances and weights, made by tools/fit_logistic.py
     (0.5446756375357019, 0.0036789760890965817),
     (0.9093424874646762, 0.056441014194925115),
     (1.4875413837119031, 0.2064482108268237),
@@ -246,4 +246,4 @@ _LOGISTIC = [  # variances and weights, made by tools/fit_logistic.py
     (10.9448845743867, 0.023129209619172152),
     (18.39167868613087, 0.0010258837574421509),
 ]
-_LOGISTIC_FINE = _kolmogorov(0.15)
+LOGISTIC_FINE = _kolmogorov(0.15)

@@ -1,0 +1,134 @@
+"""What is known of examples beside x itself: offsets, covariates, which entries were observed, and how well."""
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from silentgrad.errors import DomainError, IntractableError, ShapeError
+from silentgrad.tracing import underlying
+from silentgrad.widening import widened
+
+WHO_TAKES = {
+    "covariates": "built with covariates=...",
+    "deviation": "with sg.likelihoods.Normal",
+}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What stands beside a batch of examples; each part may be absent.
+
+    Args:
+        offset: Known part of u = W z + b + offset, such as the logarithm of a size: one number per example,
+            `(*batch,)`, or one per entry, `(*batch, *event_shape)`.
+        covariates: Known numbers of each example, `(*batch, covariates)`, for which the decoder has weights.
+        mask: Which entries were observed, in the shape of x. An entry that was not takes no part, whatever stands in x.
+        deviation: Known standard deviation of each entry's measurement, in the shape of x, in addition to the model's.
+    """
+
+    offset: Tensor | None = None
+    covariates: Tensor | None = None
+    mask: Tensor | None = None
+    deviation: Tensor | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return any(part is not None for part in self.parts().values())
+
+    def parts(self) -> dict[str, Tensor | None]:
+        """The parts by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def require_none(self, decoder: str, *names: str) -> None:
+        """Refuses parts that a decoder does not take; `decoder` is its name in the message."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise IntractableError(f"{decoder} takes no {name}: LinearLikelihood does, {WHO_TAKES[name]}")
+
+    def to(self, like: Tensor) -> "Beside":
+        """The same on the device of a tensor, and in its precision."""
+        moved = {}
+        for name, part in self.parts().items():
+            if part is not None:
+                part = part.to(like.device) if part.dtype == torch.bool else part.to(like)
+            moved[name] = part
+        return Beside(**moved)
+
+    def observed(self, x: Tensor, neutral: float) -> Tensor:
+        """x with a neutral number where an entry was not observed."""
+        if self.mask is None:
+            return x
+        return torch.where(self.mask, x, neutral)
+
+    def total(self, outputs: Tensor) -> Tensor:
+        """The sum over the outputs that were observed."""
+        if self.mask is None:
+            return outputs.sum(-1)
+        return torch.where(self.mask, outputs, 0).sum(-1)
+
+    def under(self, batch_shape: torch.Size, event_shape: torch.Size) -> "Beside":
+        """The same, flattened, for examples whose shape may have dimensions of samples before its own."""
+        for samples in range(len(batch_shape)):
+            examples = batch_shape[samples:]
+            if self._fits(examples, event_shape):
+                return self.flattened(examples, event_shape)
+        return self.flattened(batch_shape, event_shape)  # which says what does not fit
+
+    def _fits(self, examples: torch.Size, event_shape: torch.Size) -> bool:
+        offset_fits = self.offset is None or self.offset.shape in (examples, examples + event_shape)
+        covariates_fit = self.covariates is None or self.covariates.shape[:-1] == examples
+        return offset_fits and covariates_fit
+
+    def flattened(self, examples: torch.Size, event_shape: torch.Size) -> "Beside":
+        """The same once it was checked, every part with one dimension beyond the examples'.
+
+        Args:
+            examples: Shape of the examples, `(*batch,)`.
+            event_shape: Shape of one example.
+
+        Raises:
+            ShapeError, DomainError: A part does not fit the examples, or is none of what it should be.
+        """
+        whole = examples + event_shape
+        _require_shape("mask", self.mask, [whole])
+        _require_shape("deviation", self.deviation, [whole])
+        _require_shape("offset", self.offset, [examples, whole])
+        if self.covariates is not None and self.covariates.shape[:-1] != examples:
+            raise ShapeError(
+                f"covariates have shape {tuple(self.covariates.shape)}, expected one row for each of the examples "
+                f"{tuple(examples)}"
+            )
+        if self.mask is not None and self.mask.dtype != torch.bool:
+            raise DomainError(f"mask has to be bool, True where an entry was observed; got {self.mask.dtype}")
+        self._require_values()
+        dims = len(examples)
+        offset = self.offset
+        if offset is not None:
+            offset = widened(offset).reshape(*examples, -1)
+        return replace(
+            self,
+            offset=offset,
+            mask=None if self.mask is None else self.mask.flatten(dims),
+            deviation=None if self.deviation is None else widened(self.deviation).flatten(dims),
+        )
+
+    def _require_values(self) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if self.deviation is not None and not (underlying(self.deviation) >= 0).all():
+            raise DomainError("a deviation cannot be negative or NaN")
+        for name in ("offset", "covariates"):
+            part: Tensor | None = getattr(self, name)
+            if part is not None and not underlying(part).isfinite().all():
+                raise DomainError(f"{name} holds a number that is not finite, as the logarithm of a size of zero is")
+
+
+NOTHING = Beside()
+
+
+def _require_shape(name: str, part: Tensor | None, allowed: list[torch.Size]) -> None:
+    if part is None or part.shape in allowed:
+        return
+    shapes = " or ".join(str(tuple(shape)) for shape in allowed)
+    raise ShapeError(f"{name} has shape {tuple(part.shape)}, expected {shapes}")
