@@ -99,7 +99,8 @@ class _ExpectedSoftplus(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_minus: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, variance, slope, bend = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone differentiates the derivatives
-            _, _, slope, bend = _all(mean, variance, ctx.rule)
+            found = _all(mean, variance, ctx.rule)
+            slope, bend = found.slope, found.bend
         total = grad + grad_minus
         return total * slope - grad_minus, total * bend / 2, None
 
