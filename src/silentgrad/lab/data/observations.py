@@ -16,7 +16,7 @@ A kind of one's own inherits from :class:`Observations` and adds `unit`, `likeli
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,53 +24,11 @@ from torch import Tensor
 from silentgrad.lab.data.columns import in_print
 from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.rows import Part, Rows, Splits, Stored, require_lengths, uniform
+from silentgrad.lab.data.units import BITS_PER_DIMENSION, NATS_PER_ENTRY, NATS_PER_EXAMPLE, Unit
 from silentgrad.lab.kinds import LikelihoodName
 
 SplitName = Literal["train", "valid", "test"]
 TABLE_LEVELS = 256
-
-
-class Unit(NamedTuple):
-    """How a result is told; of every unit, the lower the better.
-
-    Args:
-        metric: Its name in a run's files; in print it stands in capitals.
-        of: What stands behind the number in print.
-
-    Example:
-        >>> Unit("nll", " nats per entry").tell(1.25)
-        'NLL 1.2500 nats per entry'
-        >>> Unit.from_print("NLL nats per entry")
-        Unit(metric='nll', of=' nats per entry')
-    """
-
-    metric: str
-    of: str = ""
-
-    @classmethod
-    def from_print(cls, text: str) -> "Unit":
-        """The unit that a text names as :attr:`in_print` does."""
-        title, space, of = text.partition(" ")
-        return cls(title.lower(), space + of)
-
-    @property
-    def title(self) -> str:
-        """The metric's name in print."""
-        return self.metric.upper()
-
-    @property
-    def in_print(self) -> str:
-        """The whole unit in print."""
-        return self.title + self.of
-
-    def tell(self, figure: float) -> str:
-        """A figure in print."""
-        return f"{self.title} {figure:.4f}{self.of}"
-
-
-BITS_PER_DIMENSION = Unit("bpd")
-NATS_PER_EXAMPLE = Unit("nll", " nats per example")
-NATS_PER_ENTRY = Unit("nll", " nats per entry")
 
 
 @dataclass(frozen=True)

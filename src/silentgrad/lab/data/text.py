@@ -79,12 +79,14 @@ class _Cells:
         except ValueError:
             numbers = [math.inf]
         # Python takes 1_000 for a number, no other program does.
-        if all(map(self._allowed, numbers)) and "_" not in "".join(cells):
+        if self._allowed(numbers) and "_" not in "".join(cells):
             return numbers
         raise self._wrong(line, cells)
 
-    def _allowed(self, number: float) -> bool:
-        return math.isfinite(number) or (self.missing and math.isnan(number))
+    def _allowed(self, numbers: list[float]) -> bool:
+        if self.missing:
+            return not any(map(math.isinf, numbers))
+        return all(map(math.isfinite, numbers))
 
     def _wrong(self, line: int, cells: list[str]) -> DataError:
         """The first cell of a line that is no number, in words."""
