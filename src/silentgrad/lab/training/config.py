@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
-from silentgrad.lab.data.selection import NO_OFFSET, Selection
 from silentgrad.lab.kinds import Kind, LikelihoodName
 from silentgrad.lab.runs.documents import write_yaml
+from silentgrad.lab.selection import NO_OFFSET, Selection
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
 from silentgrad.lab.training.suitable import (
     EstimatorName,
