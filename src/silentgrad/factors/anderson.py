@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-MEMORY = 6
+MEMORY = 5
 REGULARIZATION = 1e-8
 
 

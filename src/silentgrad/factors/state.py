@@ -76,13 +76,13 @@ class Climb:
         self.anderson = Anderson()
         self.secants = [Secant(numbers) for numbers in own]
 
-    def advance(self) -> float | None:
-        """Makes one iteration, and returns the bound in its middle; None if that fell and the iteration went back."""
+    def advance(self) -> float:
+        """Makes one iteration, and returns the bound in its middle; if that fell, the iteration goes back."""
         start = self.place
         improved = self._improve_latents(start)
         if not improved.elbo >= self.best - SLACK * torch.finfo(start.theta.dtype).eps * abs(self.best):
             self._go_back(improved.elbo)
-            return None
+            return improved.elbo
         self.best = max(self.best, improved.elbo)
         self.radius = min(RADIUS, 2 * self.radius)
         self.accepted += 1
