@@ -100,7 +100,8 @@ class _ExpectedSoftplus(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_minus: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None]:
         mean, variance, slope, slope_of_minus, bend = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone differentiates the derivatives
-            _, _, slope, slope_of_minus, bend = _all(mean, variance, ctx.rule)
+            found = _all(mean, variance, ctx.rule)
+            slope, slope_of_minus, bend = found.slope, found.slope_of_minus, found.bend
         return grad * slope - grad_minus * slope_of_minus, (grad + grad_minus) * bend / 2, None
 
 
