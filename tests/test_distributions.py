@@ -89,9 +89,14 @@ def require_moments(p: td.Distribution, values: Tensor, probabilities: Tensor) -
 
 
 def test_values_outside_the_support_are_refused() -> None:
-    for p in (ordinal(), inflated()):
+    half = torch.full((4,), 0.5, dtype=DOUBLE)
+    checked = (
+        distributions.Ordinal(ordinal().loc, ordinal().thresholds, validate_args=True),
+        distributions.ZeroInflated(inflated().counts, inflated().logits, validate_args=True),
+    )
+    for p in checked:
         with pytest.raises(ValueError, match="support"):
-            p.log_prob(torch.full((4,), 0.5, dtype=DOUBLE))
+            p.log_prob(half)
 
 
 def test_a_category_that_was_not_observed_counts_for_nothing() -> None:
