@@ -1,472 +1,313 @@
-"""What stands beside x: offsets, covariates, masks and deviations, each against a decoder that needs none of them."""
+"""What stands beside x: labels, covariates, size factors and masks, against pandas; and each error by its name."""
 
-import copy
+import importlib.util
 import math
-from collections.abc import Callable
+import sys
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
-from torch import Tensor, nn
-from torch import distributions as td
 
-import oracles
-import silentgrad as sg
-from silentgrad import likelihoods
-from silentgrad.beside import Beside
-from silentgrad.decoders.likelihood import LinearLikelihood
-from silentgrad.evaluation import evaluate
-from silentgrad.latents import families
-from silentgrad.objective import Objective, Term
-from silentgrad.schedules import constant
-
-DOUBLE = torch.float64
-LATENTS, OUTPUTS, BATCH = 2, 6, 4
-COUNTS = torch.tensor([[0, 2, 1, 0, 3, 1], [4, 0, 0, 1, 0, 2], [1, 1, 0, 5, 2, 0], [0, 0, 1, 0, 0, 3]], dtype=DOUBLE)
-BITS, ONE_HOT = (COUNTS > 0).to(DOUBLE), torch.eye(OUTPUTS, dtype=DOUBLE)[[2, 0, 4, 4]]
-MASK = torch.tensor([[1, 1, 0, 1, 0, 1], [0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]], dtype=torch.bool)
-
-Build = Callable[[int, int], sg.LinearDecoder]
+from cells import ORDER, ROWS, SPLITS, as_anndata, assert_rows, cells, counts, frame, splits_of
+from silentgrad.lab.data import Counts, DataError, Selection, Splits, load
+from silentgrad.lab.training import DataConfig, ModelConfig
+from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.ranges import ConfigError
 
 
-def with_likelihood(likelihood: Callable[[int], nn.Module]) -> Build:
-    return lambda latents, outputs: LinearLikelihood(latents, outputs, likelihood(outputs))
+@pytest.fixture(scope="module")
+def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cells") / "cells.h5ad"
+    as_anndata(counts().astype(np.float32)).write_h5ad(path)
+    return path
 
 
-DECODERS: dict[str, tuple[Build, Tensor]] = {
-    "Bernoulli": (with_likelihood(lambda k: likelihoods.Bernoulli()), BITS),
-    "Poisson": (with_likelihood(lambda k: likelihoods.Poisson()), COUNTS),
-    "NegativeBinomial": (with_likelihood(likelihoods.NegativeBinomial), COUNTS),
-    "ZeroInflatedPoisson": (with_likelihood(likelihoods.ZeroInflatedPoisson), COUNTS),
-    "ZeroInflatedNegativeBinomial": (with_likelihood(likelihoods.ZeroInflatedNegativeBinomial), COUNTS),
-    "Binomial": (with_likelihood(lambda k: likelihoods.Binomial(6)), COUNTS),
-    "Ordinal": (with_likelihood(lambda k: likelihoods.Ordinal(k, 7)), COUNTS),
-    "Multinomial": (with_likelihood(lambda k: likelihoods.Multinomial()), COUNTS),
-    "Categorical": (with_likelihood(lambda k: likelihoods.Categorical()), ONE_HOT),
-    "Normal": (with_likelihood(likelihoods.Normal), COUNTS),
-    "StudentT": (with_likelihood(likelihoods.StudentT), COUNTS),
-    "LogNormal": (with_likelihood(likelihoods.LogNormal), COUNTS + 0.5),
-    "Gamma": (with_likelihood(likelihoods.Gamma), COUNTS + 0.5),
-    "a function": (lambda d, k: LinearLikelihood(d, k, lambda u: td.Gumbel(u, 2.0)), COUNTS),
-    "LinearGaussian": (lambda d, k: sg.LinearGaussian(d, k, variance=0.3), COUNTS),
-    "StandardizedGaussian": (sg.StandardizedGaussian, COUNTS),
-    "linear link": (sg.LinearPrecisionGaussian, COUNTS),
-    "exponential link": (lambda d, k: sg.LinearPrecisionGaussian(d, k, link="exp"), COUNTS),
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "table.csv"
+    frame().to_csv(path, index=False)
+    return path
+
+
+# --- beside x
+
+
+def test_labels_keep_their_names(h5ad: Path) -> None:
+    known, train = cells(), ORDER[SPLITS[0]]
+    found = load(str(h5ad), selection=Selection(label="batch"))
+    assert found.label_names == ("b2", "b1", "never")
+    assert [found.label_names[code] for code in found.labels.train] == known["batch"].iloc[train].tolist()
+    found = load(str(h5ad), selection=Selection(label="type"))
+    assert found.label_names == ("B", "T", "missing")
+    expected = known["type"].cat.add_categories("missing").fillna("missing")
+    assert [found.label_names[code] for code in found.labels.train] == expected.iloc[train].tolist()
+    for name in ("sick", "flag"):
+        found = load(str(h5ad), selection=Selection(label=name))
+        expected = known[name].astype(object).where(known[name].notna(), "missing").astype(str)
+        assert [found.label_names[code] for code in found.labels.train] == expected.iloc[train].tolist()
+    for name in ("age", "some"):
+        found = load(str(h5ad), selection=Selection(label=name))
+        assert found.label_names == ()
+        expected = known[name].astype("Float64").to_numpy(float, na_value=np.nan)[train]
+        np.testing.assert_array_equal(found.labels.train.numpy(), expected)
+
+
+def test_covariates_are_standardized_and_one_hot(h5ad: Path) -> None:
+    known, train = cells(), ORDER[SPLITS[0]]
+    found = load(str(h5ad), selection=Selection(covariates=("age", "batch", "sick")))
+    age = (known["age"] - known["age"].iloc[train].mean()) / known["age"].iloc[train].std(ddof=0)
+    assert found.covariate_names == ("age", "batch=b2", "batch=b1", "sick=False", "sick=True")
+    expected = np.stack(
+        [age, known["batch"] == "b2", known["batch"] == "b1", known["sick"] == 0, known["sick"] == 1], 1
+    )
+    for part, rows in zip(found.covariates, SPLITS, strict=True):
+        assert part.dtype == torch.float32
+        np.testing.assert_allclose(part.numpy(), expected[ORDER[rows]].astype(float), rtol=1e-6)
+
+
+def test_offsets_are_logarithms_of_sizes(h5ad: Path) -> None:
+    sums, train = np.asarray(counts().sum(1)).ravel(), ORDER[SPLITS[0]]
+    expected = np.log(sums / np.median(sums[train]))
+    found = load(str(h5ad), selection=Selection(offset="size"))
+    by_column = load(str(h5ad), selection=Selection(offset="depth"))
+    for part, column, rows in zip(found.offset, by_column.offset, SPLITS, strict=True):
+        assert part.dtype == torch.float32
+        np.testing.assert_allclose(part.numpy(), expected[ORDER[rows]], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(column.numpy(), np.log(cells()["depth"].iloc[ORDER[rows]]), rtol=1e-6, atol=1e-7)
+    assert found.rows("test").between(1, 3).offset.tolist() == found.offset.test[1:3].tolist()
+    dense = Counts(*splits_of(found), "dense", offset=found.offset)
+    with pytest.raises(DataError, match="the valid split has 5 rows, but 4 offset"):
+        Counts(*splits_of(found), "dense", offset=dense.offset._replace(valid=torch.zeros(4)))
+
+
+def test_a_model_that_does_not_look_at_covariates_says_so(tmp_path: Path) -> None:
+    frame()[["batch", "age", "depth"]].to_csv(tmp_path / "a.csv", index=False)
+    labelled = load(str(tmp_path / "a.csv"), selection=Selection(label="batch"))
+    assert model_for(ModelConfig(latent_dim=2, hidden=[8]), labelled)
+    found = load(str(tmp_path / "a.csv"), selection=Selection(covariates=("batch",)))
+    with pytest.raises(ConfigError, match=r"covariates of .* yet: leave it out"):
+        model_for(ModelConfig(), found)
+
+
+def test_row_names_are_one_per_row() -> None:
+    stored = torch.arange(6).reshape(3, 2)
+    with pytest.raises(DataError, match="the test split has 3 rows, but 2 row_names"):
+        Counts(stored, stored, stored, "counts", row_names=Splits(("a",) * 3, ("b",) * 3, ("c",) * 2))
+
+
+# --- what is missing
+
+
+def with_gaps() -> np.ndarray:
+    values = np.random.default_rng(2).normal(size=(ROWS, 4)) * [1, 10, 100, 1] + [0, 5, -7, 2]
+    values[np.random.default_rng(3).random((ROWS, 4)) < 0.3] = np.nan
+    return values
+
+
+def write_table(path: Path, values: np.ndarray) -> None:
+    table = pd.DataFrame(values, columns=list("abcd"))
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix == ".npy":
+        np.save(path, values)
+    else:
+        table.to_csv(path, sep={".csv": ",", ".tsv": "\t"}[path.suffix], index=False)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npy", ".parquet"])
+def test_missing_entries_become_a_mask_only_if_asked_for(tmp_path: Path, suffix: str) -> None:
+    path, values = tmp_path / f"gaps{suffix}", with_gaps()
+    write_table(path, values)
+    with pytest.raises(DataError, match=r"expected a finite number, found .*--data.missing true"):
+        load(str(path))
+    found = load(str(path), selection=Selection(missing=True))
+    train = values[ORDER[SPLITS[0]]]
+    np.testing.assert_allclose(found.mean.numpy(), np.nanmean(train, 0))
+    np.testing.assert_allclose(found.deviation.numpy(), np.nanstd(train, 0))
+    standardized = (values - np.nanmean(train, 0)) / np.nanstd(train, 0)
+    for split, part in zip(("train", "valid", "test"), SPLITS, strict=True):
+        rows = found.rows(split)
+        assert np.array_equal(rows.mask.numpy(), ~np.isnan(values[ORDER[part]]))
+        assert rows.stored.isfinite().all()
+        seen = found.as_seen(rows.between(0, 5)).numpy()
+        np.testing.assert_allclose(seen, np.nan_to_num(standardized[ORDER[part]][:5]), rtol=1e-6, atol=1e-9)
+    values[0, 0] = math.inf
+    write_table(path, values)
+    with pytest.raises(DataError, match=r"expected a finite number, found '?inf"):
+        load(str(path), selection=Selection(missing=True))
+
+
+def test_missing_counts_are_seen_as_zeros(tmp_path: Path) -> None:
+    dense = counts().toarray().astype(float)
+    dense[5, 1:3] = np.nan
+    np.save(tmp_path / "a.npy", dense)
+    found = load(str(tmp_path / "a.npy"), kind="counts", selection=Selection(missing=True))
+    assert_rows(found, np.nan_to_num(dense))
+    mask = torch.cat([found.mask.train, found.mask.valid, found.mask.test])
+    assert (~mask).sum() == 2
+    np.save(tmp_path / "b.npy", counts().toarray())
+    complete = load(str(tmp_path / "b.npy"), kind="counts", selection=Selection(missing=True))
+    assert complete.mask.train.all()
+
+
+def test_a_column_without_any_training_entry_is_named(tmp_path: Path) -> None:
+    values = with_gaps()
+    values[ORDER[SPLITS[0]], 2] = np.nan
+    write_table(tmp_path / "a.csv", values)
+    with pytest.raises(DataError, match=r"column 3 \(c\) is missing in all training rows"):
+        load(str(tmp_path / "a.csv"), selection=Selection(missing=True))
+
+
+def test_text_that_is_no_number_is_refused_also_where_cells_may_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for content, message in {
+        "a,b\n,2\n3,NA\n": r"line 3, column 2 \(b\): expected a finite number, found 'NA'",
+        "a,b\n , NaN\n3,1_0\n": r"line 3, column 2 \(b\): expected a finite number, found '1_0'",
+    }.items():
+        path.write_text(content)
+        with pytest.raises(DataError, match=message):
+            load(str(path), selection=Selection(missing=True))
+
+
+# --- named errors
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, np.nan, np.inf, 1e30])
+def test_what_is_no_count_is_named(tmp_path: Path, value: float) -> None:
+    matrix = counts().astype(float)
+    place = matrix.indptr[7]
+    matrix.data[place] = value
+    dense = matrix.toarray()
+    sp.save_npz(tmp_path / "a.npz", matrix)
+    as_anndata(matrix).write_h5ad(tmp_path / "sparse.h5ad")
+    as_anndata(dense).write_h5ad(tmp_path / "dense.h5ad")
+    write = {"a.npz": "", "sparse.h5ad": r" \(gene0\)", "dense.h5ad": r" \(gene0\)"}
+    for name, gene in write.items():
+        with pytest.raises(DataError, match=rf"{name}: row 8, column 1{gene}: expected a (finite|count)") as error:
+            load(str(tmp_path / name))
+        assert "missing" not in str(error.value)
+
+
+WRONG: dict[str, tuple[Selection, str]] = {
+    "no such label": (Selection(label="sex"), "expected a column 'sex', found 'batch', 'age', .* in /obs"),
+    "no such covariate": (Selection(covariates=("age", "sex")), "expected a column 'sex'"),
+    "no such offset": (Selection(offset="sex"), "expected a column 'sex'"),
+    "no value": (Selection(covariates=("some",)), "row 1 has no value in the column 'some'"),
+    "no category": (Selection(covariates=("type",)), "row 1 has no value in the column 'type'"),
+    "no size factor": (Selection(offset="some"), "row 1 has no value in the column 'some'"),
+    "categories as sizes": (Selection(offset="batch"), r"size factors above 0 in .*--data.offset\), found categories"),
+    "missing in an h5ad": (Selection(missing=True), r"file for --data.missing, found a .h5ad file"),
 }
-EACH = pytest.mark.parametrize("name", DECODERS)
-
-
-def make(name: str, latents: int = LATENTS, outputs: int = OUTPUTS) -> sg.LinearDecoder:
-    torch.manual_seed(2)
-    decoder = DECODERS[name][0](latents, outputs).double()
-    for parameter in decoder.parameters():
-        nn.init.uniform_(parameter, -0.3, 0.5)
-    return decoder
-
-
-def normal(dtype: torch.dtype = DOUBLE, batch: int = BATCH) -> td.Normal:
-    generator = torch.Generator().manual_seed(0)
-    loc, log_scale = torch.randn(2, batch, LATENTS, generator=generator, dtype=DOUBLE)
-    return td.Normal(loc.to(dtype).requires_grad_(), (log_scale / 3).exp().to(dtype).detach().requires_grad_())
-
-
-def offsets(each: bool = True) -> Tensor:
-    shape = (BATCH, OUTPUTS) if each else (BATCH,)
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-
-
-def widened(decoder: sg.LinearDecoder, weights: Tensor) -> sg.LinearDecoder:
-    """The decoder with more latents, which have these weights `(outputs, more)` in the location of x."""
-    wide = copy.deepcopy(decoder)
-    wide.latent_dim += weights.shape[1]
-    if isinstance(wide, sg.StandardizedGaussian):
-        weights = weights / wide.scale.unsqueeze(1)
-    wide.affine.weight = nn.Parameter(torch.cat([decoder.affine.weight, weights], 1).detach())
-    if isinstance(wide, sg.LinearPrecisionGaussian):
-        precision = decoder.precision_affine.weight
-        wide.precision_affine.weight = nn.Parameter(torch.cat([precision, torch.zeros_like(weights)], 1).detach())
-    return wide
-
-
-def joined(q: td.Normal, known: Tensor) -> td.Normal:
-    """Latents beside which known numbers stand, as latents without a variance."""
-    loc, scale = torch.cat([q.loc, known], -1), torch.cat([q.scale, torch.zeros_like(known)], -1)
-    return td.Normal(loc, scale, validate_args=False)
-
-
-def smaller(name: str, decoder: sg.LinearDecoder, kept: Tensor) -> sg.LinearDecoder:
-    """The decoder of fewer outputs."""
-    small = make(name, outputs=int(kept.sum()))
-    sources = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}
-    with torch.no_grad():
-        for part, value in [*small.named_parameters(), *small.named_buffers()]:
-            source = sources[part]
-            if source.dim() > 0:
-                source = source[kept]
-            value.copy_(source)
-    return small
-
-
-@EACH
-@pytest.mark.parametrize("each", [False, True], ids=["per example", "per entry"])
-def test_an_offset_is_a_latent_without_variance(name: str, each: bool) -> None:
-    decoder, q, offset, x = make(name), normal(), offsets(each), DECODERS[name][1]
-    value = decoder.expected_log_prob(x, q, offset=offset)
-    columns = torch.eye(OUTPUTS, dtype=DOUBLE) if each else torch.ones(OUTPUTS, 1, dtype=DOUBLE)
-    wide = widened(decoder, columns)
-    expected = wide.expected_log_prob(x, joined(q, offset.reshape(BATCH, -1)))
-    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
-    parts = [part for part, _ in decoder.named_parameters() if part != "log_scale"]  # the weights are in its units
-    leaves, others = ([q.loc, q.scale, *(d.get_parameter(part) for part in parts)] for d in (decoder, wide))
-    gradients = torch.autograd.grad(value.square().sum(), leaves)
-    for gradient, truth in zip(gradients, torch.autograd.grad(expected.square().sum(), others), strict=True):
-        if gradient.shape != truth.shape:
-            truth = truth[:, :LATENTS]
-        torch.testing.assert_close(gradient, truth, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial", "Multinomial", "Normal"])
-def test_covariates_are_latents_without_variance(name: str) -> None:
-    likelihood = make(name).likelihood
-    decoder = LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=3).double()
-    assert not decoder.covariate_affine.weight.any()  # covariates start without an effect
-    nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
-    q, covariates, x = normal(), torch.randn(BATCH, 3, dtype=DOUBLE), DECODERS[name][1]
-    wide = LinearLikelihood(LATENTS + 3, OUTPUTS, likelihood).double()
-    with torch.no_grad():
-        wide.affine.weight.copy_(torch.cat([decoder.affine.weight, decoder.covariate_affine.weight], 1))
-        wide.affine.bias.copy_(decoder.affine.bias)
-    value, expected = (
-        decoder.expected_log_prob(x, q, covariates=covariates), wide.expected_log_prob(x, joined(q, covariates)),
-    )  # fmt: skip
-    torch.testing.assert_close(value, expected)
-    own = torch.autograd.grad(value.square().sum(), [decoder.affine.weight, decoder.covariate_affine.weight])
-    (truth,) = torch.autograd.grad(expected.square().sum(), wide.affine.weight)
-    torch.testing.assert_close(torch.cat(own, 1), truth)
-
-
-@EACH
-def test_a_mask_leaves_the_decoder_of_the_outputs_that_were_observed(name: str) -> None:
-    decoder, q, x = make(name), normal(), DECODERS[name][1]
-    value = decoder.expected_log_prob(torch.where(MASK, x, math.nan), q, mask=MASK, offset=offsets())
-    rows, weights = [], torch.zeros_like(decoder.affine.weight)
-    for row, kept in enumerate(MASK):
-        small, own = smaller(name, decoder, kept), td.Normal(q.loc[row], q.scale[row])
-        rows.append(small.expected_log_prob(x[row, kept], own, offset=offsets()[row, kept]))
-        weights[kept] += torch.autograd.grad(rows[-1], small.affine.weight, retain_graph=True)[0]
-    torch.testing.assert_close(value, torch.stack(rows), rtol=1e-10, atol=1e-10)
-    gradients = torch.autograd.grad(value.sum(), [q.loc, q.scale, decoder.affine.weight])
-    truths = *torch.autograd.grad(sum(rows), [q.loc, q.scale]), weights
-    for gradient, truth in zip(gradients, truths, strict=True):
-        torch.testing.assert_close(gradient, truth, rtol=1e-9, atol=1e-9)
-
-
-@EACH
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-def test_a_row_of_which_nothing_was_observed_is_zero(name: str, dtype: torch.dtype) -> None:
-    decoder, q = make(name).to(dtype), normal(dtype)
-    mask = MASK & (torch.arange(BATCH) != 1).unsqueeze(1)
-    x = torch.where(mask, DECODERS[name][1].to(dtype), math.nan)
-    for sign in (-20, 20):
-        value = decoder.expected_log_prob(x, q, mask=mask, offset=torch.full((BATCH,), sign, dtype=dtype))
-        assert value[1] == 0
-        assert value.isfinite().all()
-        for gradient in torch.autograd.grad(value.sum(), [q.loc, q.scale, *decoder.parameters()]):
-            assert gradient.isfinite().all()
-    torch.testing.assert_close(decoder.given(mask=mask).log_prob(x, q.loc)[1].item(), 0.0)
-
-
-def test_what_was_not_observed_may_be_anything_in_offsets_and_deviations_too() -> None:
-    decoder, q = make("Normal"), normal()
-    offset, deviation = offsets(), offsets().exp()
-    value = decoder.expected_log_prob(COUNTS, q, mask=MASK, offset=offset, deviation=deviation)
-    missing = [torch.where(MASK, part, math.nan) for part in (COUNTS, offset, deviation)]
-    again = decoder.expected_log_prob(missing[0], q, mask=MASK, offset=missing[1], deviation=missing[2])
-    assert torch.equal(value, again)
-
-
-@pytest.mark.parametrize("latent", ["Normal", "Bernoulli"])
-def test_a_known_deviation_adds_to_the_variance(latent: str) -> None:
-    decoder, deviation = make("Normal"), offsets().exp()
-    q: td.Distribution = normal()
-    rule = oracles.standard_normal(lambda q, e: q.loc + q.scale * e)
-    if latent == "Bernoulli":
-        q, rule = td.Bernoulli(torch.full((BATCH, LATENTS), 0.3, dtype=DOUBLE)), oracles.bits
-    scale = (decoder.likelihood.scale.square() + deviation.square()).sqrt()
-    expected = oracles.on_grid(rule)(q)(lambda z: td.Normal(decoder.affine(z), scale).log_prob(COUNTS)).sum(-1)
-    value = decoder.expected_log_prob(COUNTS, q, deviation=deviation)
-    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
-    parameter = decoder.likelihood.log_scale
-    gradients = [torch.autograd.grad(total.sum(), parameter)[0] for total in (value, expected)]
-    torch.testing.assert_close(*gradients)
-    none = decoder.expected_log_prob(COUNTS, q, deviation=torch.zeros_like(deviation))
-    torch.testing.assert_close(none, decoder.expected_log_prob(COUNTS, q))
-
-
-@pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.ZeroInflatedPoisson(OUTPUTS)])
-def test_bits_are_enumerated_given_all_that_stands_beside(likelihood: nn.Module) -> None:
-    decoder = LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=1).double()
-    nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
-    logits = torch.randn(BATCH, LATENTS, dtype=DOUBLE, requires_grad=True)
-    given = decoder.given(offset=offsets(), covariates=torch.randn(BATCH, 1, dtype=DOUBLE), mask=MASK)
-    integrand = sg.integrand_of(given, torch.where(MASK, COUNTS, math.nan))
-    results = []
-    for estimator in (sg.Exact(), sg.Enumerate()):
-        value = estimator(td.Bernoulli(logits=logits), integrand)
-        results.append((value, *torch.autograd.grad(value.sum(), [logits, decoder.affine.weight])))
-    if isinstance(likelihood, likelihoods.Poisson):
-        for exact, enumerated in zip(*results, strict=True):
-            torch.testing.assert_close(exact, enumerated, rtol=1e-10, atol=1e-10)
-    assert (results[0][0] <= results[1][0] + 1e-12).all()
-
-
-def law(decoder: sg.LinearDecoder, x: Tensor, z: Tensor, offset: Tensor, kept: Tensor) -> Tensor:
-    """log p(x|z) of one example by the plain decoder of the outputs that were observed."""
-    wide = widened(decoder, torch.eye(OUTPUTS, dtype=DOUBLE)[:, : offset.shape[-1]])
-    whole = wide(torch.cat([z, offset], -1)).base_dist
-    if isinstance(whole, td.Multinomial | td.OneHotCategorical):
-        return td.Multinomial(1, logits=whole.logits[kept], validate_args=False).log_prob(x[kept])
-    return whole.log_prob(x)[kept].sum()
-
-
-@EACH
-def test_samples_of_z_have_the_log_probability_of_what_was_observed(name: str) -> None:
-    """Under an estimator, and with a dimension of samples before the examples'."""
-    decoder, x, q = make(name), DECODERS[name][1], normal()
-    offset = offsets()
-    given = decoder.given(offset=offset, mask=MASK)
-    z = torch.randn(3, BATCH, LATENTS, generator=torch.Generator().manual_seed(4), dtype=DOUBLE)
-    expected = torch.stack(
-        [torch.stack([law(decoder, x[i], z[s, i], offset[i], MASK[i]) for i in range(BATCH)]) for s in range(3)]
-    )
-    torch.testing.assert_close(given.log_prob(torch.where(MASK, x, math.nan), z), expected)
-    torch.manual_seed(5)
-    drawn = q.rsample()
-    torch.manual_seed(5)
-    value = sg.Reparameterized()(q, sg.integrand_of(given, x))
-    truth = torch.stack([law(decoder, x[i], drawn[i], offset[i], MASK[i]) for i in range(BATCH)])
-    torch.testing.assert_close(value, truth)
-    whole = decoder.given(offset=offset)
-    everything = torch.ones_like(MASK)
-    expected = torch.stack([law(decoder, x[i], drawn[i], offset[i], everything[i]) for i in range(BATCH)])
-    torch.testing.assert_close(whole.log_prob(x, drawn), expected)
-    torch.testing.assert_close(whole(drawn).log_prob(x), expected)
-    assert given(z).batch_shape == (3, BATCH)
-    assert decoder.given(mask=MASK)(z).batch_shape == (3, BATCH)
-
-
-def test_a_deviation_alone_goes_under_samples() -> None:
-    decoder, deviation = make("Normal"), offsets().exp()
-    z = torch.randn(3, BATCH, LATENTS, dtype=DOUBLE)
-    given, scale = decoder.given(deviation=deviation), torch.hypot(decoder.likelihood.scale, deviation)
-    expected = td.Normal(decoder.affine(z), scale).log_prob(COUNTS).sum(-1)
-    torch.testing.assert_close(given(z).log_prob(COUNTS), expected)
-    torch.testing.assert_close(given.log_prob(COUNTS, z), expected)
-
-
-def test_examples_of_several_dimensions() -> None:
-    flat, x = make("NegativeBinomial"), COUNTS.unflatten(1, (2, 3))
-    decoder = LinearLikelihood(LATENTS, (2, 3), likelihoods.NegativeBinomial((2, 3))).double()
-    for own, other in zip(decoder.parameters(), flat.parameters(), strict=True):
-        own.data.copy_(other.reshape(own.shape))
-    offset, mask = offsets(), MASK
-    beside = {"offset": offset.unflatten(1, (2, 3)), "mask": mask.unflatten(1, (2, 3))}
-    expected = flat.expected_log_prob(COUNTS, normal(), offset=offset, mask=mask)
-    torch.testing.assert_close(decoder.expected_log_prob(x, normal(), **beside), expected)
-    drawn = normal().loc.detach()
-    torch.testing.assert_close(
-        decoder.given(**beside).log_prob(x, drawn), flat.given(offset=offset, mask=mask).log_prob(COUNTS, drawn)
-    )
-
-
-def test_rows_of_shares_are_masked_each_by_itself() -> None:
-    """Several totals in an example, of one of which nothing was observed."""
-    decoder = LinearLikelihood(LATENTS, (2, 3), likelihoods.Multinomial()).double()
-    x, mask = COUNTS.unflatten(1, (2, 3)), MASK.unflatten(1, (2, 3)).clone()
-    mask[0, 1] = False
-    value = decoder.expected_log_prob(x, normal(), mask=mask)
-    rows = []
-    for example, row in ((i, j) for i in range(BATCH) for j in range(2)):
-        kept = mask[example, row]
-        q = td.Normal(normal().loc[example], normal().scale[example])
-        if not kept.any():
-            rows.append(torch.zeros((), dtype=DOUBLE))
-            continue
-        small = LinearLikelihood(LATENTS, int(kept.sum()), likelihoods.Multinomial()).double()
-        with torch.no_grad():
-            small.affine.weight.copy_(decoder.affine.weight.unflatten(0, (2, 3))[row, kept])
-            small.affine.bias.copy_(decoder.affine.bias.unflatten(0, (2, 3))[row, kept])
-        rows.append(small.expected_log_prob(x[example, row, kept], q))
-    torch.testing.assert_close(value, torch.stack(rows).unflatten(0, (BATCH, 2)).sum(1))
-
-
-def test_parts_come_in_the_precision_of_the_decoder() -> None:
-    decoder, x, q = make("NegativeBinomial").float(), COUNTS.float(), normal(torch.float32)
-    value = decoder.expected_log_prob(x, q, offset=offsets(), mask=MASK)
-    assert value.dtype == torch.float32
-    assert decoder.given(offset=offsets())(q.loc).mean.dtype == torch.float32
-    whole = decoder.expected_log_prob(x, q, offset=torch.full((BATCH,), 2))
-    torch.testing.assert_close(whole, decoder.expected_log_prob(x, q, offset=torch.full((BATCH,), 2.0)))
-
-
-def test_a_batch_without_examples() -> None:
-    decoder, x, q = make("Poisson"), COUNTS[:0], normal(batch=0)
-    for offset in (offsets()[:0], offsets(False)[:0]):
-        assert decoder.expected_log_prob(x, q, offset=offset, mask=MASK[:0]).shape == (0,)
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
-def test_traceable_in_one_graph() -> None:
-    """And with it `log_rising` and `expected_softplus_of_both`, of which the negative binomial is made."""
-    decoder, leaf = make("NegativeBinomial").float(), torch.rand(BATCH, LATENTS).requires_grad_()
-    x, offset = torch.where(MASK, COUNTS.float(), math.nan), offsets().float()
-
-    def objective(leaf: Tensor) -> Tensor:
-        q = td.Normal(leaf, leaf, validate_args=False)
-        return decoder.expected_log_prob(x, q, offset=offset, mask=MASK).sum()
-
-    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
-    results = [(f(leaf), *torch.autograd.grad(f(leaf), [leaf, *decoder.parameters()])) for f in (compiled, objective)]
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-
-
-class Encoder(nn.Module):
-    """From x to a Gaussian latent; an entry that is missing is seen as zero."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.map = nn.Linear(OUTPUTS, 2 * LATENTS)
-
-    def forward(self, x: Tensor) -> td.Normal:
-        loc, log_scale = self.map(x.nan_to_num()).chunk(2, -1)
-        return td.Normal(loc, log_scale.exp())
-
-
-def guided(name: str) -> sg.GuidedVAE:
-    torch.manual_seed(0)
-    return sg.GuidedVAE(Encoder().double(), make(name))
-
-
-def test_weights_of_examples_are_how_often_they_stand_in_the_batch() -> None:
-    model, weights = guided("Poisson"), torch.tensor([1.0, 0.0, 3.0, 2.0], dtype=DOUBLE)
-    often = torch.tensor([0, 2, 2, 2, 3, 3])
-    x, beside = torch.where(MASK, COUNTS, math.nan), Beside(offset=offsets(), mask=MASK)
-    repeated = Beside(offset=offsets()[often], mask=MASK[often])
-    losses = model(x, 1, beside, weights), model(x[often], 1, repeated)
-    for weighted, plain in zip(*(loss[:3] for loss in losses), strict=True):
-        torch.testing.assert_close(weighted, plain)
-    gradients = [torch.autograd.grad(loss.total, list(model.parameters())) for loss in losses]
-    for weighted, plain in zip(*gradients, strict=True):
-        torch.testing.assert_close(weighted, plain)
-    q = model.encoder(x)
-    integers = model.objective(q, 1)(x, q, beside, weights.long())
-    torch.testing.assert_close(integers.total, losses[0].total)
-
-
-def test_objective_and_evaluation_are_those_of_the_given_decoder() -> None:
-    model = guided("Poisson")
-    x, beside = torch.where(MASK, COUNTS, math.nan), Beside(offset=offsets(), mask=MASK)
-    q = model.encoder(x)
-    bound = model.tractable.expected_log_prob(x, q, **beside.parts()) - model.prior_of(q).divergence(q)
-    torch.testing.assert_close(model(x, 1, beside).total, -bound.mean())
-    torch.testing.assert_close(evaluate(model, x, beside=beside).elbo, bound.sum())
-    torch.manual_seed(0)
-    sampled = evaluate(model, x, samples=400, beside=beside)
-    assert sampled.sampled.item() == pytest.approx(bound.sum().item(), abs=1)
-
-
-@pytest.mark.parametrize("name", ["Multinomial", "Categorical", "ZeroInflatedPoisson"])
-def test_a_bound_is_evaluated_beside_its_samples(name: str) -> None:
-    model = guided(name)
-    beside = Beside(offset=offsets(), mask=MASK)
-    torch.manual_seed(0)
-    figures = [evaluate(model, DECODERS[name][1], beside=beside) for _ in range(60)]
-    sampled = torch.stack([figure.sampled for figure in figures])
-    assert figures[0].elbo < sampled.mean() + 4 * sampled.std() / math.sqrt(60)
-
-
-def test_evaluation_takes_the_most_exact_log_term_given_an_offset() -> None:
-    torch.manual_seed(0)
-    decoder = sg.LinearPrecisionGaussian(LATENTS, OUTPUTS, log_term="taylor").double()
-    nn.init.uniform_(decoder.precision_affine.weight, -1, 1)
-    model, beside = sg.GuidedVAE(Encoder().double(), decoder), Beside(offset=0 * offsets())
-    torch.testing.assert_close(evaluate(model, COUNTS, beside=beside).elbo, evaluate(model, COUNTS).elbo)
-
-
-def test_the_guide_takes_what_stands_beside() -> None:
-    x, q = torch.where(MASK, COUNTS, math.nan), normal()
-    guide = sg.SilentGuide(LATENTS, OUTPUTS, constant(0.25), likelihood=likelihoods.NegativeBinomial(OUTPUTS)).double()
-    nll = torch.full((BATCH,), 9.0, dtype=DOUBLE)
-    loss = guide(x, q, nll, epoch=1, offset=offsets(), mask=MASK)
-    silent = -guide.decoder.expected_log_prob(x, q, offset=offsets(), mask=MASK)
-    torch.testing.assert_close(loss, 0.25 * silent + 0.75 * nll)
-
-
-def test_the_guide_expects_a_loss_of_what_was_observed() -> None:
-    """Three of two hundred outputs: a loss of two nats is no mean over outputs."""
-    mask = torch.zeros(BATCH, 200, dtype=torch.bool)
-    mask[:, :3] = True
-    x, q, nll = torch.where(mask, 1.0, math.nan), normal(torch.float32), torch.tensor(2.0)
-    for options in ({}, {"variance": 0.5}):
-        sg.SilentGuide(LATENTS, 200, constant(1.0), "mean", **options)(x, q, nll, epoch=1, mask=mask)
-    with pytest.raises(sg.DomainError, match="a sum over the batch"):
-        sg.SilentGuide(LATENTS, 200, constant(1.0), "mean", variance=0.5)(x, q, 100 * nll, epoch=1, mask=mask)
-
-
-def bad_inputs() -> dict[str, tuple[type[Exception], str, Callable[[], object]]]:
-    q, x = normal(), COUNTS
-    poisson, precision, gaussian = make("Poisson"), make("linear link"), make("Normal")
-    covaried = LinearLikelihood(LATENTS, OUTPUTS, likelihoods.Poisson(), covariates=2).double().expected_log_prob
-    two, ones = torch.ones(BATCH, 2, dtype=DOUBLE), torch.ones(BATCH, OUTPUTS, dtype=DOUBLE)
-    zero_size = offsets(False).clone()
-    zero_size[2] = -math.inf
-    negative = ones.clone()
-    negative[1, 1] = -0.1
-    objective = Objective({"tractable": Term(poisson, sg.Exact())}, families.Gaussian(LATENTS).prior())
-    nothing_given = Objective({"other": Term(nn.Identity(), sg.Reparameterized())}, objective.prior)
-    expected, normals = poisson.expected_log_prob, gaussian.expected_log_prob
-    noisy = precision.expected_log_prob
-    shares, counted = make("Multinomial").expected_log_prob, make("LogNormal").expected_log_prob
-    return {
-        "mask of floats": (sg.DomainError, "mask has to be bool", lambda: expected(x, q, mask=ones)),
-        "mask of another shape": (sg.ShapeError, "mask has shape", lambda: expected(x, q, mask=MASK[:, :1])),
-        "offset of another shape": (sg.ShapeError, r"expected \(4,\) or \(4, 6\)", lambda: expected(x, q, offset=two)),
-        "one offset": (sg.ShapeError, "offset has shape", lambda: expected(x, q, offset=torch.tensor(1.0))),
-        "a size of zero": (sg.DomainError, "size of zero", lambda: expected(x, q, offset=zero_size)),
-        "NaN offset": (sg.DomainError, "offset holds", lambda: expected(x, q, offset=math.nan * zero_size)),
-        "covariates missing": (sg.ShapeError, "none were given", lambda: covaried(x, q)),
-        "covariates missing beside": (sg.ShapeError, "none were", lambda: covaried(x, q, mask=MASK)),
-        "covariates unexpected": (sg.ShapeError, "no weights for cov", lambda: expected(x, q, covariates=two)),
-        "covariates elsewhere": (sg.IntractableError, "takes no covariates", lambda: noisy(x, q, covariates=two)),
-        "another number": (sg.ShapeError, "3 were", lambda: covaried(x, q, covariates=ones[:, :3])),
-        "one row of them": (sg.ShapeError, "one row", lambda: covaried(x, q, covariates=two[:1])),
-        "NaN covariates": (sg.DomainError, "covariates holds", lambda: covaried(x, q, covariates=two * math.nan)),
-        "deviation of counts": (sg.IntractableError, "no known dev", lambda: expected(x, q, deviation=ones)),
-        "deviation of shares": (sg.IntractableError, "no known dev", lambda: shares(x, q, deviation=ones)),
-        "deviation of logarithms": (sg.IntractableError, "no known dev", lambda: counted(x + 1, q, deviation=ones)),
-        "deviation elsewhere": (sg.IntractableError, "takes no deviation", lambda: noisy(x, q, deviation=ones)),
-        "negative deviation": (sg.DomainError, "cannot be negative", lambda: normals(x, q, deviation=negative)),
-        "NaN deviation": (sg.DomainError, "or NaN", lambda: normals(x, q, deviation=math.nan * ones)),
-        "deviation of another shape": (sg.ShapeError, "deviation has", lambda: normals(x, q, deviation=ones[0])),
-        "negative count": (sg.DomainError, "takes counts", lambda: expected(x - 1, q, offset=offsets())),
-        "missing without a mask": (sg.DomainError, "takes counts", lambda: expected(math.nan * x, q, offset=offsets())),
-        "decode": (sg.ShapeError, "offset has shape", lambda: poisson.given(offset=offsets()[:2])(q.loc)),
-        "log_prob": (sg.ShapeError, "mask has shape", lambda: poisson.given(mask=MASK[:2]).log_prob(x, q.loc)),
-        "no given": (sg.IntractableError, "no method `given`", lambda: nothing_given(x, q, Beside(mask=MASK))),
-        "weights of another shape": (sg.ShapeError, "one per example", lambda: objective(x, q, example_weights=two)),
-        "negative weights": (sg.DomainError, "weights of", lambda: objective(x, q, example_weights=-two[:, 0])),
-        "weights of zero": (sg.DomainError, "nor zero for all", lambda: objective(x, q, example_weights=0 * two[:, 0])),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", bad_inputs())
-def test_bad_input_is_named(case: str) -> None:
-    error, message, call = bad_inputs()[case]
-    with pytest.raises(error, match=message):
-        call()
-
-
-def test_an_approximation_is_named_by_its_decoder() -> None:
-    given = make("a function").given(offset=offsets())
-    with pytest.raises(sg.IntractableError, match=r"expectation of LinearLikelihood\(\) is an approximation"):
-        sg.Exact()(normal(), sg.integrand_of(given, COUNTS))
+
+
+@pytest.mark.parametrize(("selection", "message"), WRONG.values(), ids=WRONG)
+def test_columns_that_cannot_be_used_are_named(h5ad: Path, selection: Selection, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        load(str(h5ad), selection=selection)
+    assert str(h5ad) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_options_that_are_not_meant_for_the_data_are_refused(csv: Path, tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "a.npz", counts())
+    np.save(tmp_path / "a.npy", counts().toarray())
+    (tmp_path / "bare.csv").write_text("1,2\n" * 20)
+    wrong: list[tuple[str, Selection, str]] = [
+        ("digits", Selection(label="a"), "--data.label is for tables and counts, but digits holds images"),
+        ("digits", Selection(missing=True), "--data.missing is for tables and counts, but digits holds images"),
+        (str(csv), Selection(offset="size", label="batch"), "--data.offset size is for counts, but .* are reals"),
+        (str(csv), Selection(layer="raw"), "an .h5ad file for --data.layer, found a .csv file"),
+        (str(tmp_path / "a.npz"), Selection(layer="raw"), "an .h5ad file for --data.layer, found a .npz file"),
+        (str(tmp_path / "a.npz"), Selection(missing=True), "file for --data.missing, found a .npz file"),
+        (str(tmp_path / "a.npz"), Selection(label="b"), "column 'b', but a sparse matrix has no names of columns"),
+        (str(tmp_path / "a.npy"), Selection(label="b"), "column 'b', but an array has no names of columns"),
+        (str(tmp_path / "bare.csv"), Selection(label="b"), "column 'b', but the first line has no names of columns"),
+    ]
+    for name, selection, message in wrong:
+        with pytest.raises(DataError, match=message):
+            load(name, selection=selection)
+
+
+def test_rows_without_counts_have_no_size(tmp_path: Path) -> None:
+    dense = counts().toarray()
+    dense[11] = 0
+    sp.save_npz(tmp_path / "a.npz", sp.csr_matrix(dense))
+    with pytest.raises(DataError, match="row 12 has no counts, so that its size factor would be 0"):
+        load(str(tmp_path / "a.npz"), selection=Selection(offset="size"))
+    assert_rows(load(str(tmp_path / "a.npz")), dense)
+
+
+def table_with(tmp_path: Path, **columns: object) -> str:
+    path = tmp_path / "table.csv"
+    frame().assign(**columns).to_csv(path, index=False)
+    return str(path)
+
+
+def in_order(train: object, test: object) -> list[object]:
+    """A column with a value in training rows, and another in one test row."""
+    column = [train] * ROWS
+    column[ORDER[-1]] = test
+    return column
+
+
+def test_size_factors_are_above_0(tmp_path: Path) -> None:
+    for wrong in (0.0, -1.5, math.inf):
+        name = table_with(tmp_path, depth=in_order(1.0, wrong))
+        with pytest.raises(DataError, match=rf"size factors above 0 .* found {wrong:g} in row {ORDER[-1] + 1}"):
+            load(name, None, "counts", Selection(label="batch", offset="depth"))
+
+
+def test_a_category_that_no_training_row_has_is_named(tmp_path: Path) -> None:
+    name = table_with(tmp_path, age=[*(["young", "old"] * ROWS)[: ORDER[-1]], "new", *["old"] * (ROWS - ORDER[-1] - 1)])
+    with pytest.raises(DataError, match=f"row {ORDER[-1] + 1} has 'new' as its 'age', and is for validation or test"):
+        load(name, None, "counts", Selection(label="batch", covariates=("age",)))
+
+
+@pytest.mark.parametrize("value", [3.0, "same"])
+def test_a_covariate_that_tells_no_rows_apart_is_named(tmp_path: Path, value: object) -> None:
+    name = table_with(tmp_path, age=in_order(value, 4.0))
+    with pytest.raises(
+        DataError, match="several values in the covariate 'age' in training rows, found one and the same"
+    ):
+        load(name, None, "counts", Selection(label="batch", covariates=("age",), offset="depth"))
+
+
+def test_tables_whose_columns_are_not_numbers_are_named(tmp_path: Path) -> None:
+    frame().to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="numbers in the column 'batch', found category"):
+        load(str(tmp_path / "a.parquet"))
+    frame()[["batch"]].to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(DataError, match="expected columns of data, found none"):
+        load(str(tmp_path / "a.csv"), selection=Selection(label="batch"))
+    (tmp_path / "twice.csv").write_text("a,b,b\n" + "1,2,3\n" * 20)
+    with pytest.raises(DataError, match="expected one column 'b', found 2 of them in the first line"):
+        load(str(tmp_path / "twice.csv"), selection=Selection(label="b"))
+
+
+def test_packages_that_are_not_there_are_named(h5ad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame().to_parquet(tmp_path / "a.parquet")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
+    with pytest.raises(DataError, match=r"a.parquet: to read .parquet needs pyarrow: pip install pandas pyarrow"):
+        load(str(tmp_path / "a.parquet"))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(DataError, match=r"to read .h5ad needs an extra: pip install 'silentgrad\[counts\]'"):
+        load(str(h5ad))
+
+
+def test_settings_name_columns() -> None:
+    config = DataConfig(layer="raw", label="type", covariates=["age"], offset="size", missing=True)
+    config.validate()
+    assert config.selection == Selection("raw", "type", ("age",), "size", True)
+    for wrong, message in [
+        (DataConfig(label=""), "--data.label is empty"),
+        (DataConfig(layer=""), "--data.layer is empty"),
+        (DataConfig(offset=""), "--data.offset is empty"),
+        (DataConfig(covariates=["a", "a"]), "--data.covariates has to name each column once"),
+        (DataConfig(covariates=[""]), "--data.covariates has to name each column once"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            wrong.validate()

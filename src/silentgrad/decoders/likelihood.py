@@ -80,7 +80,7 @@ class LinearLikelihood(LinearDecoder):
         return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
     def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
-        if not self._joint() or not beside:
+        if not self.joint or not beside:
             return super().log_prob(x, z, beside)
         z = self.flatten_latent(z, self.examples_of(x))
         self.require_dtype("x", x)
@@ -95,7 +95,7 @@ class LinearLikelihood(LinearDecoder):
 
     def _flat(self, outputs: Tensor) -> Tensor:
         """Results of the likelihood in one dimension beyond the examples'."""
-        dimensions = len(self.event_shape) - self._joint()
+        dimensions = len(self.event_shape) - self.joint
         if dimensions == 0:
             return outputs.unsqueeze(-1)
         return outputs.flatten(-dimensions)
@@ -104,7 +104,7 @@ class LinearLikelihood(LinearDecoder):
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
             known = self.known(beside, mean.shape[:-1])
             x = known.observed(x, self.neutral)
-            if self._joint():
+            if self.joint:
                 return self._outputs(x, mean, moments, q, known).sum(-1)
             return known.total(self._outputs(x, mean, moments, q, known))
 
@@ -136,7 +136,7 @@ class LinearLikelihood(LinearDecoder):
 
     def _possible(self, numbers: Tensor, mask: Tensor | None, otherwise: float) -> Tensor:
         """The numbers, with another one for categories that were not observed, if a row is one event of many."""
-        if mask is None or not self._joint():
+        if mask is None or not self.joint:
             return numbers
         return torch.where(mask, numbers, otherwise)
 
@@ -173,7 +173,8 @@ class LinearLikelihood(LinearDecoder):
         likelihood: Likelihood = with_deviation(deviation.unflatten(-1, self.event_shape))
         return likelihood
 
-    def _joint(self) -> int:
+    @property
+    def joint(self) -> int:
         """How many of the last dimensions of an example the likelihood gives one probability."""
         dimensions: int = getattr(self.likelihood, "event_dim", 0)
         return dimensions
