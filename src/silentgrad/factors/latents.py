@@ -13,7 +13,7 @@ References:
     Khan and Rue (2023), The Bayesian learning rule, Journal of Machine Learning Research 24.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,8 +47,13 @@ class Latents:
 
     @classmethod
     def of(cls, means: Tensor, precisions: Tensor) -> "Latents":
-        """From means and precisions."""
-        factors = torch.linalg.cholesky(precisions)
+        """From means and precisions; of a precision that rounding left without a root, only the diagonal is taken."""
+        factors, failures = torch.linalg.cholesky_ex(precisions)
+        failed = failures > 0
+        if failed.any():
+            precisions = precisions.clone()
+            precisions[failed] = precisions[failed].diagonal(dim1=-2, dim2=-1).diag_embed()
+            factors = torch.linalg.cholesky(precisions)
         log_dets = 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return cls(means, precisions, torch.cholesky_inverse(factors), log_dets)
 
@@ -108,7 +113,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, 
     slope, curvature = derivatives(found, theta, latents)
     full = Latents.of(latents.means, curvature)
     step = (full.covariances @ slope.unsqueeze(-1)).squeeze(-1)
-    best = Latents(latents.means + step, curvature, full.covariances, full.log_dets)
+    best = replace(full, means=latents.means + step)
     found = piece.at(theta, best, own=True)
     worse = _worse(found, best, before)
     if len(worse) == 0:
@@ -117,7 +122,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, 
     for _ in range(TRIALS):
         share /= 4
         means = latents.means[worse] + share * step[worse]
-        precisions = torch.lerp(latents.precisions[worse], curvature[worse], share)
+        precisions = torch.lerp(latents.precisions[worse], full.precisions[worse], share)
         best.write(worse, Latents.of(means, precisions))
         tried = piece.subset(worse).at(theta, best[worse])
         worse = worse[_worse(tried, best[worse], before[worse])]

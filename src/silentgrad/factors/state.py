@@ -77,13 +77,13 @@ class Climb:
         self.anderson = Anderson()
         self.secants = [Secant(numbers) for numbers in own]
 
-    def advance(self) -> float:
-        """Makes one iteration, and returns the bound in its middle; if that fell, the iteration goes back."""
+    def advance(self) -> None:
+        """Makes one iteration; if the bound in its middle fell, goes back instead."""
         start = self.place
         improved = self._improve_latents(start)
         if not improved.elbo >= self.best - SLACK * torch.finfo(start.theta.dtype).eps * abs(self.best):
             self._go_back(improved.elbo)
-            return improved.elbo
+            return
         self.best = max(self.best, improved.elbo)
         self.radius = min(RADIUS, 2 * self.radius)
         self.accepted += 1
@@ -94,7 +94,6 @@ class Climb:
         if self.accelerated:
             metric = self._metric(improved)
             self.place = self.plain.unpacked(self.anderson.next(start.packed(), self.plain.packed(), metric))
-        return improved.elbo
 
     def finish(self) -> tuple[Latents, float]:
         """Writes the best weights into the decoder; returns the latents that suit them, and the bound.
@@ -138,12 +137,13 @@ class Climb:
         slopes = [torch.zeros_like(numbers) for numbers in place.own]
         elbo = 0.0
         for piece in self._pieces():
+            elbo += self._base_of(piece)  # first, because it looks at x
             better, found = improved(piece, place.theta, latents[piece.rows])
             latents.write(piece.rows, better)
             sums.add(piece, better, found)
             for slope, more in zip(slopes, found.own, strict=False):
                 slope += more
-            elbo += piece.total(found.value - better.divergence()) + self._base_of(piece)
+            elbo += piece.total(found.value - better.divergence())
         return _Improved(elbo, latents, sums, slopes)
 
     def _improve_outputs(self, improved: "_Improved", place: Place) -> Place:
