@@ -5,10 +5,10 @@
         numpy.savez('scrna.npz', counts=d['endog'].to_numpy(), labels=d['labels'].to_numpy().astype(str))"
     python benchmarks/scvi.py --peer scvi/bin/python --data scrna.npz       # about twelve minutes, one thread each
 
-Eight tenths of the cells train, one tenth is the test. Both have 10 latents and a dispersion per gene. LinearSCVI trains
-an encoder by samples, 400 epochs by default; its mean is a library size times the softmax of a linear map, with the size
-a latent of its own (its default) or observed. This library's mean is e^u with u linear, without an offset, or with the
-logarithm of the cell's size: by the deterministic fit, the test cells' latents inferred with the decoder held.
+Eight tenths of the cells train, one tenth is the test. Both have 10 latents and a dispersion per gene. LinearSCVI
+trains an encoder by samples, 400 epochs by default; its mean is a library size times the softmax of a linear map, with
+the size a latent of its own (its default) or observed. This library's mean is e^u with u linear, without an offset, or
+with the logarithm of the cell's size: by the deterministic fit, the test cells' latents inferred with the decoder held.
 
 The figure is the bound on the log-likelihood of the test cells, in nats per entry, with all KL divergences: by 100
 samples for the peer, in closed form here. Where the size is observed, it is that of the counts given their size. The
@@ -48,7 +48,8 @@ scvi.settings.seed = seed
 scvi.model.LinearSCVI.setup_anndata(data)
 model = scvi.model.LinearSCVI(data, n_latent=10, gene_likelihood="nb", use_observed_lib_size=observed)
 start = time.process_time()
-model.train(datasplitter_kwargs={"external_indexing": [train, valid, test]}, enable_progress_bar=False, accelerator="cpu")
+splits = {"external_indexing": [train, valid, test]}
+model.train(datasplitter_kwargs=splits, enable_progress_bar=False, accelerator="cpu")
 seconds = time.process_time() - start
 model.module.eval()
 x = torch.tensor(counts[test])

@@ -28,7 +28,7 @@ from torch import distributions as td
 from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import IntractableError, ShapeError
-from silentgrad.factors.latents import Latents, improved, standard_latents
+from silentgrad.factors.latents import Latents, first_latents, improved
 from silentgrad.factors.pieces import Piece, Table, pieces_of
 from silentgrad.factors.state import Climb, weights_of
 
@@ -159,7 +159,7 @@ def infer_factors(
     """
     _require(decoder, x, None)
     theta = weights_of(decoder)
-    latents = standard_latents(theta.new_zeros(len(x), decoder.latent_dim))
+    latents = first_latents(theta[:, : decoder.latent_dim], len(x))
     elbo = torch.zeros(len(x), dtype=torch.float64, device=theta.device)
     for piece in pieces_of(decoder, x, Beside(offset, covariates, mask), None):
         elbo[piece.rows] = piece.base()  # first, because it looks at x

@@ -12,7 +12,7 @@ from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError
 from silentgrad.factors.anderson import Anderson
-from silentgrad.factors.latents import Latents, improved, standard_latents
+from silentgrad.factors.latents import Latents, first_latents, improved
 from silentgrad.factors.outputs import Sums
 from silentgrad.factors.pieces import Piece, Table, own_parameters, pieces_of
 from silentgrad.factors.secant import Secant
@@ -68,7 +68,7 @@ class Climb:
         self._bases: dict[int, float] = {}
         theta = weights_of(decoder)
         own = [parameter.detach().clone() for parameter in own_parameters(decoder)]
-        self.place = Place(standard_latents(theta.new_zeros(len(x), decoder.latent_dim)), theta, own)
+        self.place = Place(first_latents(theta[:, : decoder.latent_dim], len(x)), theta, own)
         self.plain = self.last = self.place  # where to go back to, from an accelerated place and from a plain one
         self.accelerated = False
         self.best = -math.inf
