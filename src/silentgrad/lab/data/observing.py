@@ -35,7 +35,7 @@ def observe(name: str, kind: Kind, selection: Selection) -> Observations:
     if kind in ("levels", "binarized"):
         raise DataError(f"--data.kind {kind} is for images, but {name} is a table: choose reals or counts")
     path = Path(name)
-    counted = kind == "counts" or (kind == "auto" and path.suffix in COUNTED)
+    counted = is_counted(path, kind)
     if not counted and selection.offset != NO_OFFSET:
         raise DataError(f"--data.offset {selection.offset} is for counts, but the rows of {name} are reals")
     table = read_table(path, selection)
@@ -44,6 +44,11 @@ def observe(name: str, kind: Kind, selection: Selection) -> Observations:
     if counted:
         return _counts(name, table, selection, places, beside)
     return _reals(name, table, places, beside)
+
+
+def is_counted(path: Path, kind: Kind) -> bool:
+    """Whether the rows of a table or matrix are counts: by their kind, or by the ending of the file."""
+    return kind == "counts" or (kind == "auto" and path.suffix in COUNTED)
 
 
 def _beside(table: Table, selection: Selection, places: Splits[Tensor]) -> dict[str, Any]:

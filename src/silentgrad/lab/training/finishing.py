@@ -27,6 +27,8 @@ def limit(model: ModelConfig, observations: Observations) -> float | None:
     """The figure that no encoder can beat, where probabilistic PCA says so, with noise integrated out."""
     if model.nonlinear or model.tractable != "fixed" or not observations.likelihoods:
         return None
+    if observations.mask is not None:
+        return None
     # A learned Gaussian prior is a standard one with other weights; a mixture is not.
     if not family_named(model.latent).gaussian or model.prior == "mixture":
         return None
@@ -51,8 +53,8 @@ def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
         return None
     row = observations.rows("test").between(0, 1)
     with evaluating(vae), torch.no_grad():
-        x = observations.as_seen(row, torch.Generator().manual_seed(0))
-        q = vae.encoder(x.to(next(vae.parameters())))
+        x = observations.as_seen(row, torch.Generator().manual_seed(0)).to(next(vae.parameters()))
+        q = vae.encode(x, row.beside.to(x))
     return vae.tractable.exactness(q).value
 
 

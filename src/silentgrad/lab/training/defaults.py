@@ -1,0 +1,70 @@
+"""What follows from the data where --model options leave it open: the decoders, and how their gradient is estimated.
+
+Images and real numbers have a nonlinear decoder that a linear one guides. Counts have a linear decoder alone, which is
+trained by its exact gradient, unless a nonlinear one is asked for. An option that was given is never changed.
+"""
+
+from typing import NamedTuple
+
+from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
+from silentgrad.lab.training.suitable import EstimatorName, TractableKind
+
+
+class Decoders(NamedTuple):
+    """Which decoders a model has, and how its gradient is estimated.
+
+    Args:
+        tractable: The tractable decoder.
+        nonlinear: Whether there is a nonlinear one.
+        estimator: The estimator of the gradient through the sampled decoder, or through the linear one if it is alone.
+    """
+
+    tractable: TractableKind
+    nonlinear: bool
+    estimator: EstimatorName
+
+    @property
+    def guided(self) -> bool:
+        """Whether a tractable decoder stands beside a nonlinear one."""
+        return self.tractable != "none" and self.nonlinear
+
+
+def decoders_for(
+    likelihood: LikelihoodName,
+    tractable: TractableKind | None = None,
+    nonlinear: bool | None = None,
+    estimator: EstimatorName | None = None,
+) -> Decoders:
+    """The decoders for data of a likelihood, as far as they were not chosen.
+
+    Args:
+        likelihood: The likelihood.
+        tractable: The tractable decoder, if it was chosen.
+        nonlinear: Whether there is a nonlinear one, if that was chosen.
+        estimator: The estimator, if it was chosen.
+
+    Example:
+        >>> decoders_for("gaussian")
+        Decoders(tractable='constant', nonlinear=True, estimator='reparameterized')
+        >>> decoders_for("poisson")
+        Decoders(tractable='linear', nonlinear=False, estimator='exact')
+        >>> decoders_for("poisson", nonlinear=True)
+        Decoders(tractable='linear', nonlinear=True, estimator='reparameterized')
+    """
+    counts = likelihood in OF_COUNTS
+    if tractable is None:
+        tractable = _tractable(likelihood)
+    if nonlinear is None:
+        nonlinear = not counts or tractable == "none"
+    if estimator is None:
+        estimator = "reparameterized"
+        if counts and not nonlinear:
+            estimator = "exact"
+    return Decoders(tractable, nonlinear, estimator)
+
+
+def _tractable(likelihood: LikelihoodName) -> TractableKind:
+    """The tractable decoder: bits and counts have no variance of their own, which the others name."""
+    if likelihood == "bernoulli" or likelihood in OF_COUNTS:
+        return "linear"
+    return "constant"
