@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
-from silentgrad.lab.training.config import RANGES
 from silentgrad.lab.training.documents import read_settings
-from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.training.ranges import RANGES, ConfigError
 from silentgrad.lab.training.recipes import recipe_names, recipe_path
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")

@@ -45,7 +45,7 @@ def sweep_and_report(
         folder: Folder of the trials and the page; sweeps/STUDY if absent.
         quiet: Whether to show no progress bars.
     """
-    around = around.resolved(kind_of(around.data.name, around.data.kind))
+    around = around.resolved(kind_of(around.data.name, around.data.kind).likelihoods)
     around.validate()
     require_machine(around.train)
     require("--trials", trials, COUNT)

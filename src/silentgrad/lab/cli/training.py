@@ -32,7 +32,7 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
         folder = _new_folder(settings)
     require_folder(folder)
     finished = resume and is_finished(folder)
-    settings = settings.resolved(kind_of(settings.data.name, settings.data.kind))
+    settings = settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
     settings.validate()  # before they are asked what they come to
     left = settings.model.weight_left
     if left > 0 and not finished and first_process():

@@ -14,9 +14,9 @@ from silentgrad.lab.data.observations import (
 )
 from silentgrad.lab.data.rows import Part, Rows, Splits
 from silentgrad.lab.data.seeds import mixed
-from silentgrad.lab.data.selection import Selection
 from silentgrad.lab.data.sparse import SparseMatrix, SparseRows
 from silentgrad.lab.data.units import Unit
+from silentgrad.lab.selection import Selection
 
 __all__ = [
     "NAMES",

@@ -31,9 +31,9 @@ from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observat
 from silentgrad.lab.data.observing import is_counted, observe
 from silentgrad.lab.data.order import cut, permuted, required
 from silentgrad.lab.data.rows import Splits
-from silentgrad.lab.data.selection import EVERYTHING, Selection
 from silentgrad.lab.data.tables import holds_images
 from silentgrad.lab.kinds import Kind
+from silentgrad.lab.selection import EVERYTHING, Selection
 
 Files = Mapping[str, Path]
 Reader = Callable[[Files], tuple[Tensor, Tensor]]  # -> all training images, test images

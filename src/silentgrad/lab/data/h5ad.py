@@ -18,9 +18,9 @@ from silentgrad.lab.data.columns import MISSING, Column, of_codes, of_numbers, r
 from silentgrad.lab.data.formats import DataError, reading, require, require_memory
 from silentgrad.lab.data.mapping import mapped_dataset
 from silentgrad.lab.data.matrices import checked
-from silentgrad.lab.data.selection import Selection
 from silentgrad.lab.data.sparse import Array, SparseMatrix
 from silentgrad.lab.data.table import Table
+from silentgrad.lab.selection import Selection
 
 MATRICES = ("csr_matrix", "array")
 

@@ -9,9 +9,9 @@ import numpy as np
 from silentgrad.lab.data.columns import require_column
 from silentgrad.lab.data.formats import npy_header, reading, require, require_memory
 from silentgrad.lab.data.mapping import PIECE, mapped_member
-from silentgrad.lab.data.selection import Selection
 from silentgrad.lab.data.sparse import Array, Integers, SparseMatrix
 from silentgrad.lab.data.table import Table
+from silentgrad.lab.selection import Selection
 
 EXPECTED = "a CSR matrix, as scipy.sparse.save_npz writes it"
 MARKS = {"format.npy", "shape.npy"}  # what SciPy writes whatever the form of the matrix, and nobody else

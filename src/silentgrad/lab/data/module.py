@@ -14,8 +14,8 @@ from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.loader import Batches, Together
 from silentgrad.lab.data.observations import Observations, SplitName
 from silentgrad.lab.data.rows import Rows
-from silentgrad.lab.data.selection import EVERYTHING, Selection
 from silentgrad.lab.kinds import Kind
+from silentgrad.lab.selection import EVERYTHING, Selection
 
 HASHED_BYTES = 2**28  # of a split; of a larger one a part is hashed, evenly spread over its rows
 

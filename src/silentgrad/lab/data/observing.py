@@ -12,11 +12,11 @@ from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.observations import Counts, Observations, Reals
 from silentgrad.lab.data.order import cut, permutation
 from silentgrad.lab.data.rows import Splits, Stored
-from silentgrad.lab.data.selection import BY_SIZE, NO_OFFSET, Selection
 from silentgrad.lab.data.sparse import SparseMatrix, SparseRows
 from silentgrad.lab.data.table import Table
 from silentgrad.lab.data.tables import read_table
 from silentgrad.lab.kinds import Kind
+from silentgrad.lab.selection import BY_SIZE, NO_OFFSET, Selection
 
 COUNTED = (".h5ad", ".npz")  # files that hold counts, unless somebody says otherwise
 

@@ -9,8 +9,8 @@ import torch
 
 from silentgrad.lab.data.columns import Column, of_codes, of_numbers, require_column
 from silentgrad.lab.data.formats import DataError, reading, require, require_memory
-from silentgrad.lab.data.selection import Selection
 from silentgrad.lab.data.table import Table
+from silentgrad.lab.selection import Selection
 
 
 def read_parquet(path: Path, selection: Selection) -> Table:

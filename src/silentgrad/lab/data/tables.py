@@ -12,9 +12,9 @@ from silentgrad.lab.data.formats import DataError, npy_header, reading, require,
 from silentgrad.lab.data.h5ad import read_h5ad
 from silentgrad.lab.data.matrices import is_matrix, read_matrix
 from silentgrad.lab.data.parquet import read_parquet
-from silentgrad.lab.data.selection import EVERYTHING, Selection
 from silentgrad.lab.data.table import Table
 from silentgrad.lab.data.text import HINT, read_text
+from silentgrad.lab.selection import EVERYTHING, Selection
 
 
 def read_table(path: Path, selection: Selection = EVERYTHING) -> Table:

@@ -10,8 +10,8 @@ import torch
 
 from silentgrad.lab.data.columns import in_print, is_finite, is_number, of_cells, require_column
 from silentgrad.lab.data.formats import DataError, reading, require
-from silentgrad.lab.data.selection import Selection
 from silentgrad.lab.data.table import Table
+from silentgrad.lab.selection import Selection
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 HINT = "; --data.missing true takes it as an entry that was not observed"

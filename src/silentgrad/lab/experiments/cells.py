@@ -132,7 +132,7 @@ def _essence(settings: Settings) -> dict[str, Any]:
     """The settings that decide what a run comes to."""
     data = replace(settings.data, root=None)
     train = replace(settings.train, accelerator="auto", devices=1)
-    model = asdict(settings.resolved(kind_of(data.name, data.kind)).model)
+    model = asdict(settings.resolved(kind_of(data.name, data.kind).likelihoods).model)
     if model["variance_start"] is None:
         del model["variance_factor"]  # unused
     return {**asdict(data), **model, **asdict(train)}

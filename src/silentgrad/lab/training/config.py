@@ -3,16 +3,16 @@
 Whatever the settings come from, `validate` decides whether a run can be made with them, before anything is written.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
-from silentgrad.lab.data import Observations
-from silentgrad.lab.data.selection import NO_OFFSET, Selection
 from silentgrad.lab.kinds import OF_COUNTS, Kind, LikelihoodName
 from silentgrad.lab.runs.documents import write_yaml
+from silentgrad.lab.selection import NO_OFFSET, Selection
 from silentgrad.lab.training.defaults import Decoders, decoders_for
 from silentgrad.lab.training.ranges import ConfigError, require_ranges, require_shrinking
 from silentgrad.lab.training.suitable import (
@@ -279,11 +279,11 @@ class Settings(NamedTuple):
                 f"--data.batch_size {self.data.batch_size} has to be a multiple of --train.devices {self.train.devices}"
             )
 
-    def resolved(self, kind: type[Observations]) -> "Settings":
-        """The same with what was left open chosen for observations of a kind."""
-        if not kind.likelihoods:
-            return self
-        return self._replace(model=self.model.resolved(kind.likelihoods[0]))
+    def resolved(self, likelihoods: Sequence[LikelihoodName]) -> "Settings":
+        """The same with what was left open chosen for observations that some likelihoods suit, the first by default."""
+        for first in likelihoods[:1]:
+            return self._replace(model=self.model.resolved(first))
+        return self
 
     def as_yaml(self) -> str:
         """The text of a run's `config.yaml` or a recipe."""

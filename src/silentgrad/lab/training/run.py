@@ -69,9 +69,9 @@ def train_model(
         data = replace(data, name=observations.name)
     settings = Settings(data, model, train)
     if observations is None:
-        settings = settings.resolved(kind_of(data.name, data.kind))
+        settings = settings.resolved(kind_of(data.name, data.kind).likelihoods)
     else:
-        settings = settings.resolved(type(observations))
+        settings = settings.resolved(observations.likelihoods)
     settings.validate()
     require_machine(train)
     model = settings.model
