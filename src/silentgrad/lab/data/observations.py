@@ -47,6 +47,7 @@ class Observations:
         label_names: What the labels stand for, if they are codes.
         covariate_names: Names of the covariates.
         row_names: Names of the rows.
+        numbers: Number of each row in its file, from 0 on; if absent, the file has the splits one after the other.
     """
 
     train: Stored
@@ -60,13 +61,14 @@ class Observations:
     label_names: tuple[str, ...] = field(default=(), kw_only=True)
     covariate_names: tuple[str, ...] = field(default=(), kw_only=True)
     row_names: Splits[tuple[str, ...]] | None = field(default=None, kw_only=True)
+    numbers: Splits[Tensor] | None = field(default=None, kw_only=True)
 
     unit: ClassVar[Unit]
     likelihoods: ClassVar[tuple[LikelihoodName, ...]] = ()  # that suit x, the default first
 
     def __post_init__(self) -> None:
         splits = Splits(self.train, self.valid, self.test)
-        for what in ("labels", "covariates", "mask", "offset", "row_names"):
+        for what in ("labels", "covariates", "mask", "offset", "row_names", "numbers"):
             require_lengths(self.name, what, splits, getattr(self, what))
 
     @property

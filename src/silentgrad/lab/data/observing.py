@@ -53,7 +53,7 @@ def is_counted(path: Path, kind: Kind) -> bool:
 
 def _beside(table: Table, selection: Selection, places: Splits[Tensor]) -> dict[str, Any]:
     """What stands beside rows of any kind, as arguments of observations."""
-    beside: dict[str, Any] = {}
+    beside: dict[str, Any] = {"numbers": places}
     if selection.label is not None:
         labels = labels_of(table.beside[selection.label])
         beside |= {"labels": _split(labels.values, places), "label_names": labels.names}

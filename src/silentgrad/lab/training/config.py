@@ -13,7 +13,7 @@ from silentgrad.decoders.precision import LogTerm
 from silentgrad.lab.kinds import OF_COUNTS, Kind, LikelihoodName
 from silentgrad.lab.runs.documents import write_yaml
 from silentgrad.lab.selection import NO_OFFSET, Selection
-from silentgrad.lab.training.defaults import Decoders, decoders_for
+from silentgrad.lab.training.defaults import Decoders, decoders_for, rates_for
 from silentgrad.lab.training.ranges import ConfigError, require_ranges, require_shrinking
 from silentgrad.lab.training.suitable import (
     EstimatorName,
@@ -213,7 +213,7 @@ class TrainConfig:
 
     Args:
         epochs: Number of passes over the training images.
-        lr: Learning rate of AdamW, betas (0.9, 0.95).
+        lr: Learning rate of AdamW, betas (0.9, 0.95). If absent, 5e-4; for counts 1e-2, and lr_network 2e-3.
         lr_network: Learning rate of the networks, of encoder and nonlinear decoder; lr if absent. The other parameters
             of a circuit tolerate ten times this rate.
         lr_mean: Learning rate of the linear decoder's mean; lr if absent.
@@ -233,7 +233,7 @@ class TrainConfig:
     """
 
     epochs: int = 60
-    lr: float = 5e-4
+    lr: float | None = None
     lr_network: float | None = None
     lr_mean: float | None = None
     lr_precision: float | None = None
@@ -248,6 +248,23 @@ class TrainConfig:
     variance_every: int = 0
     iwae_samples: int = 1
     tensorboard: bool = False
+
+    def resolved(self, likelihood: LikelihoodName) -> "TrainConfig":
+        """The same with the learning rates for data of a likelihood, if they were left open."""
+        if self.lr is not None:
+            return self
+        rates = rates_for(likelihood)
+        of_networks = self.lr_network
+        if of_networks is None:
+            of_networks = rates.lr_network
+        return replace(self, lr=rates.lr, lr_network=of_networks)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate; if it was left open, that for images."""
+        if self.lr is None:
+            return rates_for("gaussian").lr
+        return self.lr
 
     def validate(self) -> None:
         """Raises ConfigError for what nothing can be trained by, on whatever machine."""
@@ -281,9 +298,11 @@ class Settings(NamedTuple):
 
     def resolved(self, likelihoods: Sequence[LikelihoodName]) -> "Settings":
         """The same with what was left open chosen for observations that some likelihoods suit, the first by default."""
-        for first in likelihoods[:1]:
-            return self._replace(model=self.model.resolved(first))
-        return self
+        if not likelihoods:
+            return self
+        model = self.model.resolved(likelihoods[0])
+        assert model.likelihood is not None
+        return Settings(self.data, model, self.train.resolved(model.likelihood))
 
     def as_yaml(self) -> str:
         """The text of a run's `config.yaml` or a recipe."""

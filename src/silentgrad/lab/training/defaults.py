@@ -1,4 +1,4 @@
-"""What follows from the data where --model options leave it open: the decoders, and how their gradient is estimated.
+"""What follows from the data where options leave it open: decoders, the estimator of the gradient, learning rates.
 
 Images and real numbers have a nonlinear decoder that a linear one guides. Counts have a linear decoder alone, which is
 trained by its exact gradient, unless a nonlinear one is asked for. An option that was given is never changed.
@@ -68,3 +68,26 @@ def _tractable(likelihood: LikelihoodName) -> TractableKind:
     if likelihood == "bernoulli" or likelihood in OF_COUNTS:
         return "linear"
     return "constant"
+
+
+class Rates(NamedTuple):
+    """Learning rates.
+
+    Args:
+        lr: That of everything.
+        lr_network: That of the networks, if it is another.
+    """
+
+    lr: float
+    lr_network: float | None = None
+
+
+def rates_for(likelihood: LikelihoodName) -> Rates:
+    """The learning rates for data of a likelihood.
+
+    The logarithms of mean counts have a long way to go, and an exact gradient tolerates it: on 1,600 cells of 1,000
+    genes, 60 epochs at 1e-3 for all leave 0.05 nats per entry to be gained.
+    """
+    if likelihood in OF_COUNTS:
+        return Rates(1e-2, 2e-3)
+    return Rates(5e-4)

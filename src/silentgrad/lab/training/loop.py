@@ -130,18 +130,18 @@ class TrainingPlan(lightning.LightningModule):
         separate = set(map(id, of_networks + of_means + of_precisions))
         rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
         groups = [
-            self._group("lr", rest, self.config.lr),
+            self._group("lr", rest, None),
             self._group("lr_network", of_networks, self.config.lr_network),
             self._group("lr_mean", of_means, self.config.lr_mean),
             self._group("lr_precision", of_precisions, self.config.lr_precision),
         ]
         learned = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(learned, lr=self.config.lr, betas=(0.9, 0.95), fused=True)
+        return torch.optim.AdamW(learned, lr=self.config.rate, betas=(0.9, 0.95), fused=True)
 
     def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
         """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
         if rate is None:
-            rate = self.config.lr
+            rate = self.config.rate
         return {"params": parameters, "lr": rate, "full": rate, "name": name}
 
     def on_train_epoch_start(self) -> None:
