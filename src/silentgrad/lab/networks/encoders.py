@@ -17,8 +17,6 @@ from silentgrad.errors import ShapeError
 from silentgrad.lab.networks.layouts import channels_last
 from silentgrad.latents.families import Family
 
-LEAST_DEVIATION = 0.1  # of the logarithms of a column, so that a count that is hardly ever there is not magnified
-
 
 class Encoder(nn.Module):
     """q(z|x): runs a body, which gives `family.numbers` numbers for an image, and builds the latent.
@@ -37,61 +35,28 @@ class Encoder(nn.Module):
 
 
 class CountEncoder(Encoder):
-    """q(z|x) of counts: the body sees log(1 + x / size), standardized, and the covariates behind it.
+    """q(z|x) of counts: the body sees log(1 + x / size), and the covariates behind it.
 
-    The size of an example is the exponential of its offset. What was not observed is 0, the mean of its column.
+    The size of an example is the exponential of its offset. What was not observed is 0.
 
     Args:
-        body: From standardized logarithms and covariates, `(batch, columns + covariates)`, to numbers.
+        body: From logarithms and covariates, `(batch, columns + covariates)`, to numbers.
         family: The family of the latents.
-        columns: Number of columns.
     """
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, body: nn.Module, family: Family, columns: int) -> None:
-        super().__init__(body, family)
-        self.register_buffer("mean", torch.zeros(columns))
-        self.register_buffer("deviation", torch.ones(columns))
 
     def forward(self, x: Tensor, beside: Beside = NOTHING) -> td.Distribution:
         known = beside.flattened(x.shape[:1], x.shape[1:])
-        standardized = (_log_relative(x, known) - self.mean) / self.deviation
-        seen = known.observed(standardized, 0.0)
-        if beside.covariates is not None:
-            seen = torch.cat([seen, beside.covariates.to(seen)], 1)
+        relative = known.observed(x.flatten(1), 0.0)
+        if known.offset is not None:
+            relative = relative * torch.exp(-known.offset)
+        seen = relative.log1p()
+        if known.covariates is not None:
+            seen = torch.cat([seen, known.covariates.to(seen)], 1)
         return super().forward(seen)
 
     def given(self, **beside: Tensor | None) -> Callable[[Tensor], td.Distribution]:
         """The encoder of a batch whose examples have all that stands beside them already; the names are `Beside`'s."""
         return partial(self, beside=Beside(**beside))
-
-    def init_from_data(self, data: Tensor, beside: Beside = NOTHING) -> None:
-        """Takes mean and standard deviation of each column from data, over the entries that were observed.
-
-        Args:
-            data: Examples `(examples, *event_shape)`.
-            beside: What stands beside them.
-        """
-        known = beside.flattened(data.shape[:1], data.shape[1:])
-        logarithms = _log_relative(data, known)
-        mask = torch.ones_like(logarithms)
-        if known.mask is not None:
-            mask = known.mask.to(mask)
-        number = mask.sum(0).clamp(min=1)
-        mean = known.observed(logarithms, 0.0).sum(0) / number
-        variance = known.observed((logarithms - mean).square(), 0.0).sum(0) / number
-        self.mean.copy_(mean)
-        self.deviation.copy_(variance.sqrt().clamp(min=LEAST_DEVIATION))
-
-
-def _log_relative(x: Tensor, known: Beside) -> Tensor:
-    """log(1 + x / size), flat."""
-    relative = x.flatten(1)
-    if known.offset is not None:
-        relative = relative * torch.exp(-known.offset)
-    return relative.log1p()
 
 
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:

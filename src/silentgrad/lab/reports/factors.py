@@ -104,4 +104,4 @@ def loadings_section(loadings: Sequence[Loading], unit: str) -> str:
 
 
 def _listed(weighted: Sequence[Weighted]) -> str:
-    return ", ".join(f"{name} {weight:+.2f}" for name, weight in weighted)
+    return ", ".join(f"{name}\N{NO-BREAK SPACE}{weight:+.2f}" for name, weight in weighted)

@@ -170,7 +170,7 @@ def _encoder(config: ModelConfig, family: Family, outputs: Outputs) -> Encoder:
         return Encoder(network.body(outputs.event_shape, family.numbers, sizes_of(config)), family)
     columns = outputs.event_shape.numel()
     body = network.body(torch.Size([columns + outputs.covariates]), family.numbers, sizes_of(config))
-    return CountEncoder(body, family, columns)
+    return CountEncoder(body, family)
 
 
 def _sampler(family: Family) -> Estimator:

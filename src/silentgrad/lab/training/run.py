@@ -17,7 +17,7 @@ from silentgrad.decoders import Circuit, LinearDecoder, LinearLikelihood
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, kind_of, mixed
 from silentgrad.lab.data.module import ObservationData
-from silentgrad.lab.networks import CountEncoder, NonlinearCircuit, NonlinearLikelihood
+from silentgrad.lab.networks import NonlinearCircuit, NonlinearLikelihood
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_summary
 from silentgrad.lab.runs.summary import Summary
@@ -123,17 +123,14 @@ def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: Observati
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
-    """The start of the parts that have one; a part of the training rows is enough for it."""
+    """The start of the decoders that have one; a part of the training rows is enough for it."""
     starts = vae.tractable is not None and model.starts_from != "random"
-    parts = (vae.encoder, vae.nonlinear)
-    if not starts and not any(isinstance(part, CountEncoder | NonlinearCircuit) for part in parts):
+    if not starts and not isinstance(vae.nonlinear, NonlinearCircuit | NonlinearLikelihood):
         return
     fitting = START_ENTRIES // observations.event_shape.numel()
     rows = observations.rows("train").between(0, min(START_ROWS, fitting))
     x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
     beside = rows.beside.to(x)
-    if isinstance(vae.encoder, CountEncoder):
-        vae.encoder.init_from_data(x, beside)
     if isinstance(vae.nonlinear, NonlinearLikelihood):
         vae.nonlinear.init_from_data(x, beside.offset, beside.mask)
     if isinstance(vae.nonlinear, NonlinearCircuit):
