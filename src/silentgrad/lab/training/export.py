@@ -53,7 +53,7 @@ class Parameters(nn.Module):
 def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
     """The parameters of a distribution by name, as its family gives them; an image is told like a latent.
 
-    A circuit has too many to tell, and most counts are of no family of latents: mean and standard deviation stand for them.
+    A circuit has too many to tell, and most counts are of no family of latents: mean and deviation stand for them.
     """
     if isinstance(distribution, CircuitDistribution) or isinstance(base_of(distribution), COUNTED):
         return {"mean": distribution.mean, "std": distribution.stddev}
