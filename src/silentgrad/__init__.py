@@ -36,6 +36,7 @@ from silentgrad.estimators import (
     integrand_of,
 )
 from silentgrad.exactness import Exactness
+from silentgrad.factors import Fit, fit_factors, infer_factors
 from silentgrad.guide import Guide, SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents import families
@@ -62,6 +63,7 @@ __all__ = [
     "Exact",
     "Exactness",
     "Family",
+    "Fit",
     "GeneratingFunction",
     "Guide",
     "GuidedVAE",
@@ -100,10 +102,12 @@ __all__ = [
     "expected_log_square",
     "families",
     "family_of",
+    "fit_factors",
     "freeze",
     "generating_function",
     "gradient_bias",
     "gradient_variance",
+    "infer_factors",
     "integrand_of",
     "likelihoods",
     "ppca_bound",

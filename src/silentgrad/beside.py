@@ -1,5 +1,6 @@
 """What is known of examples beside x itself: offsets, covariates, which entries were observed, and how well."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -49,12 +50,26 @@ class Beside:
 
     def to(self, like: Tensor) -> "Beside":
         """The same on the device of a tensor, and in its precision."""
-        moved = {}
+
+        def moved(part: Tensor) -> Tensor:
+            if part.dtype == torch.bool:
+                return part.to(like.device)
+            return part.to(like)
+
+        return self._map(moved)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Beside":
+        """The same with a function of every part that is there."""
+        mapped: dict[str, Tensor | None] = {}
         for name, part in self.parts().items():
+            mapped[name] = None
             if part is not None:
-                part = part.to(like.device) if part.dtype == torch.bool else part.to(like)
-            moved[name] = part
-        return Beside(**moved)
+                mapped[name] = function(part)
+        return Beside(**mapped)
+
+    def between(self, rows: slice) -> "Beside":
+        """What stands beside some of the examples."""
+        return self._map(lambda part: part[rows])
 
     def observed(self, x: Tensor, neutral: float) -> Tensor:
         """x with a neutral number where an entry was not observed."""

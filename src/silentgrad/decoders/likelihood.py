@@ -80,7 +80,7 @@ class LinearLikelihood(LinearDecoder):
         return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
     def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
-        if not self._joint() or beside.mask is None:
+        if not self.joint or beside.mask is None:
             return super().log_prob(x, z, beside)
         raise IntractableError(
             f"{type(self.likelihood).__name__} gives a row its probability as a whole: with a mask it has no samples' "
@@ -92,7 +92,7 @@ class LinearLikelihood(LinearDecoder):
 
     def _flat(self, outputs: Tensor) -> Tensor:
         """Results of the likelihood in one dimension beyond the examples'."""
-        dimensions = len(self.event_shape) - self._joint()
+        dimensions = len(self.event_shape) - self.joint
         if dimensions == 0:
             return outputs.unsqueeze(-1)
         return outputs.flatten(-dimensions)
@@ -101,7 +101,7 @@ class LinearLikelihood(LinearDecoder):
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
             known = beside.flattened(mean.shape[:-1], self.event_shape)
             x = known.observed(x, self.neutral)
-            if self._joint():
+            if self.joint:
                 return self._outputs(x, mean, moments, q, known).sum(-1)
             return known.total(self._outputs(x, mean, moments, q, known))
 
@@ -133,7 +133,7 @@ class LinearLikelihood(LinearDecoder):
 
     def _possible(self, numbers: Tensor, mask: Tensor | None, otherwise: float) -> Tensor:
         """The numbers, with another one for categories that were not observed, if a row is one event of many."""
-        if mask is None or not self._joint():
+        if mask is None or not self.joint:
             return numbers
         return torch.where(mask, numbers, otherwise)
 
@@ -163,7 +163,8 @@ class LinearLikelihood(LinearDecoder):
         likelihood: Likelihood = with_deviation(deviation.unflatten(-1, self.event_shape))
         return likelihood
 
-    def _joint(self) -> int:
+    @property
+    def joint(self) -> int:
         """How many of the last dimensions of an example the likelihood gives one probability."""
         dimensions: int = getattr(self.likelihood, "event_dim", 0)
         return dimensions

@@ -74,7 +74,16 @@ class Poisson(LogRate):
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
         """E[log p(x|u)] from E[u] and log E[e^u]."""
         x = counts_of(x, "Poisson")
-        return x * mean - log_mass.exp() - torch.lgamma(x + 1)
+        return x * mean - log_mass.exp() + self.log_base(x)
+
+    def log_base(self, x: Tensor) -> Tensor:
+        """The part of log p(x|u) that depends on x alone."""
+        return -torch.lgamma(x + 1)
+
+    def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """E[log p(x|u)] for Gaussian u, but for `log_base`, and its first two derivatives in the mean."""
+        rate = torch.add(mean, variance, alpha=0.5).exp_()
+        return x * mean - rate, x - rate, -rate
 
 
 class NegativeBinomial(LogRate):
