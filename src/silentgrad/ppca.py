@@ -16,6 +16,7 @@ from torch import Tensor
 
 from silentgrad.errors import DomainError, ShapeError
 
+WIDE = 4096  # outputs beyond which examples may be fewer
 _ROWS = 4096  # examples converted to double precision at a time
 
 
@@ -32,6 +33,28 @@ def principal_components(data: Tensor) -> PrincipalComponents:
     mean, covariance = _mean_and_covariance(data)
     variances, directions = torch.linalg.eigh(covariance)
     return PrincipalComponents(mean, variances.flip(0).clamp(min=0), directions.flip(1))
+
+
+def components_of_examples(data: Tensor) -> PrincipalComponents:
+    """The principal components, of wide data without the directions in which examples do not vary.
+
+    n examples vary in at most n directions, which the eigenvectors of their n x n matrix of inner products give. The
+    covariance of tens of thousands of outputs would not fit into memory.
+    """
+    outputs = data[0].numel()
+    if outputs <= max(WIDE, len(data)):
+        return principal_components(data)
+    flat = data.flatten(1)
+    mean = flat.double().mean(0)
+    centred = flat - mean.to(flat)
+    products = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=data.device)
+    for columns in centred.split(_ROWS, dim=1):
+        products.addmm_(columns.double(), columns.double().T)
+    variances, vectors = torch.linalg.eigh(products / len(flat))
+    variances = variances.flip(0).clamp(min=0)
+    scales = (len(flat) * variances).clamp(min=torch.finfo(variances.dtype).tiny).rsqrt()
+    directions = centred.T @ (vectors.flip(1) * scales).to(centred)
+    return PrincipalComponents(mean, torch.nn.functional.pad(variances, (0, outputs - len(flat))), directions.double())
 
 
 def ppca_weights(components: PrincipalComponents, latent_dim: int, variance: float | Tensor) -> Tensor:

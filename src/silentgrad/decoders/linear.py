@@ -12,7 +12,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
-from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
+from silentgrad.ppca import PrincipalComponents, components_of_examples, ppca_weights
 from silentgrad.shapes import shape_of
 from silentgrad.tracing import underlying
 from silentgrad.widening import NARROW, widened, widened_latent
@@ -195,7 +195,7 @@ class LinearDecoder(nn.Module):
             raise DomainError(f'method has to be "mean" or "ppca", got {method!r}')
         if data.shape[1:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
-        components = principal_components(data)
+        components = components_of_examples(data)
         with torch.no_grad():
             if method == "ppca":
                 variance = self.start_variance(components)
