@@ -85,19 +85,20 @@ def _points(factors: Factors, chosen: Sequence[bool]) -> list[tuple[float, float
     return list(itertools.compress(factors.points, chosen))
 
 
-def loadings_section(loadings: Sequence[Loading], unit: str) -> str:
+def loadings_section(loadings: Sequence[Loading], unit: str, file: str) -> str:
     """The latents that move the rows most, each with the columns that weigh most.
 
     Args:
         loadings: The latents.
         unit: What the weights are measured in.
+        file: Name of the file that holds all weights.
     """
     rows = []
     for loading in loadings[:LATENTS]:
         rows.append([loading.latent, loading.spread, _listed(loading.up), _listed(loading.down)])
     told = (
         f"What a latent adds to each column per unit, in {unit}; the latents that move the rows most come first. "
-        "All weights are in loadings.csv."
+        f"All weights are in {file}."
     )
     names = ["latent", "spread", "columns that rise", "columns that fall"]
     return html.section("Loadings", html.table(names, rows, "Loadings", wrapped=True) + html.caption(told))

@@ -51,7 +51,8 @@ def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
         write_atomically(RunFolder(folder).figure(plate.name), png)
         sections.append(_section(plate, png))
     if run.factors is not None and run.factors.loadings:
-        sections.append(loadings_section(run.factors.loadings, _unit_of_weights(run)))
+        file = RunFolder(folder).loadings.name
+        sections.append(loadings_section(run.factors.loadings, _unit_of_weights(run), file))
     for section in more:
         sections.append(section(run))
     page = RunFolder(folder).report
