@@ -34,7 +34,7 @@ from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunE
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 START_ROWS = 10_000
-START_ENTRIES = 2**26  # in those rows together, which are dense
+START_ENTRIES = 2**25  # in those rows together, which are dense
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
 
 
