@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,17 @@ import scipy.sparse as sp
 import torch
 from safetensors.torch import load_file
 from scipy import stats
+from scipy.spatial.distance import pdist
 
 import processes
 from browser import WIDTHS, look, needs_browser
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Counts, Reals, Splits, load
 from silentgrad.lab.networks import NonlinearLikelihood
+from silentgrad.lab.reports import html
+from silentgrad.lab.reports.factors import scatter
 from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.runs.factors import Factors
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.config import Settings
@@ -344,6 +349,31 @@ def test_loadings_are_the_weights_and_the_page_names_the_columns(run: Path) -> N
     page = (run / "report.html").read_text()
     for said in ("Loadings", first["up"][0][0], "coloured by kind", "nats per entry", "logarithm of the mean count"):
         assert said in page
+
+
+def test_points_are_as_far_apart_as_their_u(run: Path) -> None:
+    """With two latents two principal components are all there is, whatever the latents' own axes."""
+    main(["latents", str(run)])
+    order = np.random.RandomState(0).permutation(ROWS)
+    weight = load_file(run / "model.safetensors")["tractable.affine.weight"].numpy()
+    u = np.load(run / "latents.npy")[order] @ weight.T
+    points = np.array(json.loads((run / "factors.json").read_text())["points"])
+    np.testing.assert_allclose(pdist(points), pdist(u), rtol=1e-3, atol=1e-3)
+    assert points[:, 0].std() >= points[:, 1].std()
+
+
+def test_labels_of_every_kind_are_drawn() -> None:
+    points = [(float(row), float(row % 5)) for row in range(30)]
+    many = [f"$kind_{code} of a rather long name" for code in range(10)]
+    drawn = scatter(Factors(points, (0.7, 0.3), [float(row % 10) for row in range(30)], many, []), "kind")
+    said = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
+    assert (len(said), said[-1]) == (8, "others")
+    assert all(len(name) <= 20 for name in said)
+    numbers = [math.nan, *map(float, range(29))]
+    drawn = scatter(Factors(points, (0.7, 0.3), numbers, [], []), "age")
+    assert len(drawn.axes) == 2  # the second is the scale
+    for figure in (drawn, scatter(Factors(points, (1.0, 0.0), None, [], []), "None")):
+        assert html.png(figure).startswith(b"\x89PNG")
 
 
 @needs_browser

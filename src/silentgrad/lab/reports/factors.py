@@ -18,6 +18,7 @@ from silentgrad.lab.runs.factors import Factors, Loading, Weighted
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 GREY, OTHERS = "#999999", "others"
 LATENTS = 32  # in the table of the page
+LETTERS = 20  # of a name in the legend
 
 
 def scatter(factors: Factors, label: str) -> Figure:
@@ -62,9 +63,16 @@ def _by_name(axes: Axes, factors: Factors, labels: Sequence[float], label: str) 
     legend = axes.legend(
         handles, [""] * len(handles), title=" ", frameon=False, fontsize=11, loc="upper left", bbox_to_anchor=(1, 1)
     )
-    name_legend(legend, shown)
+    name_legend(legend, map(_short, shown))
     legend.get_title().set_parse_math(False)
     legend.get_title().set_text(drawable(label))
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for the picture."""
+    if len(name) <= LETTERS:
+        return name
+    return f"{name[: LETTERS - 1]}…"
 
 
 def _by_number(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str) -> None:

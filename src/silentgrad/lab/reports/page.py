@@ -74,7 +74,10 @@ def _plates(run: Run) -> list[Plate]:
 
 def _latents(run: Run, factors: Factors) -> Plate:
     label = str(_data(run).get("label"))
-    caption = f"{len(factors.points):,} rows in the plane of the first two principal components of their latents' means"
+    what = "their latents' means"
+    if factors.loadings:
+        what = "what their latents' means add to all columns"
+    caption = f"{len(factors.points):,} rows in the plane of the first two principal components of {what}"
     if factors.labels is not None:
         caption += f", coloured by {label}"
     return Plate("latents", scatter(factors, label), f"{caption}.")

@@ -29,8 +29,9 @@ class Factors:
     """The latents of a table's rows.
 
     Args:
-        points: The first two principal components of the latents' means, for some of the rows.
-        shares: The share of the latents' variance that each of the two has.
+        points: The first two principal components of what the latents' means add to u, for some of the rows; of the
+            means themselves if the decoder is nonlinear.
+        shares: The share of the variance that each of the two has.
         labels: The label of each of these rows: a number, or the place of its name; None if there are no labels.
         label_names: What the labels stand for; empty if they are numbers.
         loadings: The latents of a linear decoder, those that move the rows most first; none if it is nonlinear.

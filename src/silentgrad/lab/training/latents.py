@@ -54,10 +54,11 @@ def factors_of(vae: GuidedVAE, observations: Reals | Counts) -> Factors:
         of_rows = torch.cat([rows.labels for rows in shown if rows.labels is not None])
         labels = of_rows.double().tolist()
     loadings = loadings_of(vae)
-    named = []
+    named, moves = [], means
     if loadings is not None:
         named = _named(loadings, means.std(0, correction=0), column_names(observations))
-    points, shares = _principal(means)
+        moves = means @ torch.linalg.qr(loadings).R.T  # as far apart as the rows' u, however the latents are scaled
+    points, shares = _principal(moves)
     return Factors(points, shares, labels, list(observations.label_names), named)
 
 
