@@ -104,6 +104,7 @@ WRONG = {
     "--model.latent laplace": "--model.likelihood negative-binomial with a linear decoder is not for --model.latent",
     "--model.network conv": "--model.network conv is for images",
     "--data.label missing": "expected a column 'missing'",
+    "--data.offset size --train.variance_every 1": "gradients are measured on x alone",
 }
 
 
@@ -279,6 +280,13 @@ def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
     train_model(data, MODEL, train, tmp_path / "cut", resume=True, quiet=True)
     for name in ("model.safetensors", "loadings.csv", "factors.json"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["variance", "export"])
+def test_what_takes_x_alone_says_so(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, str(run)])
+    assert "x alone" in capsys.readouterr().err
 
 
 def test_two_processes_equal_one(run: Path, h5ad: Path, tmp_path: Path) -> None:

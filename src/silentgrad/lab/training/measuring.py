@@ -35,14 +35,21 @@ def training_batches(observations: Observations, size: int, count: int, seed: in
     Raises:
         ConfigError: Something stands beside the rows, which the measurements do not take.
     """
-    if observations.rows("train").between(0, 1).beside:
-        raise ConfigError(f"gradients are measured on x alone, and {observations.name} has more beside it")
+    require_alone(observations)
     generator = torch.Generator().manual_seed(seed)
     rows = observations.rows("train")
     size = min(size, len(rows))
     for _ in range(count):
         chosen = torch.randperm(len(rows), generator=generator)[:size]
         yield observations.as_seen(rows.index_select(0, chosen), generator)
+
+
+def require_alone(observations: Observations) -> None:
+    """Refuses observations that have something beside x for the model, which measurements do not take."""
+    if observations.rows("train").between(0, 1).beside:
+        raise ConfigError(
+            f"gradients are measured on x alone, and {observations.name} has more beside it for the model"
+        )
 
 
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:

@@ -28,7 +28,7 @@ from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.folder import is_finished, make_folder, prepare_resuming
 from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.lab.training.machine import require_machine, require_shares
-from silentgrad.lab.training.measuring import GradientVarianceLog
+from silentgrad.lab.training.measuring import GradientVarianceLog, require_alone
 from silentgrad.lab.training.recorder import Keeper, Recorder
 from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
 
@@ -77,6 +77,8 @@ def train_model(
     model = settings.model
     source = _source(settings, observations)
     require_shares(settings, source.observations)
+    if train.variance_every:
+        require_alone(source.observations)
     torch.manual_seed(mixed(train.seed, 0))
     vae = model_for(model, source.observations, train.epochs)
     logger = _logger(train, folder)
