@@ -12,7 +12,6 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
-from silentgrad import ppca
 from silentgrad.ppca import ppca_weights, principal_components, unexplained_variance
 
 
@@ -115,18 +114,3 @@ def test_with_as_many_latents_as_outputs_no_precision_starts_without_bound(laten
     decoder.init_from_data(data)
     variance = data.var(0, correction=0).mean()
     torch.testing.assert_close(decoder(torch.zeros(1, latents).double()).variance, (0.01 * variance).expand(1, 6))
-
-
-def test_wide_data_have_the_same_components(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of fewer examples than outputs, by inner products instead of the covariance."""
-    data = torch.randn(12, 3, dtype=torch.float64) @ torch.randn(3, 40, dtype=torch.float64) + 5
-    data += 0.1 * torch.randn(12, 40, dtype=torch.float64)
-    whole = ppca.principal_components(data)
-    monkeypatch.setattr(ppca, "WIDE", 10)
-    found = ppca.components_of_examples(data)
-    torch.testing.assert_close(found.mean, whole.mean)
-    torch.testing.assert_close(found.variances, whole.variances, atol=1e-9, rtol=1e-9)
-    weights, expected = (ppca.ppca_weights(components, 5, 0.01) for components in (found, whole))
-    torch.testing.assert_close(weights @ weights.T, expected @ expected.T, atol=1e-8, rtol=1e-8)
-    tall = torch.randn(50, 40)
-    assert torch.equal(ppca.components_of_examples(tall).directions, ppca.principal_components(tall).directions)

@@ -1,5 +1,8 @@
 """Variational autoencoders trained with gradients that have no sampling noise."""
 
+import importlib
+from typing import Any
+
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
 from silentgrad.beside import Beside
@@ -113,3 +116,10 @@ __all__ = [
     "ppca_bound",
     "quad_tree",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The laboratory, imported when it is asked for, since it needs packages that the library does not."""
+    if name == "lab":
+        return importlib.import_module("silentgrad.lab")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -64,6 +64,18 @@ class Fit:
     history: list[float]
 
 
+class Inference(NamedTuple):
+    """What examples come to under a decoder.
+
+    Args:
+        latent: q(z|x) of every example.
+        elbo: The bound of each in nats, `(examples,)`.
+    """
+
+    latent: td.MultivariateNormal
+    elbo: Tensor
+
+
 @torch.no_grad()
 def fit_factors(
     decoder: LinearLikelihood,
@@ -78,6 +90,8 @@ def fit_factors(
     report: Callable[[Progress], object] | None = None,
 ) -> Fit:
     """Fits a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
+
+    The latents come in the order of how much they move u, and their weights are orthogonal.
 
     The decoder starts where it is: call `decoder.init_from_data(x)` first. In its precision the fit is made: a bound
     in single precision is known to seven digits, so that a smaller tolerance than they allow needs `decoder.double()`.
@@ -131,7 +145,7 @@ def infer_factors(
     mask: Tensor | None = None,
     tolerance: float = 1e-6,
     iterations: int = 100,
-) -> td.MultivariateNormal:
+) -> Inference:
     """The best Gaussian q(z|x) of every example under a decoder that is held: for examples that were not fitted.
 
     Args:
@@ -146,21 +160,27 @@ def infer_factors(
     _require(decoder, x, None)
     theta = weights_of(decoder)
     latents = standard_latents(theta.new_zeros(len(x), decoder.latent_dim))
+    elbo = torch.zeros(len(x), dtype=torch.float64, device=theta.device)
     for piece in pieces_of(decoder, x, Beside(offset, covariates, mask), None):
-        latents.write(piece.rows, _settled(piece, theta, latents[piece.rows], tolerance, iterations))
-    return latents.distribution()
+        settled, bounds = _settled(piece, theta, latents[piece.rows], tolerance, iterations)
+        latents.write(piece.rows, settled)
+        elbo[piece.rows] = bounds + piece.base()
+    return Inference(latents.distribution(), elbo)
 
 
-def _settled(piece: Piece, theta: Tensor, latents: Latents, tolerance: float, iterations: int) -> Latents:
-    """The latents of a piece after as many steps as gain anything."""
+def _settled(
+    piece: Piece, theta: Tensor, latents: Latents, tolerance: float, iterations: int
+) -> tuple[Latents, Tensor]:
+    """The latents of a piece after as many steps as gain anything, and their bounds."""
     before = torch.full_like(latents.log_dets, -torch.inf)
     for _ in range(iterations):
         latents, found = improved(piece, theta, latents)
         after = found.value - latents.divergence()
-        if (after - before <= tolerance).all():
+        rounding = torch.finfo(after.dtype).eps * after.abs()
+        if (after - before <= tolerance + rounding).all():
             break
         before = after
-    return latents
+    return latents, after
 
 
 def _require(decoder: LinearLikelihood, x: Table, weights: Tensor | None) -> None:

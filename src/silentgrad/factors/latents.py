@@ -82,6 +82,12 @@ class Latents:
         log_dets = self.log_dets + 2 * factor.diagonal().log().sum()
         return Latents(means @ inverse.T, factor.T @ self.precisions @ factor, covariances, log_dets)
 
+    def turned(self, axes: Tensor) -> "Latents":
+        """The Gaussians of V^T z for an orthogonal V, given by its columns."""
+        return Latents(
+            self.means @ axes, axes.T @ self.precisions @ axes, axes.T @ self.covariances @ axes, self.log_dets
+        )
+
     def divergence(self) -> Tensor:
         """The KL divergence of each from N(0, I)."""
         squares = self.means.square().sum(-1) + self.covariances.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -148,19 +148,23 @@ class Piece:
             rows = rows * self.weights
         return float(rows.double().sum())
 
-    def base(self) -> float:
-        """The part of the log-likelihood that depends on x alone and is in no derivative, if it was left out."""
+    def base(self) -> Tensor:
+        """The part of each row's log-likelihood that depends on x alone, where the derivatives leave it out."""
         log_base = getattr(self.decoder.likelihood, "log_base", None)
         if log_base is None:
-            return 0.0
-        return float(self._counted(log_base(self.x).double()))
+            return torch.zeros_like(self.x[:, 0], dtype=torch.float64)
+        return self._per_row(log_base(self.x)).double()
 
-    def _counted(self, entries: Tensor) -> Tensor:
-        """The sum over observed entries, in rows as they count."""
+    def _per_row(self, entries: Tensor) -> Tensor:
+        """The sum over the observed entries of each row."""
         entries = entries.reshape(len(self.x), -1)
         if self.mask is not None and not self.decoder.joint:
             entries = torch.where(self.mask, entries, 0)
-        rows = entries.sum(1)
+        return entries.sum(1)
+
+    def _counted(self, entries: Tensor) -> Tensor:
+        """The sum over observed entries, in rows as they count."""
+        rows = self._per_row(entries)
         if self.weights is not None:
             rows = rows * self.weights
         return rows.sum()

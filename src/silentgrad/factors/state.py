@@ -65,6 +65,7 @@ class Climb:
         self.decoder = decoder
         self._data = x, beside, weights
         self._held: list[Piece] | None = None
+        self._bases: dict[int, float] = {}
         theta = weights_of(decoder)
         own = [parameter.detach().clone() for parameter in own_parameters(decoder)]
         self.place = Place(standard_latents(theta.new_zeros(len(x), decoder.latent_dim)), theta, own)
@@ -96,11 +97,18 @@ class Climb:
         return improved.elbo
 
     def finish(self) -> tuple[Latents, float]:
-        """Writes the best weights into the decoder; returns the latents that suit them, and the bound."""
-        place = self.last
-        write_weights(self.decoder, place.theta)
-        improved = self._improve_latents(place)
-        return improved.latents, improved.elbo
+        """Writes the best weights into the decoder; returns the latents that suit them, and the bound.
+
+        Turning z and the weights together changes nothing. The latents are turned to where their weights are
+        orthogonal, those first that move u most.
+        """
+        improved = self._improve_latents(self.last)
+        theta = self.last.theta.clone()
+        dimensions = improved.latents.dimensions
+        axes = principal_axes(theta[:, :dimensions])
+        theta[:, :dimensions] = theta[:, :dimensions] @ axes
+        write_weights(self.decoder, theta)
+        return improved.latents.turned(axes), improved.elbo
 
     def _metric(self, improved: "_Improved") -> Tensor:
         """The curvature of the bound along each number of a place: what its residual matters by."""
@@ -135,7 +143,7 @@ class Climb:
             sums.add(piece, better, found)
             for slope, more in zip(slopes, found.own, strict=False):
                 slope += more
-            elbo += piece.total(found.value - better.divergence()) + piece.base()
+            elbo += piece.total(found.value - better.divergence()) + self._base_of(piece)
         return _Improved(elbo, latents, sums, slopes)
 
     def _improve_outputs(self, improved: "_Improved", place: Place) -> Place:
@@ -162,6 +170,13 @@ class Climb:
         theta[:, :dimensions] = theta[:, :dimensions] @ factor
         return Place(latents.mapped(means, factor), theta, place.own)
 
+    def _base_of(self, piece: Piece) -> float:
+        """The part of a piece's bound that no step changes, found once."""
+        start = piece.rows.start
+        if start not in self._bases:
+            self._bases[start] = piece.total(piece.base())
+        return self._bases[start]
+
     def _pieces(self) -> Iterable[Piece]:
         """The data in pieces; those of a tensor, which are parts of it, are kept."""
         if self._held is not None:
@@ -180,6 +195,17 @@ class _Improved(NamedTuple):
     latents: Latents
     sums: Sums
     slopes: list[Tensor]
+
+
+def principal_axes(w: Tensor) -> Tensor:
+    """The directions of z, in columns, along which weights `(outputs, latents)` are orthogonal, the largest first.
+
+    Each points to where most of its largest weights are positive.
+    """
+    _, directions = torch.linalg.eigh(w.T @ w)
+    axes = directions.flip(1)
+    signs = (w @ axes).pow(3).sum(0).sign()
+    return axes * torch.where(signs == 0, 1, signs)
 
 
 def weights_of(decoder: LinearLikelihood) -> Tensor:

@@ -147,6 +147,18 @@ class ZeroInflated(LogRate):
     def forward(self, u: Tensor) -> distributions.ZeroInflated:
         return distributions.ZeroInflated(self.counts(u), self.zero_logit, validate_args=False)
 
+    @property
+    def counted(self) -> Tensor:
+        """The probability that a count is not zero for that reason."""
+        return torch.sigmoid(-self.zero_logit)
+
+    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        u, slope = super().u_at_mean(mean / self.counted)
+        return u, slope / self.counted
+
+    def mean_of_u(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return super().mean_of_u(mean / self.counted, variance)
+
     def inflated(self, x: Tensor, log_prob: Tensor) -> Tensor:
         """The bound of the mixture, from the expected log-probability of the counts."""
         counted = logsigmoid(-self.zero_logit) + log_prob
