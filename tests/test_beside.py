@@ -83,12 +83,12 @@ def test_offsets_are_logarithms_of_sizes(h5ad: Path) -> None:
         Counts(*splits_of(found), "dense", offset=dense.offset._replace(valid=torch.zeros(4)))
 
 
-def test_a_model_that_does_not_look_at_covariates_says_so(tmp_path: Path) -> None:
+def test_a_model_without_weights_for_covariates_says_so(tmp_path: Path) -> None:
     frame()[["batch", "age", "depth"]].to_csv(tmp_path / "a.csv", index=False)
     labelled = load(str(tmp_path / "a.csv"), selection=Selection(label="batch"))
     assert model_for(ModelConfig(latent_dim=2, hidden=[8]), labelled)
     found = load(str(tmp_path / "a.csv"), selection=Selection(covariates=("batch",)))
-    with pytest.raises(ConfigError, match=r"covariates of .* yet: leave it out"):
+    with pytest.raises(ConfigError, match=r"--data.covariates is for counts: .* gaussian has no weights"):
         model_for(ModelConfig(), found)
 
 

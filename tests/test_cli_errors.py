@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
-from silentgrad.lab.training.config import RANGES
 from silentgrad.lab.training.documents import read_settings
-from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.training.ranges import RANGES, ConfigError
 from silentgrad.lab.training.recipes import recipe_names, recipe_path
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
@@ -40,7 +39,7 @@ WRONG = {
     "train --train.lr -1": "--train.lr has to be above 0, got -1.0",
     "train --train.lr 0": "--train.lr has to be above 0, got 0.0",
     "train --train.lr .inf": "--train.lr has to be a finite number, got inf",
-    "train --train.lr null": "--train.lr",
+    "train --train.epochs null": "--train.epochs",
     "train --train.lr_mean -1": "--train.lr_mean has to be at least 0",
     "train --train.lr_precision -0.1": "--train.lr_precision has to be at least 0",
     "train --train.lr_network -0.1": "--train.lr_network has to be at least 0",
@@ -273,7 +272,7 @@ def test_every_recipe_is_valid(name: str) -> None:
     [
         ("train: {epochs: -1}", "--train.epochs has to be at least 1, got -1"),
         ("train: {epochs: x}", "--train.epochs: Expected a value of type int. Got value: x"),
-        ("train: {lr: null}", "--train.lr has to have a value"),
+        ("train: {epochs: null}", "--train.epochs has to have a value"),
         ("train: {clip: .nan}", "--train.clip has to be a finite number"),
         ("train: {sed: 3}", "there is no setting train.sed"),
         ("extra: {}", "there is no setting extra"),

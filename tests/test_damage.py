@@ -348,4 +348,4 @@ def test_an_error_in_a_callback_is_no_divergence(runs: Runs, tmp_path: Path) -> 
 
 def test_summaries_are_on_disk_as_they_are_returned(runs: Runs) -> None:
     assert json.loads((runs.whole / "summary.json").read_text()) == runs.summary.as_json()
-    assert read_config(runs.whole) == runs.settings
+    assert read_config(runs.whole) == runs.settings.resolved(["gaussian"])

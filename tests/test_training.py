@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import processes
+from silentgrad.beside import Beside
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE, Losses
 from silentgrad.lab.cli.main import main
@@ -262,9 +263,9 @@ def test_a_guide_gives_way_within_epochs(tmp_path: Path, monkeypatch: pytest.Mon
     asked: list[float] = []
     forward = GuidedVAE.forward
 
-    def noting(model: GuidedVAE, x: Tensor, epoch: float) -> Losses:
+    def noting(model: GuidedVAE, x: Tensor, epoch: float, beside: Beside) -> Losses:
         asked.append(model.weight(epoch))
-        return forward(model, x, epoch)
+        return forward(model, x, epoch, beside)
 
     monkeypatch.setattr(GuidedVAE, "forward", noting)
     model = ModelConfig(latent_dim=2, hidden=[8], guided=0.5)

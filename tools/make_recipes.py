@@ -105,6 +105,14 @@ CIRCUITS = {
 }
 
 
+COUNTS = {
+    "data": {"name": "counts.h5ad", "batch_size": 64, "offset": "size"},
+    "model": {"latent": "gaussian", "latent_dim": 10, "likelihood": "negative-binomial", "tractable": "linear",
+              "nonlinear": False, "estimator": "exact", "network": "mlp", "hidden": [128]},
+    "train": {"epochs": 40, "lr": 1e-2, "lr_network": 2e-3, "decay": "cosine"},
+}  # fmt: skip
+
+
 def write(name: str, what: str, expects: str, settings: dict) -> None:
     measured = json.loads(MEASURED.read_text()).get(name, {})
     header = {
@@ -164,6 +172,7 @@ def main() -> None:
         model = settings["model"]
         what = f"{settings['data']['name']}, silent circuit, {model['latent_dim']} {model['latent']} latents"
         write(name, what, "not measured", settings)
+    write("counts-cpu", "counts of --data.name, negative binomial, linear decoder, 10 latents", "not measured", COUNTS)
     for scale in ("paper", "cpu"):
         for (latent, method), (bpd, _) in paper.FIXED.items():
             what = f"MNIST, fixed variance 0.01, 200 {latent} latents, linear decoder, {method}"

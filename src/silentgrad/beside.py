@@ -11,6 +11,7 @@ from silentgrad.tracing import underlying
 from silentgrad.widening import widened
 
 WHO_TAKES = {
+    "offset": "with any likelihood",
     "covariates": "built with covariates=...",
     "deviation": "with sg.likelihoods.Normal",
 }

@@ -51,12 +51,12 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, 
         noise: Standard deviation of noise around x that is independent between outputs. It is integrated out, which is
             exact for a decoder that is Gaussian given z, whose log-probability is quadratic in x: the mean over two
             points, one standard deviation to either side, has the same square.
-        beside: What stands beside the examples, for the decoder.
+        beside: What stands beside the examples, as for the model.
     """
     points = [x]
     if noise != 0:
         points = [x - noise, x + noise]
-    q = model.encoder(x)
+    q = model.encode(x, beside)
     prior = model.prior_of(q)
     kld = prior.divergence(q)
     decoder = given_decoder(model.decoder, beside)

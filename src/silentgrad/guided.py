@@ -130,15 +130,23 @@ class GuidedVAE(nn.Module):
         Args:
             x: Examples; what the encoder sees where an entry is missing is whatever stands there.
             epoch: The epoch, counted from 1.
-            beside: What stands beside the examples, for the decoders.
+            beside: What stands beside the examples, for the decoders, and for an encoder that has a method `given`.
             example_weights: How much each example counts, `(batch,)`; all the same if absent.
         """
         if x.numel() == 0:
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
-        q = self.encoder(x)  # stats <- E(x)
+        q = self.encode(x, beside)  # stats <- E(x)
         objective = self.objective(q, epoch)
         total, kld, losses = objective(x, q, beside, example_weights)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
         return Losses(total, kld, losses.get("tractable"), losses.get("nonlinear"))
+
+    def encode(self, x: Tensor, beside: Beside = NOTHING) -> td.Distribution:
+        """q(z|x) of examples; an encoder with a method `given`, as decoders have it, sees what stands beside them."""
+        encoder: Callable[[Tensor], td.Distribution] = self.encoder
+        given = getattr(encoder, "given", None)
+        if beside and given is not None:
+            encoder = given(**beside.parts())
+        return encoder(x)
 
     def objective(self, q: td.Distribution, epoch: float | None) -> Objective:
         """The objective of an epoch, counted from 1, for latents q; without one, that which the schedules end with."""

@@ -185,7 +185,7 @@ def _biases(run: Path, count: int, draws: int, seed: int) -> list[MeasuredBias]:
         raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")
     vae = GuidedVAE(found.encoder, found.tractable, kl_weight=found.kl_weight, prior=found.prior).double()
     x = next(training_batches(images, count, 1, seed)).double()
-    link = config.model.tractable
+    link = config.model.decoders.tractable
     biases = []
     for term, value in log_term_bias(vae, x).items():
         biases.append(MeasuredBias(link, f"silent, {term}", value))

@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from silentgrad.lab.cli.console import say
 from silentgrad.lab.cli.options import require_folder, stem_of
-from silentgrad.lab.data import Unit
+from silentgrad.lab.data import Unit, kind_of
 from silentgrad.lab.experiments.grid import Grid
 from silentgrad.lab.experiments.plan import Sweep
 from silentgrad.lab.experiments.space import search_space
@@ -45,6 +45,7 @@ def sweep_and_report(
         folder: Folder of the trials and the page; sweeps/STUDY if absent.
         quiet: Whether to show no progress bars.
     """
+    around = around.resolved(kind_of(around.data.name, around.data.kind).likelihoods)
     around.validate()
     require_machine(around.train)
     require("--trials", trials, COUNT)

@@ -60,6 +60,11 @@ COMMANDS: dict[str, Command | Group] = {
         "evaluate",
         "sample",
     ),
+    "latents": Command(
+        "Writes the means of the latents of all rows, those of training too, in the order of the data's file.",
+        "latents",
+        "latents",
+    ),
     "variance": Command(
         "Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.",
         "measure",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from silentgrad.lab.cli.console import beside_bound, bound, console, metrics, say
 from silentgrad.lab.cli.options import next_folder, require_folder
+from silentgrad.lab.data import kind_of
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.summary import Summary
@@ -31,6 +32,7 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
         folder = _new_folder(settings)
     require_folder(folder)
     finished = resume and is_finished(folder)
+    settings = settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
     settings.validate()  # before they are asked what they come to
     left = settings.model.weight_left
     if left > 0 and not finished and first_process():

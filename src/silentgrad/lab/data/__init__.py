@@ -1,6 +1,6 @@
 """Observations: where they come from, how they are split, and how they reach a model."""
 
-from silentgrad.lab.data.catalogue import NAMES, load, load_images
+from silentgrad.lab.data.catalogue import NAMES, kind_of, load, load_images
 from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.loader import Batches, Together
 from silentgrad.lab.data.observations import (
@@ -37,6 +37,7 @@ __all__ = [
     "Together",
     "Unit",
     "dequantize",
+    "kind_of",
     "load",
     "load_images",
     "mixed",

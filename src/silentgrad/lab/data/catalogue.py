@@ -27,8 +27,8 @@ from torch import Tensor
 
 from silentgrad.lab.data import formats, sources
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.observations import Binarized, Levels, Observations
-from silentgrad.lab.data.observing import observe
+from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observations, Reals
+from silentgrad.lab.data.observing import is_counted, observe
 from silentgrad.lab.data.order import cut, permuted, required
 from silentgrad.lab.data.rows import Splits
 from silentgrad.lab.data.tables import holds_images
@@ -77,9 +77,29 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Se
         >>> load("digits").train.shape
         torch.Size([1297, 1, 8, 8])
     """
-    if name == "digits" or name in sources.SOURCES or holds_images(Path(name)):
+    if _has_images(name):
         return _as_kind(load_images(name, root), kind, selection)
     return observe(name, kind, selection)
+
+
+def kind_of(name: str, kind: Kind = "auto") -> type[Observations]:
+    """What :func:`load` would give, without loading it; arguments are the same.
+
+    Example:
+        >>> kind_of("digits"), kind_of("cells.h5ad")
+        (<class '...Levels'>, <class '...Counts'>)
+    """
+    if kind == "binarized":
+        return Binarized
+    if kind == "levels" or (kind == "auto" and _has_images(name)):
+        return Levels
+    if is_counted(Path(name), kind):
+        return Counts
+    return Reals
+
+
+def _has_images(name: str) -> bool:
+    return name == "digits" or name in sources.SOURCES or holds_images(Path(name))
 
 
 def load_images(name: str, root: Path | None = None) -> Levels:

@@ -46,12 +46,18 @@ def read_h5ad(path: Path, selection: Selection) -> Table:
     return Table(path, values, columns, beside, row_names)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def required_h5py(path: Path) -> Any:
+    """The package h5py, which is of an extra, for a file."""
     try:
-        import h5py  # type: ignore[import-untyped]  # of an extra
+        import h5py  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
         raise DataError(f"{path}: to read .h5ad needs an extra: pip install 'silentgrad[counts]'") from error
+    return h5py
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    h5py = required_h5py(path)
     with reading(path, "an .h5ad file"), h5py.File(path, "r") as file:
         yield file
 

@@ -6,7 +6,7 @@ kind                    stored                       as the model sees it       
 :class:`Levels`         integers in 0..L-1           dequantized, (x + U) / L      Gaussian     bits per dimension
 :class:`Binarized`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
 :class:`Reals`          real numbers                 standardized, (x - m) / s     Gaussian     nats per entry
-:class:`Counts`         integers from 0 on, sparse   as they are                   none yet     nats per entry
+:class:`Counts`         integers from 0 on, sparse   as they are                   of counts    nats per entry
 ======================  ===========================  ============================  ===========  ===================
 
 What was not observed, by a mask, is 0 as the model sees it: the mean of its column, for real numbers.
@@ -25,7 +25,7 @@ from silentgrad.lab.data.columns import in_print
 from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.rows import Part, Rows, Splits, Stored, require_lengths, uniform
 from silentgrad.lab.data.units import BITS_PER_DIMENSION, NATS_PER_ENTRY, NATS_PER_EXAMPLE, Unit
-from silentgrad.lab.kinds import LikelihoodName
+from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
 
 SplitName = Literal["train", "valid", "test"]
 TABLE_LEVELS = 256
@@ -47,6 +47,7 @@ class Observations:
         label_names: What the labels stand for, if they are codes.
         covariate_names: Names of the covariates.
         row_names: Names of the rows.
+        numbers: Number of each row in its file, from 0 on; if absent, the file has the splits one after the other.
     """
 
     train: Stored
@@ -60,13 +61,14 @@ class Observations:
     label_names: tuple[str, ...] = field(default=(), kw_only=True)
     covariate_names: tuple[str, ...] = field(default=(), kw_only=True)
     row_names: Splits[tuple[str, ...]] | None = field(default=None, kw_only=True)
+    numbers: Splits[Tensor] | None = field(default=None, kw_only=True)
 
     unit: ClassVar[Unit]
     likelihoods: ClassVar[tuple[LikelihoodName, ...]] = ()  # that suit x, the default first
 
     def __post_init__(self) -> None:
         splits = Splits(self.train, self.valid, self.test)
-        for what in ("labels", "covariates", "mask", "offset", "row_names"):
+        for what in ("labels", "covariates", "mask", "offset", "row_names", "numbers"):
             require_lengths(self.name, what, splits, getattr(self, what))
 
     @property
@@ -109,9 +111,21 @@ class Observations:
         """The mean of x over the noise that has `noise_deviation`."""
         raise NotImplementedError
 
-    def figure(self, elbo: float) -> float:
-        """A bound in nats per example of x, in the unit of these observations: the lower, the better."""
+    def figure(self, elbo: float, observed: Tensor | None = None) -> float:
+        """A bound in nats per example of x, in the unit of these observations: the lower, the better.
+
+        Args:
+            elbo: The bound, over the entries that were observed.
+            observed: The share of examples in which each entry was observed, in the shape of an example; all in all of
+                them if absent.
+        """
         raise NotImplementedError
+
+    def entries(self, observed: Tensor | None = None) -> float:
+        """Number of entries of an example that were observed, on average; the argument is that of `figure`."""
+        if observed is None:
+            return self.event_shape.numel()
+        return float(observed.sum())
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,7 @@ class Levels(Observations):
     def centre(self, rows: Rows) -> Tensor:
         return (rows.stored + 0.5) / self.levels
 
-    def figure(self, elbo: float) -> float:
+    def figure(self, elbo: float, observed: Tensor | None = None) -> float:
         return -elbo / (self.event_shape.numel() * math.log(2)) + math.log2(self.levels)
 
 
@@ -167,7 +181,7 @@ class Binarized(Observations):
             return (share >= self.threshold).float()
         return (uniform(rows.stored, generator, part) < share).float()
 
-    def figure(self, elbo: float) -> float:
+    def figure(self, elbo: float, observed: Tensor | None = None) -> float:
         return -elbo
 
 
@@ -229,9 +243,12 @@ class Reals(Observations):
             return x
         return x.where(rows.mask, 0)
 
-    def figure(self, elbo: float) -> float:
-        of_stored = elbo - float(self.deviation.log().sum())
-        return -of_stored / self.event_shape.numel()
+    def figure(self, elbo: float, observed: Tensor | None = None) -> float:
+        log_deviations = self.deviation.log()
+        if observed is not None:
+            log_deviations = observed * log_deviations
+        of_stored = elbo - float(log_deviations.sum())
+        return -of_stored / self.entries(observed)
 
 
 @dataclass(frozen=True)
@@ -245,16 +262,20 @@ class Counts(Observations):
     columns: tuple[str, ...] = ()
 
     unit = NATS_PER_ENTRY
+    likelihoods = OF_COUNTS
 
     def size(self, rows: Rows) -> Tensor:
         """The sum of each row, by which rows of different depth compare."""
         return rows.stored.flatten(1).sum(1)
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
-        return rows.stored.float()
+        x = rows.stored.float()
+        if rows.mask is None:
+            return x
+        return x.where(rows.mask, 0)
 
-    def figure(self, elbo: float) -> float:
-        return -elbo / self.event_shape.numel()
+    def figure(self, elbo: float, observed: Tensor | None = None) -> float:
+        return -elbo / self.entries(observed)
 
 
 def dequantize(images: Tensor, levels: int, generator: torch.Generator | None = None) -> Tensor:

@@ -35,7 +35,7 @@ def observe(name: str, kind: Kind, selection: Selection) -> Observations:
     if kind in ("levels", "binarized"):
         raise DataError(f"--data.kind {kind} is for images, but {name} is a table: choose reals or counts")
     path = Path(name)
-    counted = kind == "counts" or (kind == "auto" and path.suffix in COUNTED)
+    counted = is_counted(path, kind)
     if not counted and selection.offset != NO_OFFSET:
         raise DataError(f"--data.offset {selection.offset} is for counts, but the rows of {name} are reals")
     table = read_table(path, selection)
@@ -46,9 +46,14 @@ def observe(name: str, kind: Kind, selection: Selection) -> Observations:
     return _reals(name, table, places, beside)
 
 
+def is_counted(path: Path, kind: Kind) -> bool:
+    """Whether the rows of a table or matrix are counts: by their kind, or by the ending of the file."""
+    return kind == "counts" or (kind == "auto" and path.suffix in COUNTED)
+
+
 def _beside(table: Table, selection: Selection, places: Splits[Tensor]) -> dict[str, Any]:
     """What stands beside rows of any kind, as arguments of observations."""
-    beside: dict[str, Any] = {}
+    beside: dict[str, Any] = {"numbers": places}
     if selection.label is not None:
         labels = labels_of(table.beside[selection.label])
         beside |= {"labels": _split(labels.values, places), "label_names": labels.names}

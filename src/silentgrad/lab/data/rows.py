@@ -6,6 +6,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from silentgrad.beside import Beside
 from silentgrad.lab.data.formats import DataError
 from silentgrad.lab.data.sparse import SparseRows
 
@@ -71,15 +72,20 @@ class Rows:
     def columns(self) -> Iterator[Stored]:
         """What is there: the examples, then what stands beside them."""
         yield self._stored
-        for column in self._beside():
+        for column in self._columns_beside():
             if column is not None:
                 yield column
 
-    def _beside(self) -> tuple[Tensor | None, ...]:
+    @property
+    def beside(self) -> Beside:
+        """What a model is told of the examples beside x; labels are not among it."""
+        return Beside(offset=self.offset, covariates=self.covariates, mask=self.mask)
+
+    def _columns_beside(self) -> tuple[Tensor | None, ...]:
         return self.labels, self.covariates, self.mask, self.offset
 
     def _map(self, function: Any) -> Self:
-        beside = (None if column is None else function(column) for column in self._beside())
+        beside = (None if column is None else function(column) for column in self._columns_beside())
         return type(self)(function(self._stored), *beside)
 
 

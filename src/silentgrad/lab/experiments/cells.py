@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
+from silentgrad.lab.data import kind_of
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.training import Settings
 from silentgrad.lab.training.recipes import read_recipe
@@ -131,7 +132,7 @@ def _essence(settings: Settings) -> dict[str, Any]:
     """The settings that decide what a run comes to."""
     data = replace(settings.data, root=None)
     train = replace(settings.train, accelerator="auto", devices=1)
-    model = asdict(settings.model)
+    model = asdict(settings.resolved(kind_of(data.name, data.kind).likelihoods).model)
     if model["variance_start"] is None:
         del model["variance_factor"]  # unused
     return {**asdict(data), **model, **asdict(train)}

@@ -29,12 +29,8 @@ def search_space(over: list[str], grid: Grid, around: Settings) -> dict[str, lis
     return space
 
 
-def _guided(model: ModelConfig) -> bool:
-    return model.tractable != "none" and model.nonlinear
-
-
 def _require_two_estimators(model: ModelConfig) -> None:
-    if not _guided(model) or model.estimator == "none":
+    if not model.decoders.guided or model.decoders.estimator == "none":
         raise SweepError(
             "guided needs a guide that gives way to another estimator: --model.tractable other than none, "
             "--model.nonlinear true and --model.estimator other than none"
@@ -42,7 +38,7 @@ def _require_two_estimators(model: ModelConfig) -> None:
 
 
 def _require_cutoffs(cutoffs: list[int], around: Settings) -> None:
-    if not _guided(around.model):
+    if not around.model.decoders.guided:
         raise SweepError("a cut-off needs a guided VAE: --model.tractable other than none and --model.nonlinear true")
     epochs = around.train.epochs
     late = [cutoff for cutoff in cutoffs if cutoff > epochs]

@@ -10,10 +10,11 @@ from torch import distributions as td
 from torch.nn.functional import softplus
 
 from silentgrad.errors import ShapeError
+from silentgrad.lab.networks.given import Elementwise
 from silentgrad.lab.networks.layouts import channels_last
 
 
-class NonlinearGaussian(nn.Module):
+class NonlinearGaussian(Elementwise):
     """p(x|z) = N(mean(z), exp(-g(z))), both from one network that doubles the channels.
 
     Within a bin of width 1/levels the dequantization noise alone has standard deviation 1/(levels sqrt 12), so a
@@ -39,7 +40,7 @@ class NonlinearGaussian(nn.Module):
         return td.Independent(td.Normal(mean, torch.exp(-log_precision / 2)), len(self.event_shape))
 
 
-class NonlinearBernoulli(nn.Module):
+class NonlinearBernoulli(Elementwise):
     """p(x = 1|z) = sigmoid(u(z)), one u per output.
 
     Args:

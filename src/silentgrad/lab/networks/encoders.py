@@ -5,12 +5,14 @@ The convolutional bodies are those of the paper's appendix, which leaves the num
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.beside import NOTHING, Beside
 from silentgrad.errors import ShapeError
 from silentgrad.lab.networks.layouts import channels_last
 from silentgrad.latents.families import Family
@@ -30,6 +32,31 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> td.Distribution:
         return self.family.latent(self.body(x))
+
+
+class CountEncoder(Encoder):
+    """q(z|x) of counts: the body sees log(1 + x / size), and the covariates behind it.
+
+    The size of an example is the exponential of its offset. What was not observed is 0.
+
+    Args:
+        body: From logarithms and covariates, `(batch, columns + covariates)`, to numbers.
+        family: The family of the latents.
+    """
+
+    def forward(self, x: Tensor, beside: Beside = NOTHING) -> td.Distribution:
+        known = beside.flattened(x.shape[:1], x.shape[1:])
+        relative = known.observed(x.flatten(1), 0.0)
+        if known.offset is not None:
+            relative = relative * torch.exp(-known.offset)
+        seen = relative.log1p()
+        if known.covariates is not None:
+            seen = torch.cat([seen, known.covariates.to(seen)], 1)
+        return super().forward(seen)
+
+    def given(self, **beside: Tensor | None) -> Callable[[Tensor], td.Distribution]:
+        """The encoder of a batch whose examples have all that stands beside them already; the names are `Beside`'s."""
+        return partial(self, beside=Beside(**beside))
 
 
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:

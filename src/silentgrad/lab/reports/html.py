@@ -27,19 +27,21 @@ h1 { margin: 0 0 1rem; font-size: 1.6rem; line-height: 1.2; overflow-wrap: anywh
 h2 { margin: 2.2rem 0 .6rem; font-size: 1.1rem }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem; margin: 0 }
 dl div { padding: .6rem .8rem; background: var(--card); border-radius: 6px }
-dt, small, figcaption { color: var(--soft); font-size: .85rem }
+dt, small, figcaption, .caption { color: var(--soft); font-size: .85rem }
 dd { margin: 0; font-size: 1.25rem; font-weight: 600; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
 small { display: block; font-weight: 400 }
 figure { margin: 0 }
 img { display: block; max-width: 100%; height: auto; padding: .4rem; background: #fff; border-radius: 6px }
 img.small { width: 30rem }
-figcaption { margin-top: .4rem; overflow-wrap: anywhere }
+figcaption, .caption { margin: .4rem 0 0; overflow-wrap: anywhere }
 .box { max-width: 100%; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap }
 th { background: var(--card); font-weight: 600 }
 td { border-top: 1px solid var(--line) }
 .text { text-align: left }
+.wrapped td { vertical-align: top }
+.wrapped td.text { min-width: 15rem; white-space: normal }
 tr.marked { font-weight: 600 }
 details { margin-top: 1rem }
 summary { padding: .3rem 0; font-weight: 600; cursor: pointer }
@@ -94,6 +96,11 @@ def paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
+def caption(text: str) -> str:
+    """What stands under a table, in sentences."""
+    return f'<p class="caption">{escape(text)}</p>'
+
+
 def tiles(values: Iterable[Tile]) -> str:
     """The figures that matter, in large."""
     return f"<dl>{''.join(map(_tile, values))}</dl>"
@@ -130,7 +137,13 @@ def picture(content: bytes, caption: str, alt: str = "", small: bool = False) ->
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, marked: Collection[int] = ()) -> str:
+def table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    label: str,
+    marked: Collection[int] = (),
+    wrapped: bool = False,
+) -> str:
     """A table that scrolls within the page's width; columns of numbers to the right, others to the left.
 
     Args:
@@ -138,6 +151,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, ma
         rows: Cells for each column: numbers, text, or None for an empty one.
         label: What the table holds, for screen readers.
         marked: Numbers of the rows set in bold.
+        wrapped: Whether long text takes several lines.
     """
     body = list(rows)
     classes = _classes(len(names), body)
@@ -151,7 +165,10 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], label: str, ma
             opening = '<tr class="marked">'
         lines += f"{opening}{_cells(cells, classes)}</tr>"
     # focusable, so that the keyboard can scroll it
-    box = f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}">'
+    kind = "box"
+    if wrapped:
+        kind += " wrapped"
+    box = f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
     return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 
 

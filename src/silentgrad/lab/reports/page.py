@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from silentgrad.lab.kinds import OF_COUNTS
 from silentgrad.lab.reports import figures, html
+from silentgrad.lab.reports.factors import loadings_section, scatter
 from silentgrad.lab.reports.units import unit_of
+from silentgrad.lab.runs.factors import Factors
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import Metrics, Run, write_atomically
@@ -47,6 +50,9 @@ def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
         png = html.png(plate.figure)
         write_atomically(RunFolder(folder).figure(plate.name), png)
         sections.append(_section(plate, png))
+    if run.factors is not None and run.factors.loadings:
+        file = RunFolder(folder).loadings.name
+        sections.append(loadings_section(run.factors.loadings, _unit_of_weights(run), file))
     for section in more:
         sections.append(section(run))
     page = RunFolder(folder).report
@@ -60,8 +66,36 @@ def _plates(run: Run) -> list[Plate]:
         plates.append(_reconstructions(run.pictures))
         caption = "Images decoded from latents drawn from the prior."
         plates.append(Plate("samples", figures.samples(run.pictures.samples), caption))
+    if run.factors is not None:
+        plates.append(_latents(run, run.factors))
     plates.append(_curves(run))
     return plates
+
+
+def _latents(run: Run, factors: Factors) -> Plate:
+    label = str(_data(run).get("label"))
+    what = "their latents' means"
+    if factors.loadings:
+        what = "what their latents' means add to all columns"
+    caption = f"{len(factors.points):,} rows in the plane of the first two principal components of {what}"
+    if factors.labels is not None:
+        caption += f", coloured by {label}"
+    return Plate("latents", scatter(factors, label), f"{caption}.")
+
+
+def _data(run: Run) -> dict[str, Any]:
+    data = run.config.get("data")
+    if isinstance(data, dict):
+        return data
+    return {}
+
+
+def _unit_of_weights(run: Run) -> str:
+    """What the weights of a linear decoder are measured in: counts have the logarithm of their mean."""
+    model = run.config.get("model")
+    if isinstance(model, dict) and model.get("likelihood") in OF_COUNTS:
+        return "the logarithm of the mean count"
+    return "standard deviations of the column"
 
 
 def _reconstructions(pictures: RunPictures) -> Plate:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.beside import Beside
 from silentgrad.evaluation import Evaluation as BatchEvaluation
 from silentgrad.evaluation import evaluate, exactness
 from silentgrad.exactness import Exactness
@@ -101,19 +102,20 @@ def evaluate_model(
             batch = rows.between(BATCH * place, BATCH * (place + 1)).to(like.device)
             first, second = mixed(PLACES[split], place, 0), mixed(PLACES[split], place, 1)
             x = _seen(observations, batch, probe.noise, first).to(like)
+            beside = batch.beside.to(x)
             seed(second)
-            found = evaluate(model, x, samples, probe.noise)
+            found = evaluate(model, x, samples, probe.noise, beside)
             bounds = torch.stack([found.elbo, found.sampled, found.kld])
-            sums[place] = torch.cat([bounds, _metrics(x, found, probe.noise), found.kld_per_latent])
+            sums[place] = torch.cat([bounds, _metrics(x, found, probe.noise, beside), found.kld_per_latent])
     elbo, sampled, kld, *rest = (share.total(sums).sum(0) / len(rows)).tolist()
     metrics = dict(zip(METRICS, rest, strict=False))
     per_latent = rest[len(METRICS) :]
     sampled_figure = None
     if samples > 1 or probe.exactness not in (Exactness.EXACT, "sampled"):
-        sampled_figure = observations.figure(sampled)
+        sampled_figure = _figure(observations, sampled, rows)
     return Evaluation(
         unit=observations.unit,
-        figure=observations.figure(elbo),
+        figure=_figure(observations, elbo, rows),
         elbo=elbo,
         metrics=metrics,
         kld=kld,
@@ -125,8 +127,20 @@ def evaluate_model(
     )
 
 
-def _metrics(x: Tensor, found: BatchEvaluation, noise: float) -> Tensor:
-    """The sum of each metric over a batch; with noise around x, the mean over one deviation to either side."""
+def _figure(observations: Observations, elbo: float, rows: Rows) -> float:
+    """A bound in the unit of the observations, over the entries of some rows that were observed."""
+    if rows.mask is None:
+        return observations.figure(elbo)
+    return observations.figure(elbo, rows.mask.sum(0) / len(rows))
+
+
+def _metrics(x: Tensor, found: BatchEvaluation, noise: float, beside: Beside) -> Tensor:
+    """The sum of each metric over a batch; with noise around x, the mean over one deviation to either side.
+
+    An entry that was not observed is taken to be what the model expects.
+    """
+    if beside.mask is not None:
+        x = x.where(beside.mask, found.likelihood.mean)
     sums = []
     for metric in METRICS.values():
         either_side = metric(x - noise, found.likelihood) + metric(x + noise, found.likelihood)
@@ -143,12 +157,14 @@ class _Probe(NamedTuple):
 
 
 def _probe(model: GuidedVAE, observations: Observations, rows: Rows, like: Tensor, samples: int) -> _Probe:
-    x = _seen(observations, rows.between(0, 1).to(like.device), 0.0, 0).to(like)
-    q = model.encoder(x)
+    first = rows.between(0, 1).to(like.device)
+    x = _seen(observations, first, 0.0, 0).to(like)
+    found = evaluate(model, x, beside=first.beside.to(x))
     noise = 0.0
-    if _normal(model.decoder(q.mean)):
+    if _normal(found.likelihood):
         noise = observations.noise_deviation
-    latents = len(evaluate(model, x).kld_per_latent)
+    latents = len(found.kld_per_latent)
+    q = model.encode(x, first.beside.to(x))
     return _Probe(latents, noise, exactness(model, q, samples))
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONFIG, METRICS, SUMMARY = "config.yaml", "metrics.csv", "summary.json"
-ENVIRONMENT, PICTURES = "environment.json", "pictures.safetensors"
+ENVIRONMENT, PICTURES, FACTORS = "environment.json", "pictures.safetensors", "factors.json"
 CHECKPOINT = ".ckpt"  # how the names of checkpoints end
 
 
@@ -52,6 +52,21 @@ class RunFolder:
     def pictures(self) -> Path:
         """Originals, reconstructions and samples, as numbers."""
         return self.path / PICTURES
+
+    @property
+    def factors(self) -> Path:
+        """What the latents of a table come to, for its page."""
+        return self.path / FACTORS
+
+    @property
+    def latents(self) -> Path:
+        """The means of the latents of all rows, written on request."""
+        return self.path / "latents.npy"
+
+    @property
+    def loadings(self) -> Path:
+        """The weight of every latent for every column of a table."""
+        return self.path / "loadings.csv"
 
     @property
     def failure(self) -> Path:

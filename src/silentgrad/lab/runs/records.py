@@ -1,13 +1,14 @@
 """The records a training run leaves on disk, read back without any model code.
 
 A run is a folder. `config.yaml` and `metrics.csv` make it one; a run that has not come so far has no `summary.json`,
-`environment.json` or `pictures.safetensors`.
+`environment.json`, `pictures.safetensors` or `factors.json`.
 """
 
 import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.runs.documents import read_yaml
-from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, METRICS, PICTURES, SUMMARY, RunFolder
+from silentgrad.lab.runs.factors import Factors
+from silentgrad.lab.runs.folder import CONFIG, ENVIRONMENT, FACTORS, METRICS, PICTURES, SUMMARY, RunFolder
 from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.rows import Columns, csv_text, read_columns
 from silentgrad.lab.runs.summary import Summary
@@ -33,6 +35,7 @@ REMEDIES = {
     SUMMARY: "remove it and go on with --resume true, which measures the run again",
     ENVIRONMENT: "remove it: it only tells what the run was made on",
     PICTURES: "remove it, or make it again by silentgrad reconstruct",
+    FACTORS: "remove it: the page is then without the latents",
 }
 
 _T = TypeVar("_T")
@@ -53,6 +56,7 @@ class Run:
         summary: The final figures; None if the run is not finished.
         environment: Versions, device, git.
         pictures: What there is to be looked at; None if the run is not finished, or is not of images.
+        factors: What the latents come to; None if the run is not finished, or is not of a table.
     """
 
     folder: Path
@@ -61,6 +65,7 @@ class Run:
     summary: Summary | None
     environment: dict[str, Any]
     pictures: RunPictures | None
+    factors: Factors | None = None
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
@@ -82,6 +87,7 @@ class Run:
             summary=_parsed_if_there(run.summary, _summary),
             environment=_parsed_if_there(run.environment, _json) or {},
             pictures=_parsed_if_there(run.pictures, _pictures),
+            factors=_parsed_if_there(run.factors, _factors),
         )
 
 
@@ -123,6 +129,11 @@ def write_tensors_atomically(path: Path, tensors: dict[str, Tensor], metadata: d
     write_atomically(path, save({name: value.contiguous() for name, value in tensors.items()}, metadata))
 
 
+def write_factors(path: Path, factors: Factors) -> None:
+    """Writes the `factors.json` of a run."""
+    write_json_atomically(path, factors.as_json())
+
+
 def write_pictures(path: Path, pictures: RunPictures) -> None:
     """Writes the `pictures.safetensors` of a run."""
     write_tensors_atomically(path, pictures.tensors())
@@ -135,6 +146,21 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         with temporary.open("wb") as file:
             file.write(content)
             _flush_to_disk(file)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush_folder_to_disk(path.parent)
+
+
+def copy_atomically(source: Path, path: Path, change: Callable[[Path], None]) -> None:
+    """Copies a file and changes the copy before it is in its place, which may be that of the file itself."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    try:
+        shutil.copyfile(source, temporary)
+        change(temporary)
+        with temporary.open("rb+", buffering=0) as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -206,6 +232,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _summary(path: Path) -> Summary:
     return Summary.from_json(_json(path))
+
+
+def _factors(path: Path) -> Factors:
+    return Factors.from_json(_json(path))
 
 
 def _mapping(content: object) -> dict[str, Any]:

@@ -1,38 +1,33 @@
 """From a configuration to the model it describes."""
 
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
-from torch import nn
 
-from silentgrad.decoders import (
-    Circuit,
-    LinearDecoder,
-    LinearGaussian,
-    LinearLikelihood,
-    LinearPrecisionGaussian,
-    Mixture,
-    StandardizedGaussian,
-)
-from silentgrad.decoders.circuit import default_structure
-from silentgrad.decoders.mixture import mixtures
 from silentgrad.estimators import Averaged, Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
-from silentgrad.lab.kinds import LikelihoodName
-from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearBernoulli, NonlinearCircuit, NonlinearGaussian, Sizes
+from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
+from silentgrad.lab.networks import NETWORKS, CountEncoder, Encoder
+from silentgrad.lab.training.annealing import temperature_schedule
 from silentgrad.lab.training.config import ModelConfig
+from silentgrad.lab.training.decoding import (
+    Outputs,
+    nonlinear_decoder,
+    require_decoders_of,
+    require_given,
+    sizes_of,
+    tractable_decoder,
+)
 from silentgrad.lab.training.ranges import ConfigError
-from silentgrad.lab.training.suitable import ESTIMATORS, EstimatorName, family_named, gaussian_leaves
+from silentgrad.lab.training.suitable import ESTIMATORS, EstimatorName, family_named
 from silentgrad.latents.families import Family
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
-from silentgrad.likelihoods import Bernoulli
 from silentgrad.objective import Weighting
-from silentgrad.schedules import Schedule, constant, geometric, linear_decay, linear_rise
+from silentgrad.schedules import Schedule, constant, linear_decay, linear_rise
 
 PRIOR_COMPONENTS = 10
-COMPONENTS = {"mixture": 3, "circuit": 8}
-NUMBERS = {"bernoulli": 1, "gaussian": 2, "mixture": 3, "circuit": 3}  # of the network, per output and component
 
 
 def model_for(config: ModelConfig, observations: Observations, epochs: int = 1) -> GuidedVAE:
@@ -45,18 +40,21 @@ def model_for(config: ModelConfig, observations: Observations, epochs: int = 1) 
     kind = type(observations).__name__.lower()
     if not observations.likelihoods:
         raise ConfigError(f"{kind} cannot be trained on from the command line yet: choose another --data.kind")
-    for beside in ("covariates", "mask", "offset"):
-        if getattr(observations, beside) is not None:
-            raise ConfigError(
-                f"no model of the command line looks at the {beside} of {observations.name} yet: leave it out"
-            )
     likelihood = config.likelihood or observations.likelihoods[0]
     if likelihood not in observations.likelihoods:
         suitable = " or ".join(observations.likelihoods)
         raise ConfigError(f"--model.likelihood {likelihood} is not for {kind} ({observations.name}): choose {suitable}")
     if NETWORKS[config.network].images_only and len(observations.event_shape) != 3:
         raise ConfigError(f"--model.network {config.network} is for images, not for {kind}: choose mlp")
-    return build_model(config, observations.event_shape, observations.resolution, likelihood, epochs)
+    covariates = 0
+    if observations.covariates is not None:
+        covariates = observations.covariates.train.shape[1]
+    vae = build_model(
+        config, observations.event_shape, observations.resolution, likelihood, epochs, covariates=covariates
+    )
+    if observations.mask is not None:
+        require_given(vae)
+    return vae
 
 
 def build_model(
@@ -65,6 +63,7 @@ def build_model(
     levels: int,
     likelihood: LikelihoodName = "gaussian",
     epochs: int = 1,
+    covariates: int = 0,
 ) -> GuidedVAE:
     """The VAE that a configuration describes.
 
@@ -74,16 +73,18 @@ def build_model(
         levels: Number of levels of an output.
         likelihood: Likelihood of the decoders.
         epochs: Number of epochs of the training that `guided` and `kl_warmup` are parts of.
+        covariates: Number of covariates of each example.
 
     Raises:
         ConfigError: No model can be made of it.
         ShapeError: Its network does not take examples of this shape.
     """
+    config = replace(config, likelihood=likelihood).resolved(likelihood)
     config.validate()
-    if likelihood == "bernoulli":
-        _require_bernoulli(config)
+    outputs = Outputs(event_shape, levels, likelihood, covariates)
+    require_decoders_of(outputs, config)
     try:
-        return _model(config, event_shape, levels, likelihood, epochs)
+        return _model(config, outputs, epochs)
     except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
         raise ConfigError(
             f"no memory for a model of --model.latent_dim {config.latent_dim}, --model.hidden {config.hidden} and "
@@ -91,33 +92,15 @@ def build_model(
         ) from error
 
 
-def _require_bernoulli(config: ModelConfig) -> None:
-    """Refuses what a Bernoulli likelihood does not have."""
-    if config.leaves != "constant":
-        raise ConfigError(f"--model.leaves {config.leaves} is a Gaussian leaf's precision, and bits have none")
-    if config.tractable in ("fixed", "constant", "exp"):
-        raise ConfigError(
-            f"--model.tractable {config.tractable} is a Gaussian decoder's variance, and bits have none: "
-            "choose --model.tractable linear, or none"
-        )
-    if config.tractable != "none" and not family_named(config.latent).gaussian:
-        raise ConfigError(
-            f"a linear decoder of bits has a closed form for Gaussian latents only, not for --model.latent "
-            f"{config.latent}: choose --model.tractable none"
-        )
-
-
-def _model(
-    config: ModelConfig, event_shape: torch.Size, levels: int, likelihood: LikelihoodName, epochs: int
-) -> GuidedVAE:
+def _model(config: ModelConfig, outputs: Outputs, epochs: int) -> GuidedVAE:
     family = build_family(config)
     nonlinear = None
     if config.nonlinear:
-        nonlinear = _nonlinear(config, family, event_shape, levels, likelihood)
-    tractable = _tractable(config, family, event_shape, likelihood)
+        nonlinear = nonlinear_decoder(config, family, outputs)
+    tractable = tractable_decoder(config, family, outputs)
     guidance = _guidance(config, family, epochs)
     return GuidedVAE(
-        encoder=_encoder(config, family, event_shape),
+        encoder=_encoder(config, family, outputs),
         tractable=tractable,
         nonlinear=nonlinear,
         tractable_estimator=guidance.tractable_estimator,
@@ -147,7 +130,7 @@ class _Guidance(NamedTuple):
 
 
 def _guidance(config: ModelConfig, family: Family, epochs: int) -> _Guidance:
-    if config.estimator == "none":  # the encoder learns from the tractable decoder alone
+    if config.decoders.estimator == "none":  # the encoder learns from the tractable decoder alone
         return _Guidance(_guide_estimator(config), _sampler(family), constant(1.0), "encoder")
     schedule = linear_decay(epochs=config.guided * epochs)
     if config.nonlinear:
@@ -160,22 +143,6 @@ def _kl_weight(config: ModelConfig, epochs: int) -> Schedule:
     if config.kl_warmup == 0:
         return constant(config.kl_weight)
     return linear_rise(config.kl_warmup * epochs, config.kl_weight)
-
-
-def variance_schedule(config: ModelConfig) -> Schedule:
-    """The fixed variance over epochs."""
-    return _shrinking(config.variance_start, config.variance_factor, config.variance)
-
-
-def temperature_schedule(config: ModelConfig) -> Schedule:
-    """The temperature of Gumbel-Softmax over epochs."""
-    return _shrinking(config.temperature_start, config.temperature_factor, config.temperature)
-
-
-def _shrinking(start: float | None, factor: float, end: float) -> Schedule:
-    if start is None:
-        return constant(end)
-    return geometric(start, factor, end)
 
 
 def build_family(config: ModelConfig) -> Family:
@@ -197,70 +164,13 @@ def _prior(config: ModelConfig, family: Family) -> Prior:
     return family.prior()
 
 
-def _encoder(config: ModelConfig, family: Family, event_shape: torch.Size) -> Encoder:
-    body = NETWORKS[config.network].body(event_shape, family.numbers, _sizes(config))
-    return Encoder(body, family)
-
-
-def _sizes(config: ModelConfig) -> Sizes:
-    return Sizes(config.hidden, config.channels)
-
-
-def _tractable(
-    config: ModelConfig, family: Family, event_shape: torch.Size, likelihood: LikelihoodName
-) -> LinearDecoder | Circuit | None:
-    latents = family.shape.numel()
-    if config.tractable == "none":
-        return None
-    if config.tractable == "mixture" or config.tractable == "circuit":
-        return _circuit(config, latents, event_shape, likelihood)
-    if likelihood == "bernoulli":
-        return LinearLikelihood(latents, event_shape, Bernoulli())
-    if config.tractable == "fixed":
-        return LinearGaussian(latents, event_shape, variance_schedule(config)(1))
-    if config.tractable == "constant":
-        return StandardizedGaussian(latents, event_shape)
-    return LinearPrecisionGaussian(latents, event_shape, link=config.tractable, log_term=config.log_term)
-
-
-def _circuit(config: ModelConfig, latents: int, event_shape: torch.Size, likelihood: LikelihoodName) -> Circuit:
-    components = _components(config, config.tractable)
-    leaves = gaussian_leaves(latents, event_shape, components, config.leaves)
-    if likelihood == "bernoulli":
-        leaves = LinearLikelihood(latents, (*event_shape, components), Bernoulli())
-    if config.tractable == "mixture":
-        return Mixture(latents, event_shape, components, _mixed_per(event_shape), leaves=leaves)
-    return Circuit(latents, event_shape, components, gates=config.gates, leaves=leaves)
-
-
-def _components(config: ModelConfig, kind: str) -> int:
-    return config.components or COMPONENTS[kind]
-
-
-def _mixed_per(event_shape: torch.Size) -> Literal["pixel", "output"]:
-    """The colours of a pixel are mixed together."""
-    if len(event_shape) == 3:
-        return "pixel"
-    return "output"
-
-
-def _nonlinear(
-    config: ModelConfig, family: Family, event_shape: torch.Size, levels: int, likelihood: LikelihoodName
-) -> nn.Module:
-    components = 1
-    if likelihood == "mixture" or likelihood == "circuit":
-        components = _components(config, likelihood)
-    numbers = NUMBERS[likelihood] * components
-    latents = family.shape.numel()
-    network = NETWORKS[config.network].decoder(latents, event_shape, _sizes(config), numbers)
-    if likelihood == "bernoulli":
-        return NonlinearBernoulli(network, event_shape)
-    if likelihood == "gaussian":
-        return NonlinearGaussian(network, event_shape, levels)
-    structure = default_structure(event_shape)
-    if likelihood == "mixture":
-        structure = mixtures(event_shape, _mixed_per(event_shape))
-    return NonlinearCircuit(network, event_shape, components, structure, levels)
+def _encoder(config: ModelConfig, family: Family, outputs: Outputs) -> Encoder:
+    network = NETWORKS[config.network]
+    if outputs.likelihood not in OF_COUNTS:
+        return Encoder(network.body(outputs.event_shape, family.numbers, sizes_of(config)), family)
+    columns = outputs.event_shape.numel()
+    body = network.body(torch.Size([columns + outputs.covariates]), family.numbers, sizes_of(config))
+    return CountEncoder(body, family)
 
 
 def _sampler(family: Family) -> Estimator:
@@ -279,7 +189,7 @@ def closed_form() -> Exact:
 
 def build_estimator(config: ModelConfig) -> Estimator:
     """The estimator that a configuration names."""
-    return _estimator_named(config.estimator, config)
+    return _estimator_named(config.decoders.estimator, config)
 
 
 def _guide_estimator(config: ModelConfig) -> Estimator:

@@ -3,22 +3,26 @@
 Whatever the settings come from, `validate` decides whether a run can be made with them, before anything is written.
 """
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
-from silentgrad.lab.kinds import Kind, LikelihoodName
+from silentgrad.lab.kinds import OF_COUNTS, Kind, LikelihoodName
 from silentgrad.lab.runs.documents import write_yaml
 from silentgrad.lab.selection import NO_OFFSET, Selection
-from silentgrad.lab.training.ranges import RANGES, ConfigError, require
+from silentgrad.lab.training.defaults import Decoders, decoders_for, rates_for
+from silentgrad.lab.training.ranges import ConfigError, require_ranges, require_shrinking
 from silentgrad.lab.training.suitable import (
     EstimatorName,
     LeafKind,
     TractableKind,
     family_named,
     require_closed_form,
+    require_components,
+    require_decoders,
     require_estimator,
     require_guide_estimator,
     require_network,
@@ -62,7 +66,7 @@ class DataConfig:
 
     def validate(self) -> None:
         """Raises ConfigError for what no data can be read by."""
-        _require_ranges("data", self)
+        require_ranges("data", self)
         if not self.name:
             raise ConfigError("--data.name is empty: give a dataset's name or a path")
         for option in ("layer", "label", "offset"):
@@ -93,14 +97,16 @@ class ModelConfig:
         channels: Number of channels of the convolutions; of the first one, for strided. The paper does not give it.
         tractable: Tractable decoder: none; a linear one with fixed variance, with a learned one that is constant in z,
             or with learned precision of linear or exponential link; a mixture of linear ones, or a circuit of them over
-            a tree of the outputs.
+            a tree of the outputs. If absent, constant; linear for bits and counts, which have no precision.
         components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
         log_term: How the linear link evaluates E[log v^2].
-        nonlinear: Whether there is a nonlinear decoder beside the linear one.
+        nonlinear: Whether there is a nonlinear decoder beside the linear one. If absent, there is one, but not for
+            counts.
         estimator: Estimator of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is
-            alone. With both decoders, none trains the encoder by the linear one only ("None + SG").
+            alone. With both decoders, none trains the encoder by the linear one only ("None + SG"). If absent,
+            reparameterized, and exact for counts with a linear decoder alone.
         temperature: Temperature of gumbel-softmax.
         temperature_start: Temperature of the first epoch, from which it shrinks every epoch, down to `temperature`.
         temperature_factor: Factor by which the temperature shrinks.
@@ -119,9 +125,10 @@ class ModelConfig:
         kl_warmup: Part of the training in which the KL divergence's weight rises from 0.
         start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca where the
             learned variance is constant, as it is in mixtures and circuits, whose leaves also start from the values of
-            the data, and random for the other linear decoders.
+            the data, and for counts; random for the other linear decoders.
         likelihood: Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of Gaussians, for levels and
-            reals; bernoulli for binarized images. If absent, gaussian or bernoulli.
+            reals; bernoulli for binarized images. For counts that of both decoders: negative-binomial, poisson, or
+            either with more zeros, zero-inflated-. If absent, gaussian, bernoulli or negative-binomial.
     """
 
     latent: str = "gaussian"
@@ -132,13 +139,13 @@ class ModelConfig:
     network: str = "mlp"
     hidden: list[int] = field(default_factory=lambda: [512])
     channels: int = 32
-    tractable: TractableKind = "constant"
+    tractable: TractableKind | None = None
     components: int | None = None
     leaves: LeafKind = "constant"
     gates: Gates = "leaves"
     log_term: LogTerm = "auto"
-    nonlinear: bool = True
-    estimator: EstimatorName = "reparameterized"
+    nonlinear: bool | None = None
+    estimator: EstimatorName | None = None
     temperature: float = 0.5
     temperature_start: float | None = None
     temperature_factor: float = 0.9
@@ -156,68 +163,48 @@ class ModelConfig:
     start: Start | None = None
     likelihood: LikelihoodName | None = None
 
+    def resolved(self, likelihood: LikelihoodName) -> "ModelConfig":
+        """The same with what was left open chosen for data of a likelihood, if it was not given itself."""
+        chosen = replace(self, likelihood=self.likelihood or likelihood)
+        return replace(chosen, **chosen.decoders._asdict())
+
+    @property
+    def decoders(self) -> Decoders:
+        """The decoders and the estimator; what was left open is as for the likelihood, or for images."""
+        return decoders_for(self.likelihood or "gaussian", self.tractable, self.nonlinear, self.estimator)
+
     def validate(self) -> None:
         """Raises ConfigError for what makes no model."""
-        _require_ranges("model", self)
-        if self.tractable == "none" and not self.nonlinear:
-            raise ConfigError("there is no decoder: --model.tractable none needs --model.nonlinear true")
+        require_ranges("model", self)
         require_network(self.network)
         family = family_named(self.latent)
         require_options(family, self.categories)
         if self.prior_components is not None and self.prior != "mixture":
             raise ConfigError("--model.prior_components is for --model.prior mixture")
-        self._require_estimators()
-        require_closed_form(family, self.tractable, self.log_term, self.leaves)
-        self._require_components()
-        _require_shrinking("temperature", self.temperature_start, self.temperature)
-        _require_shrinking("variance", self.variance_start, self.variance)
+        decoders = self.decoders
+        require_decoders(decoders.tractable, decoders.nonlinear, decoders.estimator)
+        require_estimator("estimator", decoders.estimator, family)
+        require_guide_estimator(self.guide_estimator, self.guide_draws, family, decoders.guided)
+        require_closed_form(family, decoders.tractable, self.log_term, self.leaves, self.likelihood)
+        require_components(decoders.tractable, self.likelihood, self.components, self.leaves, self.gates, self.start)
+        require_shrinking("temperature", self.temperature_start, self.temperature)
+        require_shrinking("variance", self.variance_start, self.variance)
 
     @property
     def starts_from(self) -> Start:
         """How the tractable decoder starts."""
         if self.start is not None:
             return self.start
-        if self.tractable in ("constant", "mixture", "circuit"):
+        if self.likelihood in OF_COUNTS or self.decoders.tractable in ("constant", "mixture", "circuit"):
             return "ppca"
         return "random"
 
     @property
     def weight_left(self) -> float:
         """The weight that a guide still has when training ends, though it is meant to give way to the other decoder."""
-        if self.tractable == "none" or not self.nonlinear or self.estimator == "none":
+        if not self.decoders.guided or self.decoders.estimator == "none":
             return 0.0
         return max(0.0, 1 - 1 / self.guided)
-
-    def _require_components(self) -> None:
-        """Refuses options of mixtures and circuits where there is none."""
-        kinds = {self.tractable, self.likelihood}
-        if self.components is not None and not kinds & {"mixture", "circuit"}:
-            raise ConfigError(
-                "--model.components is for a mixture or circuit, as --model.tractable or --model.likelihood"
-            )
-        if self.leaves != "constant" and self.tractable not in ("mixture", "circuit"):
-            raise ConfigError(f"--model.leaves {self.leaves} is for --model.tractable mixture or circuit")
-        if self.gates != "leaves" and self.tractable != "circuit":
-            raise ConfigError(f"--model.gates {self.gates} is for --model.tractable circuit")
-        if self.tractable in ("mixture", "circuit") and self.start == "mean":
-            raise ConfigError("--model.start mean is for linear decoders: choose ppca or random")
-
-    def _require_estimators(self) -> None:
-        """Refuses estimators that the latents or the decoders do not allow."""
-        family = family_named(self.latent)
-        both = self.tractable != "none" and self.nonlinear
-        require_estimator("estimator", self.estimator, family)
-        require_guide_estimator(self.guide_estimator, self.guide_draws, family, both)
-        if self.estimator == "none" and not both:
-            raise ConfigError(
-                "--model.estimator none (the encoder follows the linear decoder only) needs both decoders: "
-                "--model.tractable other than none and --model.nonlinear true"
-            )
-        if self.estimator == "exact" and self.nonlinear:
-            raise ConfigError(
-                "the nonlinear decoder has no closed form: --model.estimator exact is for a linear decoder alone, "
-                "--model.nonlinear false"
-            )
 
 
 @dataclass
@@ -226,7 +213,7 @@ class TrainConfig:
 
     Args:
         epochs: Number of passes over the training images.
-        lr: Learning rate of AdamW, betas (0.9, 0.95).
+        lr: Learning rate of AdamW, betas (0.9, 0.95). If absent, 5e-4; for counts 1e-2, and lr_network 2e-3.
         lr_network: Learning rate of the networks, of encoder and nonlinear decoder; lr if absent. The other parameters
             of a circuit tolerate ten times this rate.
         lr_mean: Learning rate of the linear decoder's mean; lr if absent.
@@ -246,7 +233,7 @@ class TrainConfig:
     """
 
     epochs: int = 60
-    lr: float = 5e-4
+    lr: float | None = None
     lr_network: float | None = None
     lr_mean: float | None = None
     lr_precision: float | None = None
@@ -262,9 +249,26 @@ class TrainConfig:
     iwae_samples: int = 1
     tensorboard: bool = False
 
+    def resolved(self, likelihood: LikelihoodName) -> "TrainConfig":
+        """The same with the learning rates for data of a likelihood, if they were left open."""
+        if self.lr is not None:
+            return self
+        rates = rates_for(likelihood)
+        of_networks = self.lr_network
+        if of_networks is None:
+            of_networks = rates.lr_network
+        return replace(self, lr=rates.lr, lr_network=of_networks)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate; if it was left open, that for images."""
+        if self.lr is None:
+            return rates_for("gaussian").lr
+        return self.lr
+
     def validate(self) -> None:
         """Raises ConfigError for what nothing can be trained by, on whatever machine."""
-        _require_ranges("train", self)
+        require_ranges("train", self)
         for epoch in self.keep:
             if epoch > self.epochs:
                 raise ConfigError(f"--train.keep {epoch} comes after the last of {self.epochs} epochs (--train.epochs)")
@@ -292,6 +296,14 @@ class Settings(NamedTuple):
                 f"--data.batch_size {self.data.batch_size} has to be a multiple of --train.devices {self.train.devices}"
             )
 
+    def resolved(self, likelihoods: Sequence[LikelihoodName]) -> "Settings":
+        """The same with what was left open chosen for observations that some likelihoods suit, the first by default."""
+        if not likelihoods:
+            return self
+        model = self.model.resolved(likelihoods[0])
+        assert model.likelihood is not None
+        return Settings(self.data, model, self.train.resolved(model.likelihood))
+
     def as_yaml(self) -> str:
         """The text of a run's `config.yaml` or a recipe."""
         content = {name: asdict(part) for name, part in self._asdict().items()}
@@ -301,17 +313,3 @@ class Settings(NamedTuple):
 
 
 GROUPS: dict[str, Any] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
-
-
-def _require_ranges(group: str, config: Any) -> None:
-    for name, setting in config.__dataclass_fields__.items():
-        option, value = f"{group}.{name}", getattr(config, name)
-        if value is None and setting.default is not None:
-            raise ConfigError(f"--{option} has to have a value")
-        if option in RANGES:
-            require(f"--{option}", value, RANGES[option])
-
-
-def _require_shrinking(name: str, start: float | None, end: float) -> None:
-    if start is not None and start < end:
-        raise ConfigError(f"--model.{name}_start has to be at least --model.{name}, {end}; got {start}")

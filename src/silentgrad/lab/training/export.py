@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.decoders import CircuitDistribution
+from silentgrad.distributions import ZeroInflated
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
@@ -26,10 +27,12 @@ from silentgrad.lab.runs.folder import ExportFolder
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
 from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
+from silentgrad.latents.independent import base_of
 
 BATCH = 16
 TOLERANCE = 1e-5
 INPUTS = {"encoder": "x", "decoder": "z"}
+COUNTED = (td.NegativeBinomial, ZeroInflated)
 
 
 class ExportError(SilentgradError):
@@ -50,9 +53,9 @@ class Parameters(nn.Module):
 def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
     """The parameters of a distribution by name, as its family gives them; an image is told like a latent.
 
-    A circuit has too many to tell: its mean and standard deviation stand for them.
+    A circuit has too many to tell, and most counts are of no family of latents: mean and deviation stand for them.
     """
-    if isinstance(distribution, CircuitDistribution):
+    if isinstance(distribution, CircuitDistribution) or isinstance(base_of(distribution), COUNTED):
         return {"mean": distribution.mean, "std": distribution.stddev}
     return family_of(distribution).outputs(distribution)
 
@@ -70,6 +73,8 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     _require_packages()
     run = Run.read(folder)
     observations = observations_of(read_config(folder))
+    if observations.rows("test").between(0, 1).beside:
+        raise ExportError(f"an exported network takes x alone, and {observations.name} has more beside it")
     vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
     files, differences = {}, {}
     for name, (network, example) in _networks(vae, observations).items():

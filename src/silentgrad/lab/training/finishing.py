@@ -7,14 +7,21 @@ from torch import Tensor
 
 from silentgrad.decoders import CircuitDistribution, LinearLikelihood
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, SplitName
+from silentgrad.lab.data import Counts, Observations, Reals, SplitName
 from silentgrad.lab.networks import NonlinearBernoulli
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.pictures import RunPictures
-from silentgrad.lab.runs.records import write_pictures, write_summary, write_tensors_atomically
+from silentgrad.lab.runs.records import (
+    write_factors,
+    write_pictures,
+    write_rows_atomically,
+    write_summary,
+    write_tensors_atomically,
+)
 from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training.config import ModelConfig
+from silentgrad.lab.training.latents import column_names, factors_of, loading_rows, loadings_of
 from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.lab.training.saving import RunError
 from silentgrad.lab.training.suitable import family_named
@@ -26,6 +33,8 @@ PICTURES, SAMPLES = 16, 64
 def limit(model: ModelConfig, observations: Observations) -> float | None:
     """The figure that no encoder can beat, where probabilistic PCA says so, with noise integrated out."""
     if model.nonlinear or model.tractable != "fixed" or not observations.likelihoods:
+        return None
+    if observations.mask is not None:
         return None
     # A learned Gaussian prior is a standard one with other weights; a mixture is not.
     if not family_named(model.latent).gaussian or model.prior == "mixture":
@@ -51,8 +60,8 @@ def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
         return None
     row = observations.rows("test").between(0, 1)
     with evaluating(vae), torch.no_grad():
-        x = observations.as_seen(row, torch.Generator().manual_seed(0))
-        q = vae.encoder(x.to(next(vae.parameters())))
+        x = observations.as_seen(row, torch.Generator().manual_seed(0)).to(next(vae.parameters()))
+        q = vae.encode(x, row.beside.to(x))
     return vae.tractable.exactness(q).value
 
 
@@ -80,10 +89,16 @@ def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds:
 def finish(folder: Path, model: GuidedVAE, observations: Observations, summary: Summary) -> None:
     """Writes what only a finished run has; the summary last, which says that it is finished."""
     vae = model.cpu().eval()
-    write_tensors_atomically(RunFolder(folder).weights, vae.state_dict())
+    run = RunFolder(folder)
+    write_tensors_atomically(run.weights, vae.state_dict())
     if observations.pictured:
-        write_pictures(RunFolder(folder).pictures, pictures(vae, observations))
-    write_summary(RunFolder(folder).summary, summary)
+        write_pictures(run.pictures, pictures(vae, observations))
+    if isinstance(observations, Reals | Counts):
+        write_factors(run.factors, factors_of(vae, observations))
+        loadings = loadings_of(vae)
+        if loadings is not None:
+            write_rows_atomically(run.loadings, loading_rows(loadings, column_names(observations)))
+    write_summary(run.summary, summary)
 
 
 @torch.no_grad()

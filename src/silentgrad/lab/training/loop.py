@@ -27,7 +27,7 @@ from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.estimators import Exact
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, Part, Rows, SplitName, Together, mixed
-from silentgrad.lab.networks import NonlinearCircuit
+from silentgrad.lab.networks import NonlinearCircuit, NonlinearLikelihood
 from silentgrad.lab.runs.evaluation import Evaluation, Share, evaluate_model
 from silentgrad.lab.training.config import Decay, TrainConfig
 from silentgrad.schedules import Schedule
@@ -68,7 +68,7 @@ def _linear_decoders(tractable: object) -> list[LinearDecoder]:
 def _networks(model: GuidedVAE) -> list[nn.Parameter]:
     """The weights of the encoder and of the nonlinear decoder's network, without those of its sums and leaves."""
     networks = [model.encoder]
-    if isinstance(model.nonlinear, NonlinearCircuit):
+    if isinstance(model.nonlinear, NonlinearCircuit | NonlinearLikelihood):
         networks.append(model.nonlinear.network)
     elif model.nonlinear is not None:
         networks.append(model.nonlinear)
@@ -76,6 +76,13 @@ def _networks(model: GuidedVAE) -> list[nn.Parameter]:
     for network in networks:
         parameters += network.parameters()
     return parameters
+
+
+def _of_likelihood(decoder: LinearLikelihood | NonlinearLikelihood) -> list[nn.Parameter]:
+    """The parameters of a decoder's likelihood, such as its dispersions."""
+    if not isinstance(decoder.likelihood, nn.Module):
+        return []
+    return list(decoder.likelihood.parameters())
 
 
 class TrainingPlan(lightning.LightningModule):
@@ -114,23 +121,27 @@ class TrainingPlan(lightning.LightningModule):
                 of_precisions += decoder.precision_affine.parameters()
             if isinstance(decoder, StandardizedGaussian):
                 of_precisions.append(decoder.log_scale)
-            if isinstance(decoder, LinearLikelihood) and isinstance(decoder.likelihood, nn.Module):
-                of_precisions += decoder.likelihood.parameters()
+            if isinstance(decoder, LinearLikelihood):
+                of_precisions += _of_likelihood(decoder)
+                if decoder.covariate_affine is not None:
+                    of_means += decoder.covariate_affine.parameters()
+        if isinstance(self.model.nonlinear, NonlinearLikelihood):
+            of_precisions += _of_likelihood(self.model.nonlinear)
         separate = set(map(id, of_networks + of_means + of_precisions))
         rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
         groups = [
-            self._group("lr", rest, self.config.lr),
+            self._group("lr", rest, None),
             self._group("lr_network", of_networks, self.config.lr_network),
             self._group("lr_mean", of_means, self.config.lr_mean),
             self._group("lr_precision", of_precisions, self.config.lr_precision),
         ]
         learned = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(learned, lr=self.config.lr, betas=(0.9, 0.95), fused=True)
+        return torch.optim.AdamW(learned, lr=self.config.rate, betas=(0.9, 0.95), fused=True)
 
     def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
         """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
         if rate is None:
-            rate = self.config.lr
+            rate = self.config.rate
         return {"params": parameters, "lr": rate, "full": rate, "name": name}
 
     def on_train_epoch_start(self) -> None:
@@ -161,8 +172,9 @@ class TrainingPlan(lightning.LightningModule):
     def _descend(self, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
         """One step; the loss before it."""
         x = self._seen(batch)
+        beside = batch[1].beside.to(x)
         self._set_rates(optimizer, batch[0])
-        loss: Tensor = self.model(x, self.current_epoch + (batch[0] + 1) / self.steps).total * self.share
+        loss: Tensor = self.model(x, self.current_epoch + (batch[0] + 1) / self.steps, beside).total * self.share
         optimizer.zero_grad()
         self.manual_backward(loss)
         if self.config.clip:

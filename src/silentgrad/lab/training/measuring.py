@@ -30,7 +30,12 @@ FIGURES = ("batch", "est", "est_percent", "snr")
 
 
 def training_batches(observations: Observations, size: int, count: int, seed: int) -> Iterator[Tensor]:
-    """Batches as a model sees them, each drawn from all training rows, so that they are independent of each other."""
+    """Batches as a model sees them, each drawn from all training rows, so that they are independent of each other.
+
+    Raises:
+        ConfigError: Something stands beside the rows, which the measurements do not take.
+    """
+    require_alone(observations)
     generator = torch.Generator().manual_seed(seed)
     rows = observations.rows("train")
     size = min(size, len(rows))
@@ -39,10 +44,18 @@ def training_batches(observations: Observations, size: int, count: int, seed: in
         yield observations.as_seen(rows.index_select(0, chosen), generator)
 
 
+def require_alone(observations: Observations) -> None:
+    """Refuses observations that have something beside x for the model, which measurements do not take."""
+    if observations.rows("train").between(0, 1).beside:
+        raise ConfigError(
+            f"gradients are measured on x alone, and {observations.name} has more beside it for the model"
+        )
+
+
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
     """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
     sampling = _papers(family_named(config.latent))
-    if names is None and config.nonlinear:
+    if names is None and config.decoders.nonlinear:
         names = sampling
     elif names is None:
         names = ["exact", *sampling]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from silentgrad.errors import DomainError
 
@@ -108,3 +109,19 @@ def require(option: str, value: float | Sequence[float] | None, allowed: Range) 
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{option} has to be a finite number, got {value}")
     raise ConfigError(f"{option} has to be {allowed.bound(value)}, got {value}")
+
+
+def require_ranges(group: str, config: Any) -> None:
+    """Refuses options of a group, a dataclass, that lie outside their range, or lack a value that they have to have."""
+    for name, setting in config.__dataclass_fields__.items():
+        option, value = f"{group}.{name}", getattr(config, name)
+        if value is None and setting.default is not None:
+            raise ConfigError(f"--{option} has to have a value")
+        if option in RANGES:
+            require(f"--{option}", value, RANGES[option])
+
+
+def require_shrinking(name: str, start: float | None, end: float) -> None:
+    """Refuses an option of the model that starts below the value that it shrinks to."""
+    if start is not None and start < end:
+        raise ConfigError(f"--model.{name}_start has to be at least --model.{name}, {end}; got {start}")

@@ -13,27 +13,28 @@ import torch
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from silentgrad.decoders import Circuit, LinearDecoder
+from silentgrad.decoders import Circuit, LinearDecoder, LinearLikelihood
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, mixed
+from silentgrad.lab.data import Observations, kind_of, mixed
 from silentgrad.lab.data.module import ObservationData
-from silentgrad.lab.networks import NonlinearCircuit
+from silentgrad.lab.networks import NonlinearCircuit, NonlinearLikelihood
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import read_summary
 from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training.build import model_for, variance_schedule
+from silentgrad.lab.training.annealing import variance_schedule
+from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.folder import is_finished, make_folder, prepare_resuming
 from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.lab.training.machine import require_machine, require_shares
-from silentgrad.lab.training.measuring import GradientVarianceLog
+from silentgrad.lab.training.measuring import GradientVarianceLog, require_alone
 from silentgrad.lab.training.recorder import Keeper, Recorder
 from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 START_ROWS = 10_000
-START_ENTRIES = 2**27  # in those rows together, which are dense
+START_ENTRIES = 2**25  # in those rows together, which are dense
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
 
 
@@ -67,10 +68,17 @@ def train_model(
     if observations is not None:
         data = replace(data, name=observations.name)
     settings = Settings(data, model, train)
+    if observations is None:
+        settings = settings.resolved(kind_of(data.name, data.kind).likelihoods)
+    else:
+        settings = settings.resolved(observations.likelihoods)
     settings.validate()
     require_machine(train)
+    model = settings.model
     source = _source(settings, observations)
     require_shares(settings, source.observations)
+    if train.variance_every:
+        require_alone(source.observations)
     torch.manual_seed(mixed(train.seed, 0))
     vae = model_for(model, source.observations, train.epochs)
     logger = _logger(train, folder)
@@ -119,18 +127,25 @@ def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: Observati
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
     """The start of the decoders that have one; a part of the training rows is enough for it."""
     starts = vae.tractable is not None and model.starts_from != "random"
-    if not starts and not isinstance(vae.nonlinear, NonlinearCircuit):
+    if not starts and not isinstance(vae.nonlinear, NonlinearCircuit | NonlinearLikelihood):
         return
     fitting = START_ENTRIES // observations.event_shape.numel()
     rows = observations.rows("train").between(0, min(START_ROWS, fitting))
     x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
+    beside = rows.beside.to(x)
+    if isinstance(vae.nonlinear, NonlinearLikelihood):
+        vae.nonlinear.init_from_data(x, beside.offset, beside.mask)
     if isinstance(vae.nonlinear, NonlinearCircuit):
         vae.nonlinear.init_from_data(x)
     if starts and isinstance(vae.tractable, Circuit):
         vae.tractable.init_from_data(x)
     if starts and isinstance(vae.tractable, LinearDecoder):
         assert vae.prior is not None
-        vae.tractable.init_from_data(x, model.starts_from, vae.prior())
+        if isinstance(vae.tractable, LinearLikelihood):
+            of_rows = {"offset": beside.offset, "mask": beside.mask}
+            vae.tractable.init_from_data(x, model.starts_from, vae.prior(), **of_rows)
+        else:
+            vae.tractable.init_from_data(x, model.starts_from, vae.prior())
 
 
 @contextlib.contextmanager
@@ -157,7 +172,7 @@ def _strategy(train: TrainConfig, model: ModelConfig) -> str:
     """
     if train.devices == 1:
         return "auto"
-    if model.cutoff is not None or (model.nonlinear and model.tractable != "none"):
+    if model.cutoff is not None or model.decoders.guided:
         return "ddp_find_unused_parameters_true"
     return "ddp"
 

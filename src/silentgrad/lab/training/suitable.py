@@ -7,11 +7,13 @@ import torch
 from silentgrad.decoders import (
     LinearDecoder,
     LinearGaussian,
+    LinearLikelihood,
     LinearPrecisionGaussian,
     Mixture,
     StandardizedGaussian,
     Tractable,
 )
+from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.errors import IntractableError
 from silentgrad.estimators import (
@@ -24,7 +26,9 @@ from silentgrad.estimators import (
     Rloo,
     StraightThrough,
 )
+from silentgrad.lab.kinds import LikelihoodName
 from silentgrad.lab.networks import NETWORKS
+from silentgrad.lab.training.counting import count_likelihood
 from silentgrad.lab.training.ranges import ConfigError
 from silentgrad.latents.families import FAMILIES, Family
 
@@ -93,29 +97,73 @@ def require_guide_estimator(name: EstimatorName, draws: int, family: type[Family
         raise ConfigError("--model.guide_draws is for a --model.guide_estimator that draws: exact draws nothing")
 
 
+def require_decoders(tractable: TractableKind, nonlinear: bool, estimator: EstimatorName) -> None:
+    """Refuses a model without a decoder, and an estimator that its decoders do not allow."""
+    if tractable == "none" and not nonlinear:
+        raise ConfigError("there is no decoder: --model.tractable none needs --model.nonlinear true")
+    if estimator == "none" and (tractable == "none" or not nonlinear):
+        raise ConfigError(
+            "--model.estimator none (the encoder follows the linear decoder only) needs both decoders: "
+            "--model.tractable other than none and --model.nonlinear true"
+        )
+    if estimator == "exact" and nonlinear:
+        raise ConfigError(
+            "the nonlinear decoder has no closed form: --model.estimator exact is for a linear decoder alone, "
+            "--model.nonlinear false"
+        )
+
+
+def require_components(
+    tractable: TractableKind,
+    likelihood: LikelihoodName | None,
+    components: int | None,
+    leaves: LeafKind,
+    gates: Gates,
+    start: str | None,
+) -> None:
+    """Refuses options of mixtures and circuits where there is none, and what they do not have."""
+    of_parts = ("mixture", "circuit")
+    if components is not None and tractable not in of_parts and likelihood not in of_parts:
+        raise ConfigError("--model.components is for a mixture or circuit, as --model.tractable or --model.likelihood")
+    if leaves != "constant" and tractable not in of_parts:
+        raise ConfigError(f"--model.leaves {leaves} is for --model.tractable mixture or circuit")
+    if gates != "leaves" and tractable != "circuit":
+        raise ConfigError(f"--model.gates {gates} is for --model.tractable circuit")
+    if tractable in of_parts and start == "mean":
+        raise ConfigError("--model.start mean is for linear decoders: choose ppca or random")
+
+
 def require_options(family: type[Family], categories: int | None) -> None:
     """Refuses categories for latents that have none."""
     if categories is not None and "categories" not in family.options:
         raise ConfigError(f"--model.categories is not for --model.latent {family.name}: it has no categories")
 
 
-def require_closed_form(family: type[Family], kind: TractableKind, log_term: LogTerm, leaves: LeafKind) -> None:
+def require_closed_form(
+    family: type[Family],
+    kind: TractableKind,
+    log_term: LogTerm,
+    leaves: LeafKind,
+    likelihood: LikelihoodName | None,
+) -> None:
     """Asks a small decoder of a kind whether it is tractable for a family."""
     if kind == "none":
         return
     small = family(2)
+    option = f"--model.tractable {kind} with --model.log_term {log_term}"
     # The weights of the decoder are random, and have to leave the run's own random numbers as they are.
     with torch.random.fork_rng([]), torch.no_grad():
         q = small.latent(torch.zeros(1, small.numbers))
         decoder = _small_decoder(small.shape.numel(), kind, log_term, leaves)
+        counts = count_likelihood(likelihood, [1])
+        if counts is not None:
+            option = f"--model.likelihood {likelihood} with a linear decoder"
+            decoder = LinearLikelihood(small.shape.numel(), 1, counts)
         try:
             decoder.expected_log_prob(torch.zeros(1, 1), q)
         except IntractableError as error:
             reason = " ".join(str(error).split())
-            raise ConfigError(
-                f"--model.tractable {kind} with --model.log_term {log_term} is not for --model.latent {family.name}: "
-                f"{reason}"
-            ) from None
+            raise ConfigError(f"{option} is not for --model.latent {family.name}: {reason}") from None
 
 
 def _small_decoder(latents: int, kind: TractableKind, log_term: LogTerm, leaves: LeafKind) -> Tractable:

@@ -1,0 +1,93 @@
+"""What follows from the data where options leave it open: decoders, the estimator of the gradient, learning rates.
+
+Images and real numbers have a nonlinear decoder that a linear one guides. Counts have a linear decoder alone, which is
+trained by its exact gradient, unless a nonlinear one is asked for. An option that was given is never changed.
+"""
+
+from typing import NamedTuple
+
+from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
+from silentgrad.lab.training.suitable import EstimatorName, TractableKind
+
+
+class Decoders(NamedTuple):
+    """Which decoders a model has, and how its gradient is estimated.
+
+    Args:
+        tractable: The tractable decoder.
+        nonlinear: Whether there is a nonlinear one.
+        estimator: The estimator of the gradient through the sampled decoder, or through the linear one if it is alone.
+    """
+
+    tractable: TractableKind
+    nonlinear: bool
+    estimator: EstimatorName
+
+    @property
+    def guided(self) -> bool:
+        """Whether a tractable decoder stands beside a nonlinear one."""
+        return self.tractable != "none" and self.nonlinear
+
+
+def decoders_for(
+    likelihood: LikelihoodName,
+    tractable: TractableKind | None = None,
+    nonlinear: bool | None = None,
+    estimator: EstimatorName | None = None,
+) -> Decoders:
+    """The decoders for data of a likelihood, as far as they were not chosen.
+
+    Args:
+        likelihood: The likelihood.
+        tractable: The tractable decoder, if it was chosen.
+        nonlinear: Whether there is a nonlinear one, if that was chosen.
+        estimator: The estimator, if it was chosen.
+
+    Example:
+        >>> decoders_for("gaussian")
+        Decoders(tractable='constant', nonlinear=True, estimator='reparameterized')
+        >>> decoders_for("poisson")
+        Decoders(tractable='linear', nonlinear=False, estimator='exact')
+        >>> decoders_for("poisson", nonlinear=True)
+        Decoders(tractable='linear', nonlinear=True, estimator='reparameterized')
+    """
+    counts = likelihood in OF_COUNTS
+    if tractable is None:
+        tractable = _tractable(likelihood)
+    if nonlinear is None:
+        nonlinear = not counts or tractable == "none"
+    if estimator is None:
+        estimator = "reparameterized"
+        if counts and not nonlinear:
+            estimator = "exact"
+    return Decoders(tractable, nonlinear, estimator)
+
+
+def _tractable(likelihood: LikelihoodName) -> TractableKind:
+    """The tractable decoder: bits and counts have no variance of their own, which the others name."""
+    if likelihood == "bernoulli" or likelihood in OF_COUNTS:
+        return "linear"
+    return "constant"
+
+
+class Rates(NamedTuple):
+    """Learning rates.
+
+    Args:
+        lr: That of everything.
+        lr_network: That of the networks, if it is another.
+    """
+
+    lr: float
+    lr_network: float | None = None
+
+
+def rates_for(likelihood: LikelihoodName) -> Rates:
+    """The learning rates for data of a likelihood.
+
+    The logarithms of mean counts have a long way to go, and an exact gradient tolerates it: on 1,600 cells of 1,000
+    genes, 60 epochs at 1e-3 for all leave 0.05 nats per entry to be gained.
+    """
+    if likelihood in OF_COUNTS:
+        return Rates(1e-2, 2e-3)
+    return Rates(5e-4)

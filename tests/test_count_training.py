@@ -1,0 +1,392 @@
+"""Training on counts and tables: figures by hand, what stands beside x, latents written back, and the page."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import anndata
+import lightning
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from safetensors.torch import load_file
+from scipy import stats
+from scipy.spatial.distance import pdist
+
+import processes
+from browser import WIDTHS, look, needs_browser
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import Counts, Reals, Splits, load
+from silentgrad.lab.networks import NonlinearLikelihood
+from silentgrad.lab.reports import html
+from silentgrad.lab.reports.factors import scatter
+from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.runs.factors import Factors
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
+from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.loading import observations_of
+from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.likelihoods import NegativeBinomial
+
+ROWS, GENES = 120, 8
+MODEL = ModelConfig(latent_dim=2, hidden=[8])
+TRAIN = TrainConfig(epochs=2, accelerator="cpu")
+SMALL = ["--model.latent_dim", "2", "--model.hidden", "[8]", "--train.accelerator", "cpu", "--train.epochs", "2",
+         "--quiet", "true"]  # fmt: skip
+BESIDE = ["--data.label", "kind", "--data.covariates", "[batch]", "--data.offset", "size"]
+
+
+def cells() -> anndata.AnnData:
+    """Counts of two kinds of cells, of different depth, from two batches."""
+    rng = np.random.default_rng(0)
+    kind, batch, depth = rng.integers(0, 2, ROWS), rng.integers(0, 2, ROWS), rng.lognormal(1.0, 0.8, ROWS)
+    signs = np.where(np.arange(GENES) % 2 == 0, 1.0, -1.0)
+    logs = np.outer(2 * kind - 1, signs) + 0.5 * np.outer(batch, np.arange(GENES) < 2)
+    counts = rng.poisson(depth[:, None] * np.exp(logs)).astype(np.float32)
+    counts[:, 0] += 1  # no cell is empty
+    obs = pd.DataFrame({"kind": pd.Categorical.from_codes(kind, ["left", "right"]), "batch": [f"b{b}" for b in batch]})
+    obs.index = [f"cell{row}" for row in range(ROWS)]
+    var = pd.DataFrame(index=[f"gene{column}" for column in range(GENES)])
+    return anndata.AnnData(sp.csr_matrix(counts), obs, var)
+
+
+@pytest.fixture(scope="module")
+def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cells") / "cells.h5ad"
+    cells().write_h5ad(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(h5ad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    main(["train", "--data.name", str(h5ad), *BESIDE, *SMALL, "--train.epochs", "10", "--folder", str(folder)])
+    return folder
+
+
+# --- what was left open, and what contradicts
+
+
+def test_counts_have_a_linear_decoder_alone_by_the_exact_gradient(run: Path) -> None:
+    settings = read_config(run)
+    model, train = settings.model, settings.train
+    assert (model.tractable, model.nonlinear, model.estimator) == ("linear", False, "exact")
+    assert (model.likelihood, train.lr, train.lr_network) == ("negative-binomial", 1e-2, 2e-3)
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["unit"], summary["exactness"]) == ("NLL nats per entry", "exact")
+
+
+def test_what_was_given_is_never_changed() -> None:
+    given = ModelConfig(nonlinear=True, estimator="none", likelihood="poisson", tractable="linear")
+    assert given.resolved("negative-binomial") == given
+    assert ModelConfig(nonlinear=True).resolved("poisson").estimator == "reparameterized"
+    assert ModelConfig(tractable="none").resolved("poisson").nonlinear
+    assert ModelConfig().resolved("bernoulli").tractable == "linear"
+    images = ModelConfig().resolved("gaussian")
+    assert (images.tractable, images.nonlinear, images.estimator) == ("constant", True, "reparameterized")
+    settings = Settings(DataConfig(), ModelConfig(), TrainConfig(lr=1e-3)).resolved(("poisson",))
+    assert (settings.train.lr, settings.train.lr_network) == (1e-3, None)
+    settings = Settings(DataConfig(), ModelConfig(), TrainConfig(lr_network=0.0)).resolved(("poisson",))
+    assert (settings.train.lr, settings.train.lr_network) == (1e-2, 0.0)
+
+
+WRONG = {
+    "--model.tractable constant": "is a Gaussian decoder's variance, and counts have none",
+    "--model.tractable circuit": "--model.tractable circuit is not for counts",
+    "--model.likelihood gaussian": "--model.likelihood gaussian is not for counts",
+    "--model.nonlinear true --model.estimator exact": "the nonlinear decoder has no closed form",
+    "--model.tractable none --model.nonlinear false": "there is no decoder",
+    "--model.latent laplace": "--model.likelihood negative-binomial with a linear decoder is not for --model.latent",
+    "--model.network conv": "--model.network conv is for images",
+    "--data.label missing": "expected a column 'missing'",
+    "--data.offset size --train.variance_every 1": "gradients are measured on x alone",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_contradictions_are_named_before_a_folder_is_made(
+    words: str, h5ad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--data.name", str(h5ad), *words.split(), "--folder", str(tmp_path / "run")])
+    assert WRONG[words] in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_decoders_that_cannot_leave_entries_out_are_named() -> None:
+    table = torch.rand(30, 4)
+    mask = Splits(*3 * [torch.rand(30, 4) > 0.3])
+    reals = Reals(table, table, table, "table", mask=mask)
+    with pytest.raises(ConfigError, match=r"--data.missing is for .* NonlinearCircuit are not"):
+        model_for(replace(MODEL, likelihood="circuit"), reals)
+    with pytest.raises(ConfigError, match=r"--data.covariates is for counts"):
+        model_for(MODEL, Reals(table, table, table, "table", covariates=Splits(table, table, table)))
+
+
+# --- the figure, by hand
+
+
+def by_hand(folder: Path, counts: np.ndarray, size: np.ndarray, batch: np.ndarray) -> float:
+    """Nats per entry of some cells from the stored weights, with SciPy's negative binomial under quadrature."""
+    w = {name: value.double().numpy() for name, value in load_file(folder / "model.safetensors").items()}
+    seen = np.log1p(counts / size[:, None])
+    seen = np.hstack([seen, batch])
+    hidden = np.maximum(seen @ w["encoder.body.1.weight"].T + w["encoder.body.1.bias"], 0)
+    numbers = hidden @ w["encoder.body.3.weight"].T + w["encoder.body.3.bias"]
+    mean, std = numbers[:, :2], np.exp(numbers[:, 2:])
+    divergence = 0.5 * (mean**2 + std**2 - 1).sum() - np.log(std).sum()
+    weight = w["tractable.affine.weight"]
+    u = mean @ weight.T + w["tractable.affine.bias"] + batch @ w["tractable.covariate_affine.weight"].T
+    u += np.log(size)[:, None]
+    deviation = np.sqrt(std**2 @ weight.T**2)
+    nodes, shares = np.polynomial.hermite_e.hermegauss(60)
+    r = np.exp(w["tractable.likelihood.log_inverse_dispersion"])
+    expected = 0.0
+    for node, share in zip(nodes, shares / shares.sum(), strict=True):
+        rate = np.exp(u + node * deviation)
+        expected += share * stats.nbinom.logpmf(counts, r, r / (r + rate)).sum()
+    return (divergence - expected) / counts.size
+
+
+def test_the_figure_is_that_of_a_computation_by_hand(run: Path, h5ad: Path) -> None:
+    known = anndata.read_h5ad(h5ad)
+    order = np.random.RandomState(0).permutation(ROWS)
+    train, test = order[: ROWS * 8 // 10], order[ROWS * 9 // 10 :]
+    counts = known.X.toarray().astype(float)
+    size = counts.sum(1) / np.median(counts[train].sum(1))
+    batch = pd.get_dummies(known.obs["batch"]).to_numpy(float)
+    expected = by_hand(run, counts[test], size[test], batch[test])
+    assert json.loads((run / "summary.json").read_text())["nll"] == pytest.approx(expected, rel=1e-5)
+    observations = observations_of(read_config(run))
+    vae = load_run(run, observations)
+    assert evaluate_model(vae, observations).figure == json.loads((run / "summary.json").read_text())["nll"]
+    sampled = evaluate_model(vae, observations, samples=50)
+    assert sampled.figure < evaluate_model(vae, observations).figure  # importance-weighted, given offset and covariates
+
+
+# --- what stands beside x
+
+
+def masked(offset: float = 0.0, hidden: int = 0) -> Counts:
+    """Counts of which a fifth was not observed, where something hides."""
+    rng = torch.Generator().manual_seed(0)
+    splits, masks, offsets = [], [], []
+    for rows in (60, 20, 20):
+        counts = torch.poisson(3 * torch.ones(rows, 5), generator=rng).int()
+        mask = torch.rand(rows, 5, generator=rng) > 0.2
+        splits.append(torch.where(mask, counts, hidden))
+        masks.append(mask)
+        offsets.append(offset * torch.rand(rows, generator=rng))
+    return Counts(*splits, "counts", mask=Splits(*masks), offset=Splits(*offsets))
+
+
+def weights_after(observations: Counts, folder: Path, model: ModelConfig = MODEL) -> dict[str, torch.Tensor]:
+    train_model(DataConfig(batch_size=30), model, TRAIN, folder, quiet=True, observations=observations)
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("nonlinear", [False, True])
+def test_what_was_not_observed_does_not_matter_and_offsets_do(nonlinear: bool, tmp_path: Path) -> None:
+    model = replace(MODEL, nonlinear=nonlinear)
+    first = weights_after(masked(), tmp_path / "first", model)
+    other = weights_after(masked(hidden=1000), tmp_path / "other", model)
+    for name, value in first.items():
+        assert torch.equal(value, other[name]), name
+    assert (tmp_path / "first" / "factors.json").read_text() == (tmp_path / "other" / "factors.json").read_text()
+    moved = weights_after(masked(offset=1.0), tmp_path / "moved", model)
+    assert not torch.equal(moved["tractable.affine.bias"], first["tractable.affine.bias"])
+
+
+def test_figures_are_per_observed_entry(tmp_path: Path) -> None:
+    """A model without latents to speak of, whose figure is the mean over observed entries of a Poisson's."""
+    counts = masked()
+    vae = model_for(replace(MODEL, likelihood="poisson"), counts)
+    for parameter in vae.parameters():
+        torch.nn.init.zeros_(parameter)
+    observed = counts.mask.test.numpy()
+    expected = -stats.poisson.logpmf(counts.test.numpy(), 1.0)[observed].mean()
+    assert evaluate_model(vae, counts).figure == pytest.approx(expected, rel=1e-6)
+
+
+def test_an_entry_that_is_missing_takes_no_part_in_a_table_of_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(100, 1)) @ rng.normal(size=(1, 4)) + 0.1 * rng.normal(size=(100, 4)) + 5
+    table[rng.random((100, 4)) < 0.2] = np.nan
+    np.save(tmp_path / "table.npy", table)
+    data = DataConfig(name=str(tmp_path / "table.npy"), missing=True)
+    summary = train_model(data, MODEL, TRAIN, tmp_path / "guided", quiet=True)
+    fixed = replace(MODEL, nonlinear=False, estimator="exact", tractable="fixed")
+    alone = train_model(data, fixed, TRAIN, tmp_path / "alone", quiet=True)
+    assert np.isfinite([summary.figure, alone.figure]).all()
+    assert alone.limit is None  # which knows no missing entries
+    reals = load(data.name, selection=data.selection)
+    vae = model_for(fixed, reals)
+    for parameter in vae.parameters():
+        torch.nn.init.zeros_(parameter)
+    order = np.random.RandomState(0).permutation(100)
+    scale = np.nanstd(table[order[:80]], 0) * 0.1
+    density = stats.norm.logpdf(table[order[90:]], np.nanmean(table[order[:80]], 0), scale)
+    assert evaluate_model(vae, reals).figure == pytest.approx(-np.nanmean(density), rel=1e-5)
+
+
+def test_a_nonlinear_decoder_takes_offsets_covariates_and_masks() -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Linear(3, 4)
+    decoder = NonlinearLikelihood(network, [4], NegativeBinomial(4), covariates=1).double()
+    x, z = torch.poisson(2 * torch.ones(5, 4)).double(), torch.randn(5, 2).double()
+    offset, covariates, mask = torch.randn(5).double(), torch.randn(5, 1).double(), torch.rand(5, 4) > 0.5
+    decoder.init_from_data(x, offset, mask)
+    found = decoder.given(offset=offset, covariates=covariates, mask=mask).log_prob(x, z)
+    u = decoder.centre + network(torch.cat([z, covariates], 1)) + offset[:, None]
+    r, rate = decoder.likelihood.inverse_dispersion.detach().numpy(), u.detach().exp().numpy()
+    expected = stats.nbinom.logpmf(x.numpy(), r, r / (r + rate)) * mask.numpy()
+    np.testing.assert_allclose(found.detach().numpy(), expected.sum(1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "zero-inflated-poisson", "zero-inflated-negative-binomial"])
+def test_every_likelihood_trains_alone_and_as_a_guide(likelihood: str, h5ad: Path, tmp_path: Path) -> None:
+    data = DataConfig(name=str(h5ad), offset="size", covariates=["batch"])
+    for nonlinear in (False, True):
+        model = replace(MODEL, likelihood=likelihood, nonlinear=nonlinear)
+        summary = train_model(data, model, TRAIN, tmp_path / str(nonlinear), quiet=True)
+        assert 0 < summary.figure < 20
+        assert (summary.exactness == "sampled") == nonlinear
+
+
+# --- runs
+
+
+class CutError(RuntimeError):
+    pass
+
+
+class Interruption(lightning.Callback):
+    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
+        if trainer.current_epoch == 2:
+            raise CutError
+
+
+def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
+    data = DataConfig(name=str(h5ad), offset="size", covariates=["batch"], batch_size=16)
+    train = replace(TRAIN, epochs=4)
+    train_model(data, MODEL, train, tmp_path / "whole", quiet=True)
+    with pytest.raises(CutError):
+        train_model(data, MODEL, train, tmp_path / "cut", quiet=True, callbacks=[Interruption()])
+    train_model(data, MODEL, train, tmp_path / "cut", resume=True, quiet=True)
+    for name in ("model.safetensors", "loadings.csv", "factors.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["variance", "export"])
+def test_what_takes_x_alone_says_so(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, str(run)])
+    assert "x alone" in capsys.readouterr().err
+
+
+def test_two_processes_equal_one(run: Path, h5ad: Path, tmp_path: Path) -> None:
+    words = ["train", "--data.name", str(h5ad), *BESIDE, *SMALL, "--train.epochs", "10", "--train.devices", "2"]
+    folder, said = tmp_path / "two", tmp_path / "said.txt"
+    assert processes.run(processes.silentgrad, *words, "--folder", str(folder), output=said) == 0, said.read_text()
+    one, two = (json.loads((each / "summary.json").read_text())["nll"] for each in (run, folder))
+    assert two == pytest.approx(one, rel=1e-4)
+
+
+# --- latents and loadings
+
+
+def test_latents_are_in_the_order_of_the_file_and_in_a_copy_of_it(
+    run: Path, h5ad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = h5ad.read_bytes()
+    copy, array = tmp_path / "copy.h5ad", tmp_path / "latents.npy"
+    main(["latents", str(run), "--output", str(copy)])
+    main(["latents", str(run), "--output", str(array)])
+    latents = np.load(array)
+    known = anndata.read_h5ad(copy)
+    np.testing.assert_array_equal(known.obsm["X_silentgrad"], latents)
+    assert (known.X != anndata.read_h5ad(h5ad).X).nnz == 0
+    observations = observations_of(read_config(run))
+    order = np.random.RandomState(0).permutation(ROWS)
+    row = observations.rows("test").between(3, 4)
+    mean = load_run(run, observations).encode(observations.as_seen(row), row.beside).mean
+    np.testing.assert_allclose(latents[order[ROWS * 9 // 10 + 3]], mean[0].detach().numpy(), rtol=1e-4, atol=1e-5)
+    for again in (copy, h5ad):
+        with pytest.raises(SystemExit):
+            main(["latents", str(run), "--output", str(again)])
+        assert "replace it by --overwrite true" in capsys.readouterr().err
+    assert h5ad.read_bytes() == before
+    main(["latents", str(run), "--output", str(copy), "--overwrite", "true"])
+    main(["latents", str(run)])
+    np.testing.assert_array_equal(np.load(run / "latents.npy"), latents)
+
+
+def test_latents_of_other_files_are_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "counts.npy", cells().X.toarray())
+    data = DataConfig(name=str(tmp_path / "counts.npy"), kind="counts")
+    train_model(data, MODEL, TRAIN, tmp_path / "run", quiet=True)
+    for output, message in {"a.h5ad": "is for data of an .h5ad file", "a.csv": "has to be a .npy file"}.items():
+        with pytest.raises(SystemExit):
+            main(["latents", str(tmp_path / "run"), "--output", str(tmp_path / output)])
+        assert message in capsys.readouterr().err
+    loadings = (tmp_path / "run" / "loadings.csv").read_text()
+    assert loadings.splitlines()[1].startswith("1,")  # columns without names are numbers
+
+
+def test_loadings_are_the_weights_and_the_page_names_the_columns(run: Path) -> None:
+    weight = load_file(run / "model.safetensors")["tractable.affine.weight"]
+    with (run / "loadings.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["column", "latent 1", "latent 2"]
+    np.testing.assert_allclose([list(map(float, row[1:])) for row in rows[1:]], weight.numpy(), rtol=1e-6)
+    factors = json.loads((run / "factors.json").read_text())
+    assert (len(factors["points"]), factors["label_names"]) == (ROWS, ["left", "right"])
+    first = factors["loadings"][0]
+    column = weight[:, first["latent"] - 1]
+    assert first["up"][0] == [f"gene{int(column.argmax())}", pytest.approx(column.max().item())]
+    assert first["down"][0] == [f"gene{int(column.argmin())}", pytest.approx(column.min().item())]
+    points = np.array(factors["points"])
+    labels = np.array(factors["labels"])
+    apart = abs(points[labels == 0].mean(0) - points[labels == 1].mean(0))
+    assert apart[0] > points[labels == 0].std(0)[0]  # the two kinds of cells
+    page = (run / "report.html").read_text()
+    for said in ("Loadings", first["up"][0][0], "coloured by kind", "nats per entry", "logarithm of the mean count"):
+        assert said in page
+
+
+def test_points_are_as_far_apart_as_their_u(run: Path) -> None:
+    """With two latents two principal components are all there is, whatever the latents' own axes."""
+    main(["latents", str(run)])
+    order = np.random.RandomState(0).permutation(ROWS)
+    weight = load_file(run / "model.safetensors")["tractable.affine.weight"].numpy()
+    u = np.load(run / "latents.npy")[order] @ weight.T
+    points = np.array(json.loads((run / "factors.json").read_text())["points"])
+    np.testing.assert_allclose(pdist(points), pdist(u), rtol=1e-3, atol=1e-3)
+    assert points[:, 0].std() >= points[:, 1].std()
+
+
+def test_labels_of_every_kind_are_drawn() -> None:
+    points = [(float(row), float(row % 5)) for row in range(30)]
+    many = [f"$kind_{code} of a rather long name" for code in range(10)]
+    drawn = scatter(Factors(points, (0.7, 0.3), [float(row % 10) for row in range(30)], many, []), "kind")
+    said = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
+    assert (len(said), said[-1]) == (8, "others")
+    assert all(len(name) <= 20 for name in said)
+    numbers = [math.nan, *map(float, range(29))]
+    drawn = scatter(Factors(points, (0.7, 0.3), numbers, [], []), "age")
+    assert len(drawn.axes) == 2  # the second is the scale
+    for figure in (drawn, scatter(Factors(points, (1.0, 0.0), None, [], []), "None")):
+        assert html.png(figure).startswith(b"\x89PNG")
+
+
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_is_whole_in_a_browser(run: Path, width: int, tmp_path: Path) -> None:
+    seen = look(run / "report.html", width, tmp_path)
+    assert seen.problems == []
+    assert seen.images == 2
