@@ -139,6 +139,11 @@ def family_of(q: td.Distribution) -> Family:
     )
 
 
+def standard_prior(q: td.Distribution, family: Family) -> Prior:
+    """The prior that a family names for its latents, on the device and in the precision of q."""
+    return family.prior().to(family.parameters(q)[0])
+
+
 def require_one_latent(q: object) -> None:
     """Refuses whatever else an encoder may return: a hierarchy of several latents, or bare parameters.
 
