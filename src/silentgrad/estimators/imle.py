@@ -8,7 +8,8 @@ and both marginals by one sample of the same noise:
           \approx \frac{1}{\lambda} \big(z(\theta') - z(\theta)\big).
 
 For one-hot categories the noise is Gumbel's and for bits logistic, and z is a draw of q. For subsets of k it is a sum
-of Gamma variables, of which k add up to a Gumbel variable: z is a draw of q approximately only, and so is the value.
+of Gamma variables, of which k add up to a Gumbel variable: every subset then has Gumbel noise, but not independently of
+the others, and the draws are more certain than those of q. The value is that of these draws.
 """
 
 from typing import Protocol
@@ -52,7 +53,7 @@ class Imle(Estimator):
     """
 
     unbiased = False
-    latents = (KSubset, td.OneHotCategorical, td.Bernoulli)
+    latents = (td.Bernoulli, td.OneHotCategorical, KSubset)
 
     def __init__(self, step: float = 1.0) -> None:
         super().__init__()

@@ -107,7 +107,9 @@ class Relax(Learning):
             f = per_example(integrand(z), q)
             free = self.control(integrand, choices, noisy)
             given = self.control(integrand, choices, choices.noisy_given(z))
-            (slope,) = torch.autograd.grad((free - given).sum(), leaf, create_graph=learning)
+            (slope,) = torch.autograd.grad(
+                (free - given).sum(), leaf, create_graph=learning, allow_unused=True, materialize_grads=True
+            )
             gain = f.detach() - given
             gradient = for_each_latent(gain, leaf) * choices.score(z).detach() + slope
         if learning and f.numel() > 0:

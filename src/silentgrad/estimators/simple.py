@@ -26,7 +26,7 @@ class Simple(Estimator):
     """
 
     unbiased = False
-    latents = (KSubset, td.OneHotCategorical, td.Bernoulli)
+    latents = (td.Bernoulli, td.OneHotCategorical, KSubset)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = base_of(q)

@@ -104,7 +104,7 @@ class Family:
         parts = numbers.chunk(self.numbers_per_latent, dim=-1)
         if len(self.latents) == 1:
             return parts
-        return tuple(part.reshape(*numbers.shape[:-1], *self.latents) for part in parts)
+        return tuple(part.reshape(numbers.shape[:-1] + self.latents) for part in parts)
 
     def _base(self, arguments: Sequence[Tensor], validate_args: bool | None) -> td.Distribution:
         named: dict[str, Any] = dict(zip(self.arguments, arguments, strict=True))
