@@ -103,7 +103,7 @@ class GumbelSoftmax(Estimator):
 class StraightThrough(Estimator):
     """Samples bits or categories and passes their gradient to the probabilities. Biased.
 
-    Take it as the simplest of its kind; `ReinMax` costs the same and has a smaller bias.
+    Take it as the simplest of its kind; `ReinMax` costs the same and usually has a smaller bias.
 
     References:
         Bengio, Léonard and Courville 2013, Estimating or Propagating Gradients Through Stochastic Neurons for

@@ -19,7 +19,7 @@ from silentgrad.latents.subsets import KSubset
 class Simple(Estimator):
     """Samples a subset exactly and passes its gradient to its exact marginals. Biased.
 
-    Take it for subsets of k; for bits and categories `ReinMax` has a smaller bias.
+    Take it for subsets of k; for bits and categories `ReinMax` usually has a smaller bias.
 
     References:
         Ahmed, Zeng, Niepert and Van den Broeck 2023, SIMPLE: A Gradient Estimator for k-Subset Sampling, ICLR.
