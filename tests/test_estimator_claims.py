@@ -21,6 +21,10 @@ from torch import distributions as td
 import silentgrad as sg
 from oracles import hermite
 from silentgrad.estimators import Estimator, Learning, RelaxedIntegrand, choices
+from silentgrad.lab.training import ModelConfig
+from silentgrad.lab.training.build import build_model
+from silentgrad.lab.training.suitable import suitable_estimators
+from silentgrad.latents.families import FAMILIES
 
 PROBLEMS, REPLICATES = 50, 2500
 INSIDE, OUTSIDE = 4, 8  # standard errors
@@ -451,15 +455,16 @@ def test_a_network_says_how_many_numbers_it_takes() -> None:
         sg.Nvil(inputs=8)(td.Bernoulli(logits=torch.zeros(5, 9)), lambda z: z.sum(-1))
 
 
-def test_evaluation_without_gradients_draws_and_learns_nothing() -> None:
+def test_evaluation_without_gradients_learns_nothing() -> None:
     q = td.Bernoulli(logits=torch.zeros(5, 4))
     for case in CASES.values():
         if "bits" in case.kinds:
             estimator = case.build()
-            with torch.no_grad():
-                value = estimator(q, lambda z: z.sum(-1))
-            assert not value.requires_grad
-            assert estimator.auxiliary_loss() is None
+            for mode in (torch.no_grad, torch.inference_mode):
+                with mode():
+                    value = estimator(q, lambda z: z.sum(-1))
+                assert not value.requires_grad
+                assert estimator.auxiliary_loss() is None
 
 
 @pytest.mark.parametrize(
@@ -518,3 +523,22 @@ def test_an_objective_hands_its_prior_to_the_bound(estimator: Estimator) -> None
         weights.append(decoder.log_prob(x, z) + prior.log_prob(z) - q.log_prob(z))
     bound = torch.stack(weights).logsumexp(0) - math.log(len(weights))
     torch.testing.assert_close(first, -bound.mean())
+
+
+NAMED = [(name, family) for family in FAMILIES for name in suitable_estimators(FAMILIES[family])]
+
+
+@pytest.mark.parametrize(("name", "family"), [(n, f) for n, f in NAMED if n not in ("exact", "none")])
+def test_every_estimator_that_a_run_can_name_gives_the_encoder_a_gradient(name: str, family: str) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(latent=family, latent_dim=4, hidden=[8], tractable="none", estimator=name, prior="learned")
+    model = build_model(config, torch.Size([1, 2, 2]), levels=17)
+    losses = model(torch.rand(6, 1, 2, 2), epoch=1)
+    losses.total.backward()
+    assert losses.total.isfinite()
+    for parameter in model.encoder.parameters():
+        assert parameter.grad.isfinite().all()
+    assert any(parameter.grad.any() for parameter in model.encoder.parameters())
+    for parameter in model.estimator.parameters():
+        assert parameter.grad is not None
+    copy.deepcopy(model)

@@ -38,6 +38,16 @@ def test_probabilities_and_marginals_are_those_of_enumeration(n: int, k: int) ->
     )
 
 
+def test_the_divergence_is_that_of_enumeration() -> None:
+    torch.manual_seed(0)
+    q, p = (sg.KSubset(torch.randn(3, 5, dtype=torch.float64), 2) for _ in range(2))
+    z = enumerated(5, 2).unsqueeze(1)
+    expected = (q.log_prob(z).exp() * (q.log_prob(z) - p.log_prob(z))).sum(0)
+    torch.testing.assert_close(td.kl_divergence(q, p), expected)
+    with pytest.raises(sg.DomainError, match="subsets of 2 and of 3"):
+        td.kl_divergence(q, sg.KSubset(torch.zeros(3, 5), 3))
+
+
 def test_samples_are_subsets_of_these_probabilities() -> None:
     torch.manual_seed(0)
     q, z = sg.KSubset(torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3], dtype=torch.float64), 3), enumerated(5, 3)

@@ -29,9 +29,9 @@ from silentgrad.estimators.base import (
     Estimator,
     Integrand,
     bernoulli_of,
+    exponential_like,
     for_each_latent,
     per_example,
-    uniform_like,
     value_with_slope,
 )
 
@@ -81,7 +81,7 @@ class Arms(Estimator):
             return bits, torch.ones_like(bits[0])
         logits, others = base.logits.detach(), self.samples - 1
         log_rarer = logsigmoid(-logits.abs())
-        exponential = -torch.log1p(-_below_one(uniform_like(logits.expand(self.samples, *logits.shape))))
+        exponential = exponential_like(logits.expand(self.samples, *logits.shape))
         total = exponential.sum(0)
         bits = []
         for i in range(self.samples):
@@ -90,7 +90,3 @@ class Arms(Estimator):
             bits.append((rarer ^ (logits > 0)).to(logits.dtype))
         both_over_rarer = (2 - torch.exp(-log_rarer / others)).clamp(min=0) ** others
         return bits, torch.sigmoid(logits.abs()) / (1 - both_over_rarer)
-
-
-def _below_one(u: Tensor) -> Tensor:
-    return u.clamp(max=1 - torch.finfo(u.dtype).eps)

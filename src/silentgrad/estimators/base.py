@@ -127,11 +127,19 @@ def value_with_slope(value: Tensor, slope: Tensor, parameter: Tensor) -> Tensor:
     return value_with_gradient_of(value, value + along)
 
 
-def slope_of(values: Tensor, z: Tensor) -> Tensor:
-    """The gradient in z of numbers, one per example; zero where they do not depend on z. Their graph is kept."""
+def slope_of(values: Tensor, z: Tensor, create_graph: bool = False) -> Tensor:
+    """The gradient in z of numbers, one per example; zero where they do not depend on z. Their graph is kept.
+
+    Args:
+        values: The numbers.
+        z: What they are differentiated in.
+        create_graph: Whether the gradient is to be differentiated in turn.
+    """
     if not values.requires_grad:
         return torch.zeros_like(z)
-    (slope,) = torch.autograd.grad(values.sum(), z, retain_graph=True, allow_unused=True, materialize_grads=True)
+    (slope,) = torch.autograd.grad(
+        values.sum(), z, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
+    )
     return slope
 
 
@@ -159,11 +167,19 @@ def logistic_like(x: Tensor) -> Tensor:
     return torch.where(coin_like(x), size, -size).to(x.dtype)
 
 
+def exponential_like(x: Tensor) -> Tensor:
+    """Standard exponential noise, in at least single precision, as fine near 0 as a uniform number."""
+    return -torch.log1p(-below_one(uniform_like(x)))
+
+
 def gumbel_like(x: Tensor) -> Tensor:
     """Standard Gumbel noise, whose upper tail reaches as far as a uniform number is fine near 0."""
-    u = uniform_like(x)
-    below_one = u.clamp(max=1 - torch.finfo(u.dtype).eps)
-    return -torch.log(-torch.log1p(-below_one)).to(x.dtype)
+    return -torch.log(exponential_like(x)).to(x.dtype)
+
+
+def below_one(u: Tensor) -> Tensor:
+    """Uniform numbers without 1, where the logarithm of the rest is infinite."""
+    return u.clamp(max=1 - torch.finfo(u.dtype).eps)
 
 
 def coin_like(x: Tensor) -> Tensor:

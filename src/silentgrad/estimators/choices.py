@@ -25,7 +25,7 @@ from torch import Tensor
 from torch import distributions as td
 from torch.nn.functional import one_hot, softplus
 
-from silentgrad.estimators.base import Estimator, gumbel_like, logistic_like, uniform_like, unsuitable
+from silentgrad.estimators.base import Estimator, below_one, gumbel_like, logistic_like, uniform_like, unsuitable
 from silentgrad.latents.independent import base_of
 
 FURTHEST = 1e4  # of a logit from 0: a probability of 0 without infinities, whose products with 0 are not numbers
@@ -116,7 +116,7 @@ class Bits(Choices):
 
     def noisy_given(self, z: Tensor) -> Tensor:
         sign = 2 * z - 1
-        v = _inside(uniform_like(self.logits)).to(self.logits.dtype)
+        v = below_one(uniform_like(self.logits)).to(self.logits.dtype)
         return sign * (softplus(sign * self.logits + torch.log1p(-v)) - torch.log(v))
 
     def hard(self, noisy: Tensor) -> Tensor:
@@ -181,8 +181,3 @@ def choices_of(q: td.Distribution, estimator: Estimator) -> Bits | OneHots:
     if isinstance(base, td.OneHotCategorical):
         return OneHots(base.logits)
     raise unsuitable(base, estimator)
-
-
-def _inside(u: Tensor) -> Tensor:
-    """Uniform numbers kept below 1, where the logarithm of the rest is infinite."""
-    return u.clamp(max=1 - torch.finfo(u.dtype).eps)

@@ -1,20 +1,17 @@
 """Estimators whose gradient flows through the sample."""
 
-import torch
 from torch import Tensor
 from torch import distributions as td
-from torch.nn.functional import one_hot
 
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators.base import (
     Estimator,
     Integrand,
     discrete_of,
-    gumbel_like,
-    logistic_like,
     per_example,
     straight_through,
 )
+from silentgrad.estimators.choices import choices_of
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import Schedule, constant
@@ -81,23 +78,12 @@ class GumbelSoftmax(Estimator):
             raise DomainError(f"the temperature has to be positive, got {self.temperature}")
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        base = discrete_of(q, self)
-        if isinstance(base, td.OneHotCategorical):
-            return per_example(integrand(self._relaxed_categories(base.logits)), q)
-        return per_example(integrand(self._relaxed_bits(base.logits)), q)
-
-    def _relaxed_bits(self, logits: Tensor) -> Tensor:
-        relaxed = torch.sigmoid((logits + logistic_like(logits)) / self.temperature)
-        if not self.hard:
-            return relaxed
-        return straight_through((relaxed > 0.5).to(relaxed.dtype), relaxed)
-
-    def _relaxed_categories(self, logits: Tensor) -> Tensor:
-        relaxed = torch.softmax((logits + gumbel_like(logits)) / self.temperature, -1)
-        if not self.hard:
-            return relaxed
-        likeliest = one_hot(relaxed.argmax(-1), relaxed.shape[-1]).to(relaxed.dtype)
-        return straight_through(likeliest, relaxed)
+        choices = choices_of(q, self)
+        noisy = choices.noisy()
+        z = choices.relaxed(noisy, self.temperature)
+        if self.hard:
+            z = straight_through(choices.hard(noisy.detach()), z)
+        return per_example(integrand(z), q)
 
 
 class StraightThrough(Estimator):

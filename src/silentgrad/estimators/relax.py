@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import Integrand, for_each_latent, per_example, value_with_slope
+from silentgrad.estimators.base import Integrand, for_each_latent, per_example, slope_of, value_with_slope
 from silentgrad.estimators.choices import Choices, choices_of
 from silentgrad.estimators.learning import ExampleNetwork, Learning
 
@@ -107,9 +107,7 @@ class Relax(Learning):
             f = per_example(integrand(z), q)
             free = self.control(integrand, choices, noisy)
             given = self.control(integrand, choices, choices.noisy_given(z))
-            (slope,) = torch.autograd.grad(
-                (free - given).sum(), leaf, create_graph=learning, allow_unused=True, materialize_grads=True
-            )
+            slope = slope_of(free - given, leaf, create_graph=learning)
             gain = f.detach() - given
             gradient = for_each_latent(gain, leaf) * choices.score(z).detach() + slope
         if learning and f.numel() > 0:

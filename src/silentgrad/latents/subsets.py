@@ -102,3 +102,14 @@ def _log_polynomials(logits: Tensor, k: int) -> Tensor:
         with_member = torch.logaddexp(previous[..., 1:], previous[..., :-1] + logit.unsqueeze(-1))
         rows.append(torch.cat((previous[..., :1], with_member), -1))
     return torch.stack(rows, -2)
+
+
+def divergence(q: KSubset, p: KSubset) -> Tensor:
+    r""":math:`\mu_q \cdot (\theta_q - \theta_p) - \log e_k(\theta_q) + \log e_k(\theta_p)`, for subsets of one size."""
+    if q.k != p.k:
+        raise DomainError(f"subsets of {q.k} and of {p.k} have no subset in common: their KL divergence is infinite")
+    log_q, log_p = _log_polynomials(q.logits, q.k)[..., -1, -1], _log_polynomials(p.logits, p.k)[..., -1, -1]
+    return (q.mean * (q.logits - p.logits)).sum(-1) - log_q + log_p
+
+
+td.register_kl(KSubset, KSubset)(divergence)
