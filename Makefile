@@ -32,7 +32,7 @@ $(LAB): pyproject.toml constraints.txt | .venv
 	touch $@
 
 $(ALL): pyproject.toml constraints.txt | .venv
-	$(PIP) '.[lab,onnx,tensorboard,examples,dev]'
+	$(PIP) '.[lab,counts,onnx,tensorboard,examples,dev]'
 	touch $(LAB) $@
 
 .venv:

@@ -19,7 +19,7 @@ from torch.distributions import Bernoulli, Independent, Normal
 import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels, Observations, Part, Rows
-from silentgrad.lab.data.observations import NATS_PER_EXAMPLE
+from silentgrad.lab.data.units import NATS_PER_EXAMPLE
 from silentgrad.schedules import Schedule, linear_decay
 
 TEN_EPOCHS = linear_decay(epochs=10)

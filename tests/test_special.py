@@ -9,7 +9,10 @@ import scipy.special
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from silentgrad.mathematics.gamma import log_rising
+from silentgrad.mathematics.softplus import expected_softplus_of_both
 from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square, log_square_derivatives
 
 POINTS = torch.cat([torch.linspace(-12, 12, 801, dtype=torch.float64), torch.logspace(-8, 7, 400, dtype=torch.float64)])
@@ -122,3 +125,83 @@ def test_one_variance_serves_many_means() -> None:
     e = torch.linspace(-2, 2, 5, dtype=torch.float64).requires_grad_()
     v = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(expected_log_square, (e, v))
+
+
+RISING = [(x, r) for x in (0, 1, 3, 37, 1000, 10**6) for r in (1e-4, 0.5, 1.0, 2.5, 100.0, 1e6)]
+
+
+@pytest.mark.parametrize(("dtype", "coarse", "fine"), [(torch.float64, 1e-11, 1e-11), (torch.float32, 1e-5, 1e-6)])
+def test_log_rising_equals_mpmath(dtype: torch.dtype, coarse: float, fine: float) -> None:
+    """The derivatives relative to themselves: likelihoods multiply them by r."""
+    x, r = (column.clone() for column in torch.tensor(RISING, dtype=dtype).T)
+    r.requires_grad_()
+    value = log_rising(x, r)
+    (slope,) = torch.autograd.grad(value.sum(), r, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), r)
+    for n, (count, size) in enumerate(zip(x.tolist(), r.tolist(), strict=True)):
+        with mp.workdps(40):
+            both, size = mp.mpf(count) + mp.mpf(size), mp.mpf(size)
+            truth = float(mp.loggamma(both) - mp.loggamma(size) - mp.loggamma(count + 1))
+            slopes = float(mp.digamma(both) - mp.digamma(size)), float(mp.psi(1, both) - mp.psi(1, size))
+        assert value[n].item() == pytest.approx(truth, rel=coarse, abs=coarse)
+        assert slope[n].item() == pytest.approx(slopes[0], rel=fine, abs=0)
+        assert bend[n].item() == pytest.approx(slopes[1], rel=fine, abs=1e-30)
+
+
+def softplus_by_quadrature(mean: float, variance: float) -> list[float]:
+    """E log(1 + e^u) and its derivative in the mean, and the same of -u."""
+    results = []
+    with mp.workdps(25):
+        s = mp.sqrt(variance)
+        panels = mp.linspace(-12, 12 + s, 13)  # e^u moves the weight of the tail to s
+        for sign in (1, -1):
+            m = sign * mp.mpf(mean)
+            functions = (lambda u: mp.log1p(mp.exp(u)), lambda u: 1 / (1 + mp.exp(-u)))
+            for f in functions:
+                results.append(float(mp.quad(lambda e, f=f, m=m: f(m + s * e) * mp.npdf(e), panels)))
+    return results
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(-40.0, 1.0), (12.0, 4.0), (-0.5, 1.0), (0.0, 0.25), (3.0, 9.0)])
+def test_expected_softplus_of_both_signs_has_the_digits_of_its_tails(mean: float, variance: float) -> None:
+    truth = softplus_by_quadrature(mean, variance)
+    unit = [min(1, math.exp(sign * mean + variance / 2)) for sign in (1, 1, -1, -1)]
+    for dtype, limit in ((torch.float64, 1e-11), (torch.float32, 3e-6)):
+        m, v = (torch.tensor(t, dtype=dtype, requires_grad=True) for t in (mean, variance))
+        found = []
+        for sign, value in zip((1, -1), expected_softplus_of_both(m, v), strict=True):
+            (slope,) = torch.autograd.grad(value, m, retain_graph=True)
+            found += [value.item(), sign * slope.item()]
+        errors = [abs(a - b) / max(u, abs(b)) for a, b, u in zip(found, truth, unit, strict=True)]
+        assert max(errors) < limit, errors
+
+
+def at_counts(r: Tensor, variance: Tensor) -> Tensor:
+    """Both functions at once, as the negative binomial has them; a mean of exactly zero among others."""
+    x = torch.tensor([0.0, 1.0, 30.0, 2.0], dtype=r.dtype)
+    above, below = expected_softplus_of_both(torch.tensor([0.0, -3.0, 5.0, 0.0], dtype=r.dtype) * r, variance)
+    return log_rising(x, r) - r * above - x * below
+
+
+def test_functions_of_counts_have_second_derivatives() -> None:
+    r = torch.tensor([0.3, 1.0, 4.0, 20.0], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor([0.5, 0.1, 7.0, 1e-3], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(at_counts, (r, variance))
+    assert torch.autograd.gradgradcheck(at_counts, (r, variance))
+    mean = torch.tensor([0.0, 0.0, -2.0, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda m, v: tuple(expected_softplus_of_both(m, v)), (mean, variance))
+
+
+def test_functions_of_counts_under_function_transforms() -> None:
+    r = torch.tensor([0.3, 1.0, 4.0, 20.0], dtype=torch.float64)
+    mean = torch.tensor([0.0, -2.0, 3.0, -9.0], dtype=torch.float64)
+    variance = torch.tensor([0.5, 0.1, 7.0, 1e-3], dtype=torch.float64)
+
+    def value(mean: Tensor, variance: Tensor, r: Tensor) -> Tensor:
+        above, below = expected_softplus_of_both(mean, variance)
+        return log_rising(torch.full_like(r, 3.0), r) - r * above - 2 * below
+
+    each = torch.func.vmap(torch.func.grad(value, argnums=(0, 1, 2)))(mean, variance, r)
+    leaves = [t.clone().requires_grad_() for t in (mean, variance, r)]
+    for alone, together in zip(each, torch.autograd.grad(value(*leaves).sum(), leaves), strict=True):
+        torch.testing.assert_close(alone, together, rtol=1e-11, atol=1e-12)

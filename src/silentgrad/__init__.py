@@ -1,5 +1,8 @@
 """Variational autoencoders trained with gradients that have no sampling noise."""
 
+import importlib
+from typing import Any
+
 from silentgrad import likelihoods
 from silentgrad.analysis import gradient_bias, gradient_variance
 from silentgrad.beside import Beside
@@ -52,6 +55,7 @@ from silentgrad.estimators import (
     integrand_of,
 )
 from silentgrad.exactness import Exactness
+from silentgrad.factors import Fit, fit_factors, infer_factors
 from silentgrad.guide import Guide, SilentGuide, freeze
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents import families
@@ -83,6 +87,7 @@ __all__ = [
     "Exact",
     "Exactness",
     "Family",
+    "Fit",
     "GappedStraightThrough",
     "GeneratingFunction",
     "Guide",
@@ -134,12 +139,21 @@ __all__ = [
     "expected_log_square",
     "families",
     "family_of",
+    "fit_factors",
     "freeze",
     "generating_function",
     "gradient_bias",
     "gradient_variance",
+    "infer_factors",
     "integrand_of",
     "likelihoods",
     "ppca_bound",
     "quad_tree",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The laboratory, imported when it is asked for, since it needs packages that the library does not."""
+    if name == "lab":
+        return importlib.import_module("silentgrad.lab")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """What is known of examples beside x itself: offsets, covariates, which entries were observed, and how well."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ class Beside:
         offset: Known part of u = W z + b + offset, such as the logarithm of a size: one number per example,
             `(*batch,)`, or one per entry, `(*batch, *event_shape)`.
         covariates: Known numbers of each example, `(*batch, covariates)`, for which the decoder has weights.
-        mask: Which entries were observed, in the shape of x. An entry that was not takes no part, whatever stands in x.
+        mask: Which entries were observed, in the shape of x. An entry that was not takes no part, whatever stands in x,
+            in the offset and in the deviation.
         deviation: Known standard deviation of each entry's measurement, in the shape of x, in addition to the model's.
     """
 
@@ -48,12 +50,26 @@ class Beside:
 
     def to(self, like: Tensor) -> "Beside":
         """The same on the device of a tensor, and in its precision."""
-        moved = {}
+
+        def moved(part: Tensor) -> Tensor:
+            if part.dtype == torch.bool:
+                return part.to(like.device)
+            return part.to(like)
+
+        return self._map(moved)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Beside":
+        """The same with a function of every part that is there."""
+        mapped: dict[str, Tensor | None] = {}
         for name, part in self.parts().items():
+            mapped[name] = None
             if part is not None:
-                part = part.to(like.device) if part.dtype == torch.bool else part.to(like)
-            moved[name] = part
-        return Beside(**moved)
+                mapped[name] = function(part)
+        return Beside(**mapped)
+
+    def between(self, rows: slice) -> "Beside":
+        """What stands beside some of the examples."""
+        return self._map(lambda part: part[rows])
 
     def observed(self, x: Tensor, neutral: float) -> Tensor:
         """x with a neutral number where an entry was not observed."""
@@ -76,9 +92,12 @@ class Beside:
         return self.flattened(batch_shape, event_shape)  # which says what does not fit
 
     def _fits(self, examples: torch.Size, event_shape: torch.Size) -> bool:
-        offset_fits = self.offset is None or self.offset.shape in (examples, examples + event_shape)
-        covariates_fit = self.covariates is None or self.covariates.shape[:-1] == examples
-        return offset_fits and covariates_fit
+        whole = examples + event_shape
+        if self.offset is not None and self.offset.shape not in (examples, whole):
+            return False
+        if self.covariates is not None and self.covariates.shape[:-1] != examples:
+            return False
+        return all(part is None or part.shape == whole for part in (self.mask, self.deviation))
 
     def flattened(self, examples: torch.Size, event_shape: torch.Size) -> "Beside":
         """The same once it was checked, every part with one dimension beyond the examples'.
@@ -101,17 +120,23 @@ class Beside:
             )
         if self.mask is not None and self.mask.dtype != torch.bool:
             raise DomainError(f"mask has to be bool, True where an entry was observed; got {self.mask.dtype}")
-        self._require_values()
-        dims = len(examples)
-        offset = self.offset
+        known = self._in_rows(len(examples))
+        known._require_values()
+        return known
+
+    def _in_rows(self, dims: int) -> "Beside":
+        """Every part with one dimension beyond the examples' `dims`, and neutral where an entry was not observed."""
+        offset, mask, deviation = self.offset, self.mask, self.deviation
+        if mask is not None:
+            mask = mask.flatten(dims)
+        rows = Beside(mask=mask)
         if offset is not None:
-            offset = widened(offset).reshape(*examples, -1)
-        return replace(
-            self,
-            offset=offset,
-            mask=None if self.mask is None else self.mask.flatten(dims),
-            deviation=None if self.deviation is None else widened(self.deviation).flatten(dims),
-        )
+            if offset.dim() == dims:
+                offset = offset.unsqueeze(-1)
+            offset = rows.observed(widened(offset).flatten(dims), 0.0)
+        if deviation is not None:
+            deviation = rows.observed(widened(deviation).flatten(dims), 1.0)
+        return Beside(offset, self.covariates, mask, deviation)
 
     def _require_values(self) -> None:
         if torch.compiler.is_compiling():

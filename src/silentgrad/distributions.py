@@ -1,5 +1,5 @@
 r"""Distributions that `torch.distributions` does not have: the logistic, continuous, in levels and in ordered
-categories, and counts with more zeros.
+categories, categories that may not have been observed, and counts with more zeros.
 
 A level is an interval of a logistic variable; with the standard logistic function :math:`\sigma` at its ends a > b,
 
@@ -113,7 +113,18 @@ class Ordinal(td.Distribution):
     @property
     def mean(self) -> Tensor:
         """The sum of the probabilities of lying above each threshold."""
-        return torch.sigmoid(self.loc.unsqueeze(-1) - self.thresholds).sum(-1)
+        return self._above().sum(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        """From E[x^2], the sum of (2 k + 1) times the probability of lying above threshold k."""
+        above = self._above()
+        odd = 2 * torch.arange(above.shape[-1]).to(above) + 1
+        return (odd * above).sum(-1) - above.sum(-1).square()
+
+    def _above(self) -> Tensor:
+        """The probability of lying above each threshold."""
+        return torch.sigmoid(self.loc.unsqueeze(-1) - self.thresholds)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         variable = Logistic(self.loc, torch.ones_like(self.loc), validate_args=False).sample(torch.Size(sample_shape))
@@ -146,6 +157,15 @@ class Ordinal(td.Distribution):
         above = thresholds.gather(-1, category.clamp(max=highest - 1)).squeeze(-1)
         below = thresholds.gather(-1, (category - 1).clamp(min=0)).squeeze(-1)
         return above, below
+
+
+class OneHotCategorical(td.OneHotCategorical):
+    """One of several categories; a row of zeros, whose category was not observed, counts for nothing."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return (value * self.logits).sum(-1)
 
 
 class ZeroInflated(td.Distribution):

@@ -64,10 +64,10 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, 
     likelihood = decoder(z)
     if samples > 1:
         bound, sampled = _importance_weighted(decoder, points, q, prior, samples)
-    elif is_tractable(decoder):
-        bound = _closed_form(decoder, points, q) - kld
+    elif is_tractable(model.decoder):
+        bound = _closed_form(model.decoder, points, q, beside) - kld
         sampled = bound
-        if _exactness(decoder, q) is not Exactness.EXACT:
+        if _exactness(model.decoder, q) is not Exactness.EXACT:
             sampled = _log_prob(decoder, points, z) - kld
     else:
         bound = sampled = _log_prob(decoder, points, z) - kld
@@ -87,11 +87,13 @@ def _exactness(decoder: Tractable, q: td.Distribution) -> Exactness:
     return decoder.exactness(q)
 
 
-def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution) -> Tensor:
+def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution, beside: Beside) -> Tensor:
     """E_q[log p(x|z)] in the most exact form that the latents allow, whichever log term the decoder is trained with."""
     if isinstance(decoder, LinearPrecisionGaussian):
-        return _mean([decoder.expected_log_prob(x, q, log_term="auto") for x in points])
-    return _mean([decoder.expected_log_prob(x, q) for x in points])
+        return _mean([decoder.expected_log_prob(x, q, log_term="auto", **beside.parts()) for x in points])
+    given = given_decoder(decoder, beside)
+    assert is_tractable(given)
+    return _mean([given.expected_log_prob(x, q) for x in points])
 
 
 def _log_prob(decoder: Decoder, points: Sequence[Tensor], z: Tensor) -> Tensor:

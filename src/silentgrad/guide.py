@@ -110,7 +110,7 @@ class Guide(nn.Module):
             return nll
         decoder = given_decoder(self.decoder, Beside(offset, covariates, mask, deviation))
         silent = Term(decoder, self.estimator).loss(x, q)
-        self._require_reduction(nll, silent, x)
+        self._require_reduction(nll, silent, x, mask)
         return w * self._reduced(silent) + (1 - w) * nll
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
@@ -135,7 +135,7 @@ class Guide(nn.Module):
             return silent.mean()
         return silent.sum()
 
-    def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor) -> None:
+    def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor, mask: Tensor | None) -> None:
         expected = torch.Size()
         if self.reduction == "none":
             expected = silent.shape
@@ -151,11 +151,14 @@ class Guide(nn.Module):
         if underlying(nll).isnan().any():
             raise DomainError("the host's loss nll is NaN")
         if self._unchecked and silent.numel() > 0 and not transformed():
-            self._require_size(nll.detach(), x, silent.numel())
+            self._require_size(nll.detach(), x, mask, silent.numel())
             self._unchecked = False
 
-    def _require_size(self, nll: Tensor, x: Tensor, batch: int) -> None:
-        outputs = x.numel() // batch
+    def _require_size(self, nll: Tensor, x: Tensor, mask: Tensor | None, batch: int) -> None:
+        outputs = x.numel() / batch
+        if mask is not None:
+            x = torch.where(mask, x, 0)
+            outputs = float(mask.sum()) / batch
         size = float(nll.abs().mean())
         averaged = "outputs"
         if self.reduction == "sum":
@@ -171,7 +174,7 @@ class Guide(nn.Module):
         else:
             return
         raise DomainError(
-            f"nll is {size:.3g} per example of {outputs} outputs, where about a nat each is usual. It looks like "
+            f"nll is {size:.3g} per example of {outputs:g} outputs, where about a nat each is usual. It looks like "
             f"{suspicion}. If it is right as it is, build the guide with check=False"
         )
 

@@ -12,14 +12,16 @@ Then :math:`L_k` is taken at a latent with the same value and :math:`w_k` times 
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.beside import NOTHING, Beside
-from silentgrad.errors import IntractableError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Estimator, Integrand, PriorIntegrand, integrand_of
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.priors import Prior
+from silentgrad.tracing import underlying
 
 Decoder = Callable[[Tensor], td.Distribution]
 Weighting = Literal["loss", "encoder"]
@@ -147,6 +149,10 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
         return values.mean()
     if weights.shape != values.shape:
         raise ShapeError(f"weights have shape {tuple(weights.shape)}, expected one per example, {tuple(values.shape)}")
+    if not torch.compiler.is_compiling():
+        given = underlying(weights)
+        if not (given >= 0).all() or not given.any():
+            raise DomainError("weights of examples cannot be negative or NaN, nor zero for all of them")
     return (weights * values).sum() / weights.sum()
 
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from silentgrad.errors import DomainError, ShapeError
 
 _ROWS = 4096  # examples converted to double precision at a time
+_WIDE = 4096  # outputs whose covariance, and its eigenvectors, are still found whole
+_MORE, _TURNS = 10, 5  # of the subspace iteration: directions beyond those wanted, and products with the covariance
 
 
 class PrincipalComponents(NamedTuple):
@@ -25,6 +27,48 @@ class PrincipalComponents(NamedTuple):
     mean: Tensor
     variances: Tensor
     directions: Tensor
+
+
+def leading_components(data: Tensor, count: int) -> PrincipalComponents:
+    """The components of largest variance of `data`, `(examples, *event_shape)`; all of them unless it is wide.
+
+    Of data with many outputs only `count` directions are found, by subspace iteration; the variances beyond are all
+    their mean.
+    """
+    if data.dim() < 2 or data[0].numel() <= _WIDE:
+        return principal_components(data)
+    flat = data.flatten(1)
+    mean, total = _mean_and_total_variance(flat)
+    outputs = len(mean)
+    kept = min(count, len(flat), outputs)
+    # The same numbers everywhere: what is found does not depend on them but for the last digits.
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(outputs, min(outputs, kept + _MORE), dtype=torch.float64, generator=generator)
+    basis = torch.linalg.qr(start.to(flat.device)).Q
+    for _ in range(_TURNS):
+        basis = torch.linalg.qr(_times_covariance(flat, mean, basis)).Q
+    variances, turns = torch.linalg.eigh(basis.T @ _times_covariance(flat, mean, basis))
+    variances = variances.flip(0)[:kept].clamp(min=0)
+    left = (total - variances.sum()).clamp(min=0) / max(1, outputs - kept)
+    spectrum = torch.cat([variances, left.expand(outputs - kept)])
+    return PrincipalComponents(mean, spectrum, (basis @ turns.flip(1))[:, :kept])
+
+
+def _times_covariance(flat: Tensor, mean: Tensor, basis: Tensor) -> Tensor:
+    """The covariance of the rows, times some vectors, without the covariance."""
+    product = torch.zeros_like(basis)
+    for rows in flat.split(_ROWS):
+        centred = rows.double() - mean
+        product.addmm_(centred.T, centred @ basis)
+    return product / len(flat)
+
+
+def _mean_and_total_variance(flat: Tensor) -> tuple[Tensor, Tensor]:
+    mean = _mean(flat)
+    total = torch.zeros((), dtype=torch.float64, device=flat.device)
+    for rows in flat.split(_ROWS):
+        total += (rows.double() - mean).square().sum()
+    return mean, total / len(flat)
 
 
 def principal_components(data: Tensor) -> PrincipalComponents:
@@ -87,11 +131,16 @@ def _mean_and_covariance(data: Tensor) -> tuple[Tensor, Tensor]:
     if data.dim() < 2 or len(data) == 0:
         raise ShapeError(f"expected data of shape (examples, *event_shape), got {tuple(data.shape)}")
     flat = data.flatten(1)
-    mean = torch.stack([rows.double().sum(0) for rows in flat.split(_ROWS)]).sum(0) / len(flat)
-    if not mean.isfinite().all():
-        raise DomainError("data contains NaN or infinity")
+    mean = _mean(flat)
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=data.device)
     for rows in flat.split(_ROWS):
         centred = rows.double() - mean
         covariance.addmm_(centred.T, centred)
     return mean, covariance / len(flat)
+
+
+def _mean(flat: Tensor) -> Tensor:
+    mean = torch.stack([rows.double().sum(0) for rows in flat.split(_ROWS)]).sum(0) / len(flat)
+    if not mean.isfinite().all():
+        raise DomainError("data contains NaN or infinity")
+    return mean

@@ -74,34 +74,37 @@ class LinearLikelihood(LinearDecoder):
 
     def decode(self, z: Tensor, beside: Beside) -> td.Independent:
         u = self.affine(self.flatten_latent(z))
-        known = beside.under(u.shape[:-1], self.event_shape)
+        known = beside.under(u.shape[:-1], self.event_shape).to(self.affine.weight)
         u = u + self._shift(known)
         decoded = self._likelihood_given(known.deviation)(u.unflatten(-1, self.event_shape))
         return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
     def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
-        if not self._joint() or beside.mask is None:
+        if not self.joint or not beside:
             return super().log_prob(x, z, beside)
-        raise IntractableError(
-            f"{type(self.likelihood).__name__} gives a row its probability as a whole: with a mask it has no samples' "
-            "log-probability, but expected_log_prob(x, q, mask=...)"
-        )
+        z = self.flatten_latent(z, self.examples_of(x))
+        self.require_dtype("x", x)
+        known = self.known(beside, self.examples_of(x))
+        x = known.observed(x.flatten(-len(self.event_shape)), self.neutral)
+        u = self._possible(self.affine(z) + self._shift(known), known.mask, IMPOSSIBLE)
+        decoded = self._likelihood_given(known.deviation)(u.unflatten(-1, self.event_shape))
+        return self._summed(decoded.log_prob(x.unflatten(-1, self.event_shape)))
 
     def _summed(self, outputs: Tensor) -> Tensor:
         return self._flat(outputs).sum(-1)
 
     def _flat(self, outputs: Tensor) -> Tensor:
         """Results of the likelihood in one dimension beyond the examples'."""
-        dimensions = len(self.event_shape) - self._joint()
+        dimensions = len(self.event_shape) - self.joint
         if dimensions == 0:
             return outputs.unsqueeze(-1)
         return outputs.flatten(-dimensions)
 
     def given_form(self, output_form: ClosedForm, beside: Beside) -> ClosedForm:
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-            known = beside.flattened(mean.shape[:-1], self.event_shape)
+            known = self.known(beside, mean.shape[:-1])
             x = known.observed(x, self.neutral)
-            if self._joint():
+            if self.joint:
                 return self._outputs(x, mean, moments, q, known).sum(-1)
             return known.total(self._outputs(x, mean, moments, q, known))
 
@@ -133,7 +136,7 @@ class LinearLikelihood(LinearDecoder):
 
     def _possible(self, numbers: Tensor, mask: Tensor | None, otherwise: float) -> Tensor:
         """The numbers, with another one for categories that were not observed, if a row is one event of many."""
-        if mask is None or not self._joint():
+        if mask is None or not self.joint:
             return numbers
         return torch.where(mask, numbers, otherwise)
 
@@ -143,13 +146,20 @@ class LinearLikelihood(LinearDecoder):
         if beside.offset is not None:
             shift = beside.offset
         if beside.covariates is not None:
-            if self.covariate_affine is None:
-                raise ShapeError("the decoder has no weights for covariates: build it with covariates=...")
-            shift = shift + self.covariate_affine(beside.covariates.to(self.affine.weight))
+            shift = shift + self._covariate_weights(beside.covariates.shape[-1])(beside.covariates)
         elif self.covariate_affine is not None:
             count = self.covariate_affine.in_features
             raise ShapeError(f"the decoder was built for {count} covariates, and none were given")
         return shift
+
+    def _covariate_weights(self, given: int) -> nn.Linear:
+        """The map from covariates to u, if it takes as many as were given."""
+        if self.covariate_affine is None:
+            raise ShapeError("the decoder has no weights for covariates: build it with covariates=...")
+        expected = self.covariate_affine.in_features
+        if given != expected:
+            raise ShapeError(f"the decoder was built for {expected} covariates, and {given} were given")
+        return self.covariate_affine
 
     def _likelihood_given(self, deviation: Tensor | None) -> Likelihood:
         """The likelihood, with known deviations of the entries."""
@@ -163,7 +173,8 @@ class LinearLikelihood(LinearDecoder):
         likelihood: Likelihood = with_deviation(deviation.unflatten(-1, self.event_shape))
         return likelihood
 
-    def _joint(self) -> int:
+    @property
+    def joint(self) -> int:
         """How many of the last dimensions of an example the likelihood gives one probability."""
         dimensions: int = getattr(self.likelihood, "event_dim", 0)
         return dimensions
@@ -209,11 +220,12 @@ class LinearLikelihood(LinearDecoder):
         start_linear_likelihood(self, data, method, prior, Beside(offset=offset, mask=mask))
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
-        u, slope = u_at_mean_of(self.likelihood)(means)
-        super().start_outputs(u, variances, weights * slope.unsqueeze(-1))
+        u, slope = u_at_mean_of(self.likelihood)(means.unflatten(0, self.event_shape))
+        slope = slope.flatten()
+        super().start_outputs(u.flatten(), variances, weights * slope.unsqueeze(-1))
         if isinstance(self.likelihood, LocationScale):
             log_scale = self.likelihood.log_scale
-            wanted = (variances / self.likelihood.unit_variance).log() / 2
+            wanted = (variances * slope.square() / self.likelihood.unit_variance).log() / 2
             with torch.no_grad():
                 if log_scale.dim() == 0:
                     wanted = wanted.mean()

@@ -20,7 +20,7 @@ def u_at_mean_of(likelihood: Likelihood) -> UAtMean:
     if u_at_mean is None:
         raise IntractableError(
             "a start from data needs the likelihood's `u_at_mean`, from the mean of x to u and its derivative, as "
-            "those of silentgrad.likelihoods have it; or set decoder.affine yourself"
+            "most of silentgrad.likelihoods have it; or set decoder.affine yourself"
         )
     return u_at_mean
 
@@ -32,16 +32,18 @@ def start_linear_likelihood(
     """Starts a `LinearLikelihood`; see its `init_from_data`."""
     likelihood: Likelihood = decoder.likelihood  # type: ignore[assignment]
     rough_u = getattr(likelihood, "rough_u", None)
-    known = beside.flattened(data.shape[:1], decoder.event_shape)
-    observed = known.observed(data.flatten(1), decoder.neutral).unflatten(1, decoder.event_shape)
+    known = decoder.known(beside, data.shape[:1])
+    observed = known.observed(data.flatten(1), decoder.neutral)
     if rough_u is None:
-        _from_mean(decoder, likelihood, _filled(observed, known), method, prior, beside)
+        filled = _filled(observed, known).unflatten(1, decoder.event_shape)
+        _from_mean(decoder, likelihood, filled, method, prior, beside)
         return
-    u = rough_u(observed).flatten(1)
-    if known.offset is not None:
-        u = u - known.offset
-    LinearDecoder.init_from_data(decoder, _filled(u.unflatten(1, decoder.event_shape), known), method, prior)
-    _match_means(decoder, likelihood, observed.flatten(1), known, prior)
+    observed = observed.to(decoder.affine.weight)
+    log_size, relative = _sizes(observed, known)
+    u = rough_u((observed / relative).unflatten(1, decoder.event_shape)).flatten(1)
+    LinearDecoder.init_from_data(decoder, _filled(u, known).unflatten(1, decoder.event_shape), method, prior)
+    _match_means(decoder, likelihood, *_moments(observed, relative, known), prior)
+    decoder.affine.bias.sub_(log_size)
 
 
 def _from_mean(
@@ -69,36 +71,50 @@ def _filled(data: Tensor, known: Beside) -> Tensor:
     """Data with the mean of their output where an entry was not observed."""
     if known.mask is None:
         return data
-    mask = known.mask.reshape(data.shape)
-    means = (data * mask).sum(0) / mask.sum(0).clamp(min=1)
-    return torch.where(mask, data, means)
+    means = (data * known.mask).sum(0) / known.mask.sum(0).clamp(min=1)
+    return torch.where(known.mask, data, means)
 
 
 def _match_means(
-    decoder: LinearDecoder, likelihood: Likelihood, x: Tensor, known: Beside, prior: td.Distribution | None
+    decoder: LinearDecoder, likelihood: Likelihood, means: Tensor, variances: Tensor, prior: td.Distribution | None
 ) -> None:
     """Moves the bias so that x has its mean, where the likelihood can tell, and starts the likelihood's own spread."""
-    means, variances = _moments(x, known)
+    means, variances = means.unflatten(0, decoder.event_shape), variances.unflatten(0, decoder.event_shape)
     mean_of_u = getattr(likelihood, "mean_of_u", None)
     if mean_of_u is not None:
         spread = decoder.affine.weight.square()
         if prior is not None:
             spread = spread * prior.variance.flatten().to(spread)
-        decoder.affine.bias.copy_(mean_of_u(means, spread.sum(1)) - decoder.shift(prior))
+        mean = mean_of_u(means, spread.sum(1).unflatten(0, decoder.event_shape))
+        decoder.affine.bias.copy_(mean.flatten() - decoder.shift(prior))
     start_spread = getattr(likelihood, "start_spread", None)
     if start_spread is not None:
-        start_spread(means.reshape(decoder.event_shape), variances.reshape(decoder.event_shape))
+        start_spread(means, variances)
 
 
-def _moments(x: Tensor, known: Beside) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each output over its observed entries, x being in units of the exponential of its offset."""
-    size = torch.ones_like(x[:, :1])
-    if known.offset is not None:
-        size = known.offset.exp()
-    size = size.expand_as(x)
-    mask = torch.ones_like(x)
-    if known.mask is not None:
-        mask = known.mask.to(x)
-    means = (mask * x).sum(0) / (mask * size).sum(0).clamp(min=torch.finfo(x.dtype).tiny)
-    variances = (mask * (x / size - means).square()).sum(0) / mask.sum(0).clamp(min=1)
-    return means, variances
+def _sizes(x: Tensor, known: Beside) -> tuple[Tensor, Tensor]:
+    """The logarithm of each output's mean size, the exponential of its offset, and every entry's size in its units.
+
+    A start knows what is a small count, not what is a small rate, so it takes an example of mean size for its unit.
+    """
+    if known.offset is None:
+        return torch.zeros_like(x[0]), torch.ones_like(x)
+    offset = known.offset.expand_as(x)
+    log_size = _mean_over(torch.exp(offset - offset.amax(0)), known).log() + offset.amax(0)
+    return log_size, torch.exp(offset - log_size)
+
+
+def _moments(x: Tensor, relative: Tensor, known: Beside) -> tuple[Tensor, Tensor]:
+    """Mean of each output over its observed entries, and their variance around it, in proportion to their sizes."""
+    means = _mean_over(x, known)
+    return means, _mean_over((x - means * relative).square(), known)
+
+
+def _mean_over(numbers: Tensor, known: Beside) -> Tensor:
+    """The mean over each output's observed entries; over all, which are neutral, if there are none."""
+    if known.mask is None:
+        return numbers.mean(0)
+    mask = known.mask
+    seen = mask.any(0)
+    mean = torch.where(mask, numbers, 0).sum(0) / mask.sum(0).clamp(min=1)
+    return torch.where(seen, mean, numbers.mean(0))

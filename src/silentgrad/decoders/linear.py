@@ -12,7 +12,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
-from silentgrad.ppca import PrincipalComponents, ppca_weights, principal_components
+from silentgrad.ppca import PrincipalComponents, leading_components, ppca_weights
 from silentgrad.shapes import shape_of
 from silentgrad.tracing import underlying
 from silentgrad.widening import NARROW, widened, widened_latent
@@ -117,7 +117,7 @@ class LinearDecoder(nn.Module):
         beside.require_none(type(self).__name__, "covariates", "deviation")
 
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-            known = beside.flattened(mean.shape[:-1], self.event_shape)
+            known = self.known(beside, mean.shape[:-1])
             x = known.observed(x, self.neutral)
             if known.offset is not None:
                 x = x - known.offset  # u is the location of x
@@ -125,13 +125,17 @@ class LinearDecoder(nn.Module):
 
         return form
 
+    def known(self, beside: Beside, examples: torch.Size) -> Beside:
+        """What stands beside examples, checked, flattened, and in the decoder's precision."""
+        return beside.flattened(examples, self.event_shape).to(self.affine.weight)
+
     def decode(self, z: Tensor, beside: Beside) -> td.Independent:
         """p(x|z) given what stands beside x; which entries were observed makes no difference to it."""
         beside.require_none(type(self).__name__, "covariates", "deviation")
         decoded = self(z)
         if beside.offset is None:
             return decoded
-        offset = beside.under(decoded.batch_shape, self.event_shape).offset
+        offset = beside.under(decoded.batch_shape, self.event_shape).to(self.affine.weight).offset
         normal = decoded.base_dist
         mean = (normal.loc.flatten(-len(self.event_shape)) + offset).unflatten(-1, self.event_shape)
         return td.Independent(td.Normal(mean, normal.scale, validate_args=False), len(self.event_shape))
@@ -173,7 +177,7 @@ class LinearDecoder(nn.Module):
         self.require_dtype("x", x)
         if not beside:
             return self._summed(self(z).base_dist.log_prob(x))
-        known = beside.flattened(self.examples_of(x), self.event_shape)
+        known = self.known(beside, self.examples_of(x))
         x = known.observed(x.flatten(-len(self.event_shape)), self.neutral).unflatten(-1, self.event_shape)
         outputs = self.decode(z, beside).base_dist.log_prob(x)
         return known.total(outputs.flatten(-len(self.event_shape)))
@@ -195,7 +199,7 @@ class LinearDecoder(nn.Module):
             raise DomainError(f'method has to be "mean" or "ppca", got {method!r}')
         if data.shape[1:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
-        components = principal_components(data)
+        components = leading_components(data, self.latent_dim)
         with torch.no_grad():
             if method == "ppca":
                 variance = self.start_variance(components)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.decoders import Tractable, is_tractable
+from silentgrad.decoders.given import GivenDecoder
 from silentgrad.estimators.base import Integrand
 from silentgrad.exactness import Exactness
 from silentgrad.latents.priors import Prior
@@ -75,10 +76,13 @@ class DecoderIntegrand(TractableIntegrand):
 
     def __str__(self) -> str:
         """The decoder's name and options, for messages."""
+        decoder: object = self.decoder
+        if isinstance(decoder, GivenDecoder):
+            decoder = decoder.decoder
         options = ""
-        if isinstance(self.decoder, nn.Module):
-            options = self.decoder.extra_repr()
-        return f"{type(self.decoder).__name__}({options})"
+        if isinstance(decoder, nn.Module):
+            options = decoder.extra_repr()
+        return f"{type(decoder).__name__}({options})"
 
 
 class PriorIntegrand:

@@ -102,7 +102,7 @@ class Categorical(Multinomial):
     """One of several categories, x one-hot along the last dimension of an example: p = softmax(u)."""
 
     def forward(self, u: Tensor) -> td.Distribution:
-        return td.OneHotCategorical(logits=u, validate_args=False)
+        return distributions.OneHotCategorical(logits=u, validate_args=False)
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
         """A lower bound of E[log p(x|u)], one number per category, from E[u] and log E[e^u]."""

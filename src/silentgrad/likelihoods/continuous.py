@@ -47,6 +47,15 @@ class LocationScale(nn.Module):
         return (x - mean) / self.scale, variance / self.scale.square()
 
 
+def expected_normal(log_scale: Tensor, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """E[log N(x; u, scale^2)] from the mean and variance of u."""
+    residual = mean - x  # in this order, the backward pass need not change a sign
+    squares = torch.addcmul(variance, residual, residual)
+    log_peak = -log_scale - math.log(2 * math.pi) / 2
+    half_precision = (-2 * log_scale).exp() / 2
+    return torch.addcmul(log_peak, squares, half_precision, value=-1)
+
+
 class Normal(LocationScale):
     """N(u, scale^2)."""
 
@@ -57,11 +66,7 @@ class Normal(LocationScale):
         return td.Normal(u, self.scale, validate_args=False)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        residual = mean - x  # in this order, the backward pass need not change a sign
-        squares = torch.addcmul(variance, residual, residual)
-        log_peak = -self.log_scale - math.log(2 * math.pi) / 2
-        half_precision = (-2 * self.log_scale).exp() / 2
-        return torch.addcmul(log_peak, squares, half_precision, value=-1)
+        return expected_normal(self.log_scale, x, mean, variance)
 
     def with_deviation(self, deviation: Tensor) -> "NoisyNormal":
         """The same likelihood of entries that were measured with known standard deviations."""

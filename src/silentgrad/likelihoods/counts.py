@@ -73,8 +73,16 @@ class Poisson(LogRate):
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
         """E[log p(x|u)] from E[u] and log E[e^u]."""
-        x = counts_of(x, "Poisson")
-        return x * mean - log_mass.exp() - torch.lgamma(x + 1)
+        return x * mean - log_mass.exp() + self.log_base(x)
+
+    def log_base(self, x: Tensor) -> Tensor:
+        """The part of log p(x|u) that depends on x alone, once x was found to be counts."""
+        return -torch.lgamma(counts_of(x, "Poisson") + 1)
+
+    def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """E[log p(x|u)] for Gaussian u, but for `log_base`, and its first two derivatives in the mean."""
+        rate = torch.add(mean, variance, alpha=0.5).exp_()
+        return x * mean - rate, x - rate, -rate
 
 
 class NegativeBinomial(LogRate):
@@ -137,6 +145,18 @@ class ZeroInflated(LogRate):
 
     def forward(self, u: Tensor) -> distributions.ZeroInflated:
         return distributions.ZeroInflated(self.counts(u), self.zero_logit, validate_args=False)
+
+    @property
+    def counted(self) -> Tensor:
+        """The probability that a count is not zero for that reason."""
+        return torch.sigmoid(-self.zero_logit)
+
+    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        u, slope = super().u_at_mean(mean / self.counted)
+        return u, slope / self.counted
+
+    def mean_of_u(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return super().mean_of_u(mean / self.counted, variance)
 
     def inflated(self, x: Tensor, log_prob: Tensor) -> Tensor:
         """The bound of the mixture, from the expected log-probability of the counts."""

@@ -16,7 +16,7 @@ from torch import distributions as td
 from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import required
 from silentgrad.likelihoods.base import Needs
-from silentgrad.likelihoods.continuous import Normal
+from silentgrad.likelihoods.continuous import LocationScale, expected_normal
 from silentgrad.shapes import shape_of
 
 
@@ -25,12 +25,14 @@ def positive_of(x: Tensor, name: str) -> Tensor:
     return required(x, x > 0, f"the {name} likelihood takes x above zero")
 
 
-class LogNormal(Normal):
+class LogNormal(LocationScale):
     """Positive numbers whose logarithm is N(u, scale^2). Exact for every latent with a mean and a variance."""
 
+    needs = Needs.MOMENTS
+    exactness = Exactness.EXACT
     neutral = 1.0
 
-    def forward(self, u: Tensor) -> td.LogNormal:  # type: ignore[override]
+    def forward(self, u: Tensor) -> td.LogNormal:
         return td.LogNormal(u, self.scale, validate_args=False)
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +46,7 @@ class LogNormal(Normal):
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         log_x = positive_of(x, "log-normal").log()
-        return super().expected_log_prob(log_x, mean, variance) - log_x
+        return expected_normal(self.log_scale, log_x, mean, variance) - log_x
 
 
 class Gamma(nn.Module):

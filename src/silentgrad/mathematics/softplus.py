@@ -65,11 +65,12 @@ def expected_softplus_of_both(mean: Tensor, variance: Tensor) -> Softplus:
 
 
 class _Found(NamedTuple):
-    """Both expectations, and the derivatives of the first in m: E sigmoid(u) and E sigmoid'(u)."""
+    """Both expectations, and their derivatives: E sigmoid(u), E sigmoid(-u) and E sigmoid'(u)."""
 
     of_u: Tensor
     of_minus_u: Tensor
     slope: Tensor
+    slope_of_minus: Tensor
     bend: Tensor
 
 
@@ -91,18 +92,17 @@ class _ExpectedSoftplus(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Rule], output: tuple[Tensor, ...]) -> None:
         mean, variance, ctx.rule = inputs
-        *_, slope, bend = output
-        ctx.mark_non_differentiable(slope, bend)
-        ctx.save_for_backward(mean, variance, slope, bend)
+        _, _, *derivatives = output
+        ctx.mark_non_differentiable(*derivatives)
+        ctx.save_for_backward(mean, variance, *derivatives)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_minus: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None]:
-        mean, variance, slope, bend = ctx.saved_tensors
+        mean, variance, slope, slope_of_minus, bend = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone differentiates the derivatives
             found = _all(mean, variance, ctx.rule)
-            slope, bend = found.slope, found.bend
-        total = grad + grad_minus
-        return total * slope - grad_minus, total * bend / 2, None
+            slope, slope_of_minus, bend = found.slope, found.slope_of_minus, found.bend
+        return grad * slope - grad_minus * slope_of_minus, (grad + grad_minus) * bend / 2, None
 
 
 def _fill(mean: Tensor, variance: Tensor, found: Tensor, rule: Rule) -> None:
@@ -114,7 +114,7 @@ def _fill(mean: Tensor, variance: Tensor, found: Tensor, rule: Rule) -> None:
 
 def _all(mean: Tensor, variance: Tensor, rule: Rule) -> _Found:
     """Both sums everywhere, of which the better one is taken: for compilers, devices and second derivatives."""
-    below = -mean.abs()
+    below = torch.where(mean > 0, -mean, mean)  # unlike -|m| it has a derivative at 0, that of the branch taken there
     in_tail = torch.add(below, variance, alpha=0.5) < 0
     # Each sum is asked only where it holds, so that the other one's overflow spoils no gradient.
     of_tail = _in_tail(torch.where(in_tail, below, -1), torch.where(in_tail, variance, 0), rule)
@@ -126,7 +126,14 @@ def _all(mean: Tensor, variance: Tensor, rule: Rule) -> _Found:
 def _of_both_signs(mean: Tensor, value: Tensor, slope: Tensor, bend: Tensor) -> _Found:
     """From value and derivatives at -|m| to those at m, for both signs of u."""
     positive = mean > 0
-    return _Found(value + mean.clamp(min=0), value - mean.clamp(max=0), torch.where(positive, 1 - slope, slope), bend)
+    rest = 1 - slope
+    return _Found(
+        value + torch.where(positive, mean, 0),
+        value - torch.where(positive, 0, mean),
+        torch.where(positive, rest, slope),
+        torch.where(positive, slope, rest),
+        bend,
+    )
 
 
 def _in_tail(mean: Tensor, variance: Tensor, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,11 +10,13 @@ from silentgrad.lab.data.observations import (
     Observations,
     Reals,
     SplitName,
-    Unit,
     dequantize,
 )
 from silentgrad.lab.data.rows import Part, Rows, Splits
 from silentgrad.lab.data.seeds import mixed
+from silentgrad.lab.data.sparse import SparseMatrix, SparseRows
+from silentgrad.lab.data.units import Unit
+from silentgrad.lab.selection import Selection
 
 __all__ = [
     "NAMES",
@@ -27,6 +29,9 @@ __all__ = [
     "Part",
     "Reals",
     "Rows",
+    "Selection",
+    "SparseMatrix",
+    "SparseRows",
     "SplitName",
     "Splits",
     "Together",

@@ -8,7 +8,7 @@ The splits never depend on the machine or on a random state:
 | `mnist`, `fashion-mnist` | first 55,000 | last 5,000 training images | canonical, 10,000 |
 | `cifar10` | first 45,000 | last 5,000 training images | canonical, 10,000 |
 | `imagenet32`, `imagenet64` | the rest | last tenth of training, at most 5,000 | the official validation file |
-| a folder, an array or a table | 80 % | 10 % | 10 %, by a fixed permutation |
+| a folder, an array, a table or a sparse matrix | 80 % | 10 % | 10 %, by a fixed permutation |
 
 CIFAR-10 that is there only in part keeps its last tenth for validation. A `.npy` file of images above 2 GiB stays on
 disk, which a permutation would not allow, so it is cut in the order of the file, with a warning.
@@ -27,10 +27,13 @@ from torch import Tensor
 
 from silentgrad.lab.data import formats, sources
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observations, Reals
+from silentgrad.lab.data.observations import Binarized, Levels, Observations
+from silentgrad.lab.data.observing import observe
+from silentgrad.lab.data.order import cut, permuted, required
 from silentgrad.lab.data.rows import Splits
-from silentgrad.lab.data.tables import holds_images, read_table
+from silentgrad.lab.data.tables import holds_images
 from silentgrad.lab.kinds import Kind
+from silentgrad.lab.selection import EVERYTHING, Selection
 
 Files = Mapping[str, Path]
 Reader = Callable[[Files], tuple[Tensor, Tensor]]  # -> all training images, test images
@@ -56,24 +59,27 @@ class Row(NamedTuple):
     where: str
 
 
-def load(name: str, root: Path | None = None, kind: Kind = "auto") -> Observations:
-    """A dataset by name, or from a path to a folder of images or to a `.npy`, `.npz` or `.csv` file.
+def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Selection = EVERYTHING) -> Observations:
+    """A dataset by name, or from a path to a folder of images or to a file of an array, a table or counts.
 
     Args:
         name: One of `NAMES`, or a path.
         root: Folder that holds the datasets; `$SILENTGRAD_DATA` or the cache if absent. What is missing is downloaded.
-        kind: Kind of the rows; auto takes images in their levels, and tables as real numbers.
+        kind: Kind of the rows; auto takes images in their levels, tables as real numbers, and sparse matrices and
+            .h5ad files as counts.
+        selection: What of a table or of counts is data, and what stands beside it.
 
     Raises:
-        DataError: No such dataset, or its files are missing or damaged, or its rows are not of that kind.
+        DataError: No such dataset, or its files are missing or damaged, or its rows are not of that kind, or an option
+            is not meant for it.
 
     Example:
         >>> load("digits").train.shape
         torch.Size([1297, 1, 8, 8])
     """
     if name == "digits" or name in sources.SOURCES or holds_images(Path(name)):
-        return _as_kind(load_images(name, root), kind)
-    return _table(name, kind)
+        return _as_kind(load_images(name, root), kind, selection)
+    return observe(name, kind, selection)
 
 
 def load_images(name: str, root: Path | None = None) -> Levels:
@@ -85,31 +91,14 @@ def load_images(name: str, root: Path | None = None) -> Levels:
     return _from_path(name)
 
 
-def _as_kind(images: Levels, kind: Kind) -> Observations:
+def _as_kind(images: Levels, kind: Kind, selection: Selection) -> Observations:
+    for option in selection.given:
+        raise DataError(f"--data.{option} is for tables and counts, but {images.name} holds images: leave it out")
     if kind in ("auto", "levels"):
         return images
     if kind == "binarized":
         return Binarized(images.train, images.valid, images.test, images.name, levels=images.levels)
     raise DataError(f"--data.kind {kind} is for tables, but {images.name} holds images: choose levels or binarized")
-
-
-def _table(name: str, kind: Kind) -> Observations:
-    if kind in ("levels", "binarized"):
-        raise DataError(f"--data.kind {kind} is for images, but {name} is a table: choose reals or counts")
-    path = Path(name)
-    table = read_table(path)
-    splits = _split(name, permuted(table.values), "rows")
-    if kind != "counts":
-        return Reals(*splits, name, columns=table.columns)
-    _require_counts(path, table.values)
-    return Counts(*splits, name, columns=table.columns)
-
-
-def _require_counts(path: Path, values: Tensor) -> None:
-    wrong = (values < 0) | (values != values.floor())
-    for row, column in wrong.nonzero()[:1].tolist():
-        value = values[row, column].item()
-        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a count, found {value:g}")
 
 
 def describe(root: Path | None = None) -> list[Row]:
@@ -158,8 +147,8 @@ def _row(name: str, root: Path) -> Row:
 
 def _read(name: str, files: Files) -> Levels:
     train, test = _READERS[name](files)
-    cut = len(train) - min(_HELD_OUT, len(train) // 10)
-    return Levels(*_required(name, Splits(train[:cut], train[cut:], test), "images"), name)
+    last = len(train) - min(_HELD_OUT, len(train) // 10)
+    return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
 
 
 def _mnist(files: Files) -> tuple[Tensor, Tensor]:
@@ -230,25 +219,7 @@ def _from_path(name: str) -> Levels:
             warnings.warn(f"{path} is too large to permute and is split in its own order", stacklevel=3)
     else:
         raise DataError(_unknown(name))
-    return Levels(*_split(name, images, "images"), name)
-
-
-def permuted(rows: Tensor) -> Tensor:
-    """The rows in an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
-    return rows[torch.from_numpy(np.random.RandomState(0).permutation(len(rows)))]
-
-
-def _split(name: str, rows: Tensor, what: str) -> Splits:
-    """Three splits: the last tenth for the test, the one before it for validation, the rest for training."""
-    tenth = max(1, len(rows) // 10)
-    return _required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
-
-
-def _required(name: str, splits: Splits, what: str) -> Splits:
-    if not all(map(len, splits)):
-        counts = f"{len(splits.train)}, {len(splits.valid)} and {len(splits.test)}"
-        raise DataError(f"{name}: expected {what} for train, validation and test, found {counts}")
-    return splits
+    return Levels(*cut(name, images, "images"), name)
 
 
 def _unknown(name: str) -> str:
@@ -257,5 +228,5 @@ def _unknown(name: str) -> str:
         message += f" Did you mean {near}?"
     return (
         f"{message} There are {', '.join(NAMES)}; "
-        "or give the path of a folder of images, or of a .npy, .npz or .csv file."
+        "or give the path of a folder of images, or of a .npy, .npz, .csv, .tsv, .parquet or .h5ad file."
     )

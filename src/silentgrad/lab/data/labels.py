@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from silentgrad.lab.data import sources
-from silentgrad.lab.data.catalogue import permuted
 from silentgrad.lab.data.formats import DataError, reading, require
+from silentgrad.lab.data.order import permuted
 
 MNIST_LIKE = ("mnist", "fashion-mnist")
 TEST_FILE = "t10k-labels-idx1-ubyte.gz"

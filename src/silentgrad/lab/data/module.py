@@ -15,6 +15,7 @@ from silentgrad.lab.data.loader import Batches, Together
 from silentgrad.lab.data.observations import Observations, SplitName
 from silentgrad.lab.data.rows import Rows
 from silentgrad.lab.kinds import Kind
+from silentgrad.lab.selection import EVERYTHING, Selection
 
 HASHED_BYTES = 2**28  # of a split; of a larger one a part is hashed, evenly spread over its rows
 
@@ -46,6 +47,7 @@ class ObservationData(lightning.LightningDataModule):
         seed: Seed of the order of the training rows.
         together: Serve the training batches in groups of so many, as lists.
         kind: What the rows are, as for :func:`silentgrad.lab.data.load`.
+        selection: What of a table or of counts is data, as for :func:`silentgrad.lab.data.load`.
         observations: What to serve, if it is there already and needs no loading.
     """
 
@@ -59,12 +61,13 @@ class ObservationData(lightning.LightningDataModule):
         seed: int = 0,
         together: int | None = None,
         kind: Kind = "auto",
+        selection: Selection = EVERYTHING,
         observations: Observations | None = None,
     ) -> None:
         super().__init__()
         if observations is not None:
             self.observations = observations
-        self.kind = kind
+        self.kind, self.selection = kind, selection
         self.dataset, self.root, self.batch_size, self.seed, self.together = name, root, batch_size, seed, together
 
     def prepare_data(self) -> None:
@@ -74,7 +77,7 @@ class ObservationData(lightning.LightningDataModule):
 
     def setup(self, stage: str = "fit") -> None:
         if not hasattr(self, "observations"):
-            self.observations = load(self.dataset, self.root, self.kind)
+            self.observations = load(self.dataset, self.root, self.kind, self.selection)
 
     @cached_property
     def checksum(self) -> str:

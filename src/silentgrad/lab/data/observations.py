@@ -6,68 +6,29 @@ kind                    stored                       as the model sees it       
 :class:`Levels`         integers in 0..L-1           dequantized, (x + U) / L      Gaussian     bits per dimension
 :class:`Binarized`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
 :class:`Reals`          real numbers                 standardized, (x - m) / s     Gaussian     nats per entry
-:class:`Counts`         integers from 0 on           as they are                   none yet     nats per entry
+:class:`Counts`         integers from 0 on, sparse   as they are                   none yet     nats per entry
 ======================  ===========================  ============================  ===========  ===================
+
+What was not observed, by a mask, is 0 as the model sees it: the mean of its column, for real numbers.
 
 A kind of one's own inherits from :class:`Observations` and adds `unit`, `likelihoods`, `as_seen` and `figure`.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from silentgrad.lab.data.columns import in_print
 from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.rows import Part, Rows, Splits, require_lengths, uniform
+from silentgrad.lab.data.rows import Part, Rows, Splits, Stored, require_lengths, uniform
+from silentgrad.lab.data.units import BITS_PER_DIMENSION, NATS_PER_ENTRY, NATS_PER_EXAMPLE, Unit
 from silentgrad.lab.kinds import LikelihoodName
 
 SplitName = Literal["train", "valid", "test"]
 TABLE_LEVELS = 256
-
-
-class Unit(NamedTuple):
-    """How a result is told; of every unit, the lower the better.
-
-    Args:
-        metric: Its name in a run's files; in print it stands in capitals.
-        of: What stands behind the number in print.
-
-    Example:
-        >>> Unit("nll", " nats per entry").tell(1.25)
-        'NLL 1.2500 nats per entry'
-        >>> Unit.from_print("NLL nats per entry")
-        Unit(metric='nll', of=' nats per entry')
-    """
-
-    metric: str
-    of: str = ""
-
-    @classmethod
-    def from_print(cls, text: str) -> "Unit":
-        """The unit that a text names as :attr:`in_print` does."""
-        title, space, of = text.partition(" ")
-        return cls(title.lower(), space + of)
-
-    @property
-    def title(self) -> str:
-        """The metric's name in print."""
-        return self.metric.upper()
-
-    @property
-    def in_print(self) -> str:
-        """The whole unit in print."""
-        return self.title + self.of
-
-    def tell(self, figure: float) -> str:
-        """A figure in print."""
-        return f"{self.title} {figure:.4f}{self.of}"
-
-
-BITS_PER_DIMENSION = Unit("bpd")
-NATS_PER_EXAMPLE = Unit("nll", " nats per example")
-NATS_PER_ENTRY = Unit("nll", " nats per entry")
 
 
 @dataclass(frozen=True)
@@ -75,29 +36,37 @@ class Observations:
     """Three disjoint splits of one data set.
 
     Args:
-        train: Training examples as they are stored, `(rows, *event_shape)`.
+        train: Training examples as they are stored, `(rows, *event_shape)`; sparse ones become dense in batches.
         valid: Those for validation.
         test: Those for the test.
         name: The data set's name, or its path.
-        labels: One label per row of each split.
-        covariates: What is known of each row beside x.
-        mask: Which entries of each row were observed.
+        labels: One label per row of each split: numbers, or codes of what `label_names` names.
+        covariates: What is known of each row beside x, `(rows, covariates)`.
+        mask: Which entries of each row were observed, in the shape of x; all were if it is absent.
+        offset: Logarithm of each row's size factor.
+        label_names: What the labels stand for, if they are codes.
+        covariate_names: Names of the covariates.
+        row_names: Names of the rows.
     """
 
-    train: Tensor
-    valid: Tensor
-    test: Tensor
+    train: Stored
+    valid: Stored
+    test: Stored
     name: str
-    labels: Splits | None = field(default=None, kw_only=True)
-    covariates: Splits | None = field(default=None, kw_only=True)
-    mask: Splits | None = field(default=None, kw_only=True)
+    labels: Splits[Tensor] | None = field(default=None, kw_only=True)
+    covariates: Splits[Tensor] | None = field(default=None, kw_only=True)
+    mask: Splits[Tensor] | None = field(default=None, kw_only=True)
+    offset: Splits[Tensor] | None = field(default=None, kw_only=True)
+    label_names: tuple[str, ...] = field(default=(), kw_only=True)
+    covariate_names: tuple[str, ...] = field(default=(), kw_only=True)
+    row_names: Splits[tuple[str, ...]] | None = field(default=None, kw_only=True)
 
     unit: ClassVar[Unit]
     likelihoods: ClassVar[tuple[LikelihoodName, ...]] = ()  # that suit x, the default first
 
     def __post_init__(self) -> None:
         splits = Splits(self.train, self.valid, self.test)
-        for what in ("labels", "covariates", "mask"):
+        for what in ("labels", "covariates", "mask", "offset", "row_names"):
             require_lengths(self.name, what, splits, getattr(self, what))
 
     @property
@@ -117,7 +86,8 @@ class Observations:
 
     def rows(self, split: SplitName) -> Rows:
         """A split with all that stands beside it."""
-        beside = (None if part is None else getattr(part, split) for part in (self.labels, self.covariates, self.mask))
+        parts = (self.labels, self.covariates, self.mask, self.offset)
+        beside = (None if part is None else getattr(part, split) for part in parts)
         return Rows(getattr(self, split), *beside)
 
     @property
@@ -205,7 +175,8 @@ class Binarized(Observations):
 class Reals(Observations):
     """Real vectors or a table, standardized by the mean and the standard deviation of each column in training.
 
-    The standardization is taken back in the unit: figures are those of the numbers as they are stored.
+    Both are taken over the entries that were observed. The standardization is taken back in the unit: figures are those
+    of the numbers as they are stored.
 
     Args:
         columns: The columns' names; numbers from 1 on if absent.
@@ -226,24 +197,37 @@ class Reals(Observations):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        deviation, mean = torch.std_mean(self.train.double(), dim=0, correction=0)
+        deviation, mean = self._moments()
         constant = (deviation == 0).flatten().nonzero().flatten().tolist()
         if constant:
             raise DataError(
-                f"{self.name}: {self.column(constant[0])} has one and the same value in all {len(self.train)} training "
-                "rows, so that it has no density: leave it out"
+                f"{self.name}: {in_print(self.columns, constant[0])} has one and the same value in all "
+                f"{len(self.train)} training rows, so that it has no density: leave it out"
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "deviation", deviation)
 
-    def column(self, place: int) -> str:
-        """How a column is called in print."""
-        name = f" ({self.columns[place]})" if self.columns else ""
-        return f"column {place + 1}{name}"
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Standard deviation and mean of each column in training."""
+        train = self.rows("train").stored.double()
+        if self.mask is None:
+            return torch.std_mean(train, dim=0, correction=0)
+        observed = self.mask.train
+        number = observed.sum(0)
+        for place in (number == 0).flatten().nonzero().flatten()[:1].tolist():
+            raise DataError(
+                f"{self.name}: {in_print(self.columns, place)} is missing in all training rows: leave it out"
+            )
+        mean = train.where(observed, 0).sum(0) / number
+        variance = (train - mean).square().where(observed, 0).sum(0) / number
+        return variance.sqrt(), mean
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
-        mean, deviation = self.mean.to(rows.stored.device), self.deviation.to(rows.stored.device)
-        return (rows.stored.double() - mean) / deviation
+        mean, deviation = self.mean.to(rows.device), self.deviation.to(rows.device)
+        x = (rows.stored.double() - mean) / deviation
+        if rows.mask is None:
+            return x
+        return x.where(rows.mask, 0)
 
     def figure(self, elbo: float) -> float:
         of_stored = elbo - float(self.deviation.log().sum())
@@ -252,7 +236,7 @@ class Reals(Observations):
 
 @dataclass(frozen=True)
 class Counts(Observations):
-    """Integers from 0 on, with a size for each row.
+    """Integers from 0 on, dense or sparse, with a size for each row; those that were not observed are stored as 0.
 
     Args:
         columns: The columns' names; numbers from 1 on if absent.

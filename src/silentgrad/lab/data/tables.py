@@ -1,53 +1,67 @@
-"""Tables of numbers: `.csv` files with or without a header, and `.npy` files of two dimensions."""
+"""Files of rows by their endings: which reader is for which, and which options."""
 
-import csv
-import math
-from array import array
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from silentgrad.lab.data.columns import in_print, require_column
 from silentgrad.lab.data.formats import DataError, npy_header, reading, require, require_memory
+from silentgrad.lab.data.h5ad import read_h5ad
+from silentgrad.lab.data.matrices import is_matrix, read_matrix
+from silentgrad.lab.data.parquet import read_parquet
+from silentgrad.lab.data.table import Table
+from silentgrad.lab.data.text import HINT, read_text
+from silentgrad.lab.selection import EVERYTHING, Selection
 
 
-class Table(NamedTuple):
-    """A table of numbers.
-
-    Args:
-        values: Numbers `(rows, columns)` in double precision.
-        columns: Names of the columns; none if the file has no header.
-    """
-
-    values: Tensor
-    columns: tuple[str, ...]
-
-
-def read_table(path: Path) -> Table:
-    """A table of finite numbers.
+def read_table(path: Path, selection: Selection = EVERYTHING) -> Table:
+    """The rows of a file, and the columns that were asked for beside them.
 
     Raises:
-        DataError: The file is no such table; the message names the file, and the line and column of a cell that is no
-            finite number.
+        DataError: The file is no table of finite numbers and no sparse matrix, has no such column or layer, or is one
+            for which an option is not meant.
     """
-    if path.suffix == ".csv":
-        return _from_csv(path)
-    return _from_npy(path)
+    if selection.layer is not None:
+        require(path.suffix == ".h5ad", path, "an .h5ad file for --data.layer", f"a {path.suffix} file")
+    if selection.missing:
+        endings = ".csv, .tsv, .parquet or .npy"
+        require(path.suffix in MAY_LACK, path, f"a {endings} file for --data.missing", f"a {path.suffix} file")
+    table = READERS[path.suffix](path, selection)
+    if isinstance(table.values, Tensor):
+        _require_numbers(table.values, table, selection)
+    return table
 
 
 def holds_images(path: Path) -> bool:
-    """Whether a file holds images, not a table: anything but a `.csv` file or a `.npy` file of numbers in a table."""
+    """Whether a file holds images, not a table: anything of another ending, or an array that is no table or matrix."""
+    if path.suffix == ".npz":
+        return not is_matrix(path)
     if path.suffix != ".npy":
-        return path.suffix != ".csv"
+        return path.suffix not in READERS
     with reading(path, "a numpy array"), path.open("rb") as file:
         header = npy_header(file)
     return len(header.shape) != 2
 
 
-def _from_npy(path: Path) -> Table:
+def _require_numbers(values: Tensor, table: Table, selection: Selection) -> None:
+    """Refuses infinite numbers, and NaN unless entries may be missing."""
+    wrong = ~values.isfinite()
+    if selection.missing:
+        wrong = values.isinf()
+    for row, column in wrong.nonzero()[:1].tolist():
+        value, hint = values[row, column], ""
+        if value.isnan() and table.path.suffix in MAY_LACK:
+            hint = HINT
+        place = f"row {row + 1}, {in_print(table.columns, column)}"
+        raise DataError(f"{table.path}: {place}: expected a finite number, found {value.item()}{hint}")
+
+
+def _read_npy(path: Path, selection: Selection) -> Table:
+    for name in selection.beside:
+        require_column(path, name, (), "an array")
     expected = "a table of numbers, (rows, columns)"
     with reading(path, expected):
         with path.open("rb") as file:
@@ -57,64 +71,15 @@ def _from_npy(path: Path) -> Table:
         header.require_size(path, path.stat().st_size)
         require_memory(8 * header.shape[0] * header.shape[1], path)
         values = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float64))
-    for row, column in (~values.isfinite()).nonzero()[:1].tolist():
-        value = values[row, column].item()
-        raise DataError(f"{path}: row {row + 1}, column {column + 1}: expected a finite number, found {value}")
-    return Table(values, ())
+    return Table(path, values)
 
 
-def _from_csv(path: Path) -> Table:
-    with reading(path, "a table of numbers"), path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, strict=True)
-        first = next(lines, [])
-        require(bool(first), path, "a table of numbers", "an empty file or first line")
-        header: tuple[str, ...] = ()
-        cells = array("d")
-        if _names(first):
-            header = tuple(first)
-        else:
-            cells.extend(_numbers(path, 1, first, header))
-        for row in lines:
-            if not row:  # a blank line
-                continue
-            _require_width(path, lines.line_num, row, len(first))
-            cells.extend(_numbers(path, lines.line_num, row, header))
-    require(bool(cells), path, "rows of numbers", "a header only")
-    return Table(torch.tensor(cells, dtype=torch.float64).reshape(-1, len(first)), header)
-
-
-def _names(first: Iterable[str]) -> bool:
-    """Whether the first line is a header: none of its cells is a number."""
-    return not any(map(_is_number, first))
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-def _numbers(path: Path, line: int, row: list[str], header: tuple[str, ...]) -> list[float]:
-    try:
-        numbers = list(map(float, row))
-    except ValueError:
-        numbers = [math.nan]
-    # Python takes 1_000 for a number, no other program does.
-    if all(map(math.isfinite, numbers)) and "_" not in "".join(row):
-        return numbers
-    place = list(map(_is_finite, row)).index(False)
-    column = f"column {place + 1}"
-    if header:
-        column += f" ({header[place]})"
-    raise DataError(f"{path}: line {line}, {column}: expected a finite number, found {row[place]!r}")
-
-
-def _is_finite(cell: str) -> bool:
-    return _is_number(cell) and math.isfinite(float(cell))
-
-
-def _require_width(path: Path, line: int, row: list[str], width: int) -> None:
-    if len(row) != width:
-        raise DataError(f"{path}: line {line} has {len(row)} cells, expected {width} as in line 1")
+READERS: dict[str, Callable[[Path, Selection], Table]] = {
+    ".csv": read_text,
+    ".tsv": read_text,
+    ".npy": _read_npy,
+    ".npz": read_matrix,
+    ".parquet": read_parquet,
+    ".h5ad": read_h5ad,
+}
+MAY_LACK = (".csv", ".tsv", ".npy", ".parquet")

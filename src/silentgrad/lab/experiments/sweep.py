@@ -63,7 +63,7 @@ def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool
     if sweep.around.train.devices > 1:
         raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
     data, model, _ = sweep.around
-    observations = load(data.name, data.root, data.kind)
+    observations = load(data.name, data.root, data.kind, data.selection)
     model_for(model, observations)  # so that what cannot be trained leaves no study behind
     unit = observations.unit
     done = 0

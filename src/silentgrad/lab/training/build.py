@@ -55,6 +55,11 @@ def model_for(config: ModelConfig, observations: Observations, epochs: int = 1) 
     kind = type(observations).__name__.lower()
     if not observations.likelihoods:
         raise ConfigError(f"{kind} cannot be trained on from the command line yet: choose another --data.kind")
+    for beside in ("covariates", "mask", "offset"):
+        if getattr(observations, beside) is not None:
+            raise ConfigError(
+                f"no model of the command line looks at the {beside} of {observations.name} yet: leave it out"
+            )
     likelihood = config.likelihood or observations.likelihoods[0]
     if likelihood not in observations.likelihoods:
         suitable = " or ".join(observations.likelihoods)

@@ -11,6 +11,7 @@ from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.lab.kinds import Kind, LikelihoodName
 from silentgrad.lab.runs.documents import write_yaml
+from silentgrad.lab.selection import NO_OFFSET, Selection
 from silentgrad.lab.training.ranges import RANGES, ConfigError, require
 from silentgrad.lab.training.suitable import (
     EstimatorName,
@@ -36,22 +37,44 @@ class DataConfig:
 
     Args:
         name: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, or a path to a folder of images, a .npy,
-            .npz or .csv file.
+            .npz, .csv, .tsv, .parquet or .h5ad file.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
         batch_size: Rows per step, over all processes.
-        kind: What the rows are. auto: images are levels, tables are reals; images can be binarized, tables counts.
+        kind: What the rows are. auto: images are levels, tables are reals, sparse matrices and .h5ad files are counts;
+            images can be binarized, tables counts.
+        layer: Layer of an .h5ad file that holds the counts; its X if absent.
+        label: Column of a table, or of an .h5ad file's obs, that names or colours the rows.
+        covariates: Columns that are known of each row beside x: numbers are standardized, categories are one-hot.
+        offset: Log size factors of counts: none, size (the sum of each row over the median of training rows), or the
+            name of a column of size factors.
+        missing: Whether empty cells and NaN of a table are entries that were not observed.
     """
 
     name: str = "digits"
     root: Path | None = None
     batch_size: int = 64
     kind: Kind = "auto"
+    layer: str | None = None
+    label: str | None = None
+    covariates: list[str] = field(default_factory=list)
+    offset: str = NO_OFFSET
+    missing: bool = False
 
     def validate(self) -> None:
         """Raises ConfigError for what no data can be read by."""
         _require_ranges("data", self)
         if not self.name:
             raise ConfigError("--data.name is empty: give a dataset's name or a path")
+        for option in ("layer", "label", "offset"):
+            if getattr(self, option) == "":
+                raise ConfigError(f"--data.{option} is empty: give a name, or leave it out")
+        if "" in self.covariates or len(set(self.covariates)) < len(self.covariates):
+            raise ConfigError(f"--data.covariates has to name each column once, got {self.covariates}")
+
+    @property
+    def selection(self) -> Selection:
+        """What of a file is data, and what stands beside it."""
+        return Selection(self.layer, self.label, tuple(self.covariates), self.offset, self.missing)
 
 
 @dataclass

@@ -25,11 +25,19 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
         root: Folder that holds the datasets, if it is another than the run's.
 
     Raises:
-        RunError: The other data are a table: its columns are standardized by its own rows, not by those of the run.
+        RunError: The other data are a table of real numbers, or have covariates or size factors, all of which depend
+            on the data's own training rows, not on those of the run.
     """
     own = settings.data
-    found = load(data or own.name, root or own.root, own.kind)
-    if data not in (None, own.name) and isinstance(found, Reals):
+    found = load(data or own.name, root or own.root, own.kind, own.selection)
+    if data in (None, own.name):
+        return found
+    if found.covariates is not None or found.offset is not None:
+        raise RunError(
+            f"--data {data} would have covariates or size factors by other rows than those of {own.name}, which the "
+            "model was trained on: train on both in one file"
+        )
+    if isinstance(found, Reals):
         raise RunError(
             f"--data {data} is a table, whose columns would be standardized by other rows than those of {own.name}, "
             "which the model was trained on: train on both in one table"

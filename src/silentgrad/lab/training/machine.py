@@ -56,6 +56,6 @@ def require_shares(settings: Settings, observations: Observations) -> None:
     """
     size, processes = settings.data.batch_size, settings.train.devices
     try:
-        Batches(observations.train, size, shuffle=False, seed=0, world_size=processes)
+        Batches(observations.rows("train"), size, shuffle=False, seed=0, world_size=processes)
     except DataError as error:
         raise ConfigError(f"--data.batch_size {size} with --train.devices {processes}: {error}") from None

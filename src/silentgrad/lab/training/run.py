@@ -33,6 +33,7 @@ from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunE
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 START_ROWS = 10_000
+START_ENTRIES = 2**27  # in those rows together, which are dense
 TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
 
 
@@ -96,7 +97,9 @@ def _source(settings: Settings, observations: Observations | None) -> Observatio
     together = 1
     if train.devices == 1:
         together = TOGETHER
-    source = ObservationData(data.name, data.root, data.batch_size, train.seed, together, data.kind, observations)
+    source = ObservationData(
+        data.name, data.root, data.batch_size, train.seed, together, data.kind, data.selection, observations
+    )
     source.setup()
     return source
 
@@ -118,7 +121,8 @@ def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observati
     starts = vae.tractable is not None and model.starts_from != "random"
     if not starts and not isinstance(vae.nonlinear, NonlinearCircuit):
         return
-    rows = observations.rows("train").between(0, START_ROWS)
+    fitting = START_ENTRIES // observations.event_shape.numel()
+    rows = observations.rows("train").between(0, min(START_ROWS, fitting))
     x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
     if isinstance(vae.nonlinear, NonlinearCircuit):
         vae.nonlinear.init_from_data(x)

@@ -1,0 +1,472 @@
+"""What stands beside x: offsets, covariates, masks and deviations, each against a decoder that needs none of them."""
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import oracles
+import silentgrad as sg
+from silentgrad import likelihoods
+from silentgrad.beside import Beside
+from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.evaluation import evaluate
+from silentgrad.latents import families
+from silentgrad.objective import Objective, Term
+from silentgrad.schedules import constant
+
+DOUBLE = torch.float64
+LATENTS, OUTPUTS, BATCH = 2, 6, 4
+COUNTS = torch.tensor([[0, 2, 1, 0, 3, 1], [4, 0, 0, 1, 0, 2], [1, 1, 0, 5, 2, 0], [0, 0, 1, 0, 0, 3]], dtype=DOUBLE)
+BITS, ONE_HOT = (COUNTS > 0).to(DOUBLE), torch.eye(OUTPUTS, dtype=DOUBLE)[[2, 0, 4, 4]]
+MASK = torch.tensor([[1, 1, 0, 1, 0, 1], [0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]], dtype=torch.bool)
+
+Build = Callable[[int, int], sg.LinearDecoder]
+
+
+def with_likelihood(likelihood: Callable[[int], nn.Module]) -> Build:
+    return lambda latents, outputs: LinearLikelihood(latents, outputs, likelihood(outputs))
+
+
+DECODERS: dict[str, tuple[Build, Tensor]] = {
+    "Bernoulli": (with_likelihood(lambda k: likelihoods.Bernoulli()), BITS),
+    "Poisson": (with_likelihood(lambda k: likelihoods.Poisson()), COUNTS),
+    "NegativeBinomial": (with_likelihood(likelihoods.NegativeBinomial), COUNTS),
+    "ZeroInflatedPoisson": (with_likelihood(likelihoods.ZeroInflatedPoisson), COUNTS),
+    "ZeroInflatedNegativeBinomial": (with_likelihood(likelihoods.ZeroInflatedNegativeBinomial), COUNTS),
+    "Binomial": (with_likelihood(lambda k: likelihoods.Binomial(6)), COUNTS),
+    "Ordinal": (with_likelihood(lambda k: likelihoods.Ordinal(k, 7)), COUNTS),
+    "Multinomial": (with_likelihood(lambda k: likelihoods.Multinomial()), COUNTS),
+    "Categorical": (with_likelihood(lambda k: likelihoods.Categorical()), ONE_HOT),
+    "Normal": (with_likelihood(likelihoods.Normal), COUNTS),
+    "StudentT": (with_likelihood(likelihoods.StudentT), COUNTS),
+    "LogNormal": (with_likelihood(likelihoods.LogNormal), COUNTS + 0.5),
+    "Gamma": (with_likelihood(likelihoods.Gamma), COUNTS + 0.5),
+    "a function": (lambda d, k: LinearLikelihood(d, k, lambda u: td.Gumbel(u, 2.0)), COUNTS),
+    "LinearGaussian": (lambda d, k: sg.LinearGaussian(d, k, variance=0.3), COUNTS),
+    "StandardizedGaussian": (sg.StandardizedGaussian, COUNTS),
+    "linear link": (sg.LinearPrecisionGaussian, COUNTS),
+    "exponential link": (lambda d, k: sg.LinearPrecisionGaussian(d, k, link="exp"), COUNTS),
+}
+EACH = pytest.mark.parametrize("name", DECODERS)
+
+
+def make(name: str, latents: int = LATENTS, outputs: int = OUTPUTS) -> sg.LinearDecoder:
+    torch.manual_seed(2)
+    decoder = DECODERS[name][0](latents, outputs).double()
+    for parameter in decoder.parameters():
+        nn.init.uniform_(parameter, -0.3, 0.5)
+    return decoder
+
+
+def normal(dtype: torch.dtype = DOUBLE, batch: int = BATCH) -> td.Normal:
+    generator = torch.Generator().manual_seed(0)
+    loc, log_scale = torch.randn(2, batch, LATENTS, generator=generator, dtype=DOUBLE)
+    return td.Normal(loc.to(dtype).requires_grad_(), (log_scale / 3).exp().to(dtype).detach().requires_grad_())
+
+
+def offsets(each: bool = True) -> Tensor:
+    shape = (BATCH, OUTPUTS) if each else (BATCH,)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+
+
+def widened(decoder: sg.LinearDecoder, weights: Tensor) -> sg.LinearDecoder:
+    """The decoder with more latents, which have these weights `(outputs, more)` in the location of x."""
+    wide = copy.deepcopy(decoder)
+    wide.latent_dim += weights.shape[1]
+    if isinstance(wide, sg.StandardizedGaussian):
+        weights = weights / wide.scale.unsqueeze(1)
+    wide.affine.weight = nn.Parameter(torch.cat([decoder.affine.weight, weights], 1).detach())
+    if isinstance(wide, sg.LinearPrecisionGaussian):
+        precision = decoder.precision_affine.weight
+        wide.precision_affine.weight = nn.Parameter(torch.cat([precision, torch.zeros_like(weights)], 1).detach())
+    return wide
+
+
+def joined(q: td.Normal, known: Tensor) -> td.Normal:
+    """Latents beside which known numbers stand, as latents without a variance."""
+    loc, scale = torch.cat([q.loc, known], -1), torch.cat([q.scale, torch.zeros_like(known)], -1)
+    return td.Normal(loc, scale, validate_args=False)
+
+
+def smaller(name: str, decoder: sg.LinearDecoder, kept: Tensor) -> sg.LinearDecoder:
+    """The decoder of fewer outputs."""
+    small = make(name, outputs=int(kept.sum()))
+    sources = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}
+    with torch.no_grad():
+        for part, value in [*small.named_parameters(), *small.named_buffers()]:
+            source = sources[part]
+            if source.dim() > 0:
+                source = source[kept]
+            value.copy_(source)
+    return small
+
+
+@EACH
+@pytest.mark.parametrize("each", [False, True], ids=["per example", "per entry"])
+def test_an_offset_is_a_latent_without_variance(name: str, each: bool) -> None:
+    decoder, q, offset, x = make(name), normal(), offsets(each), DECODERS[name][1]
+    value = decoder.expected_log_prob(x, q, offset=offset)
+    columns = torch.eye(OUTPUTS, dtype=DOUBLE) if each else torch.ones(OUTPUTS, 1, dtype=DOUBLE)
+    wide = widened(decoder, columns)
+    expected = wide.expected_log_prob(x, joined(q, offset.reshape(BATCH, -1)))
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
+    parts = [part for part, _ in decoder.named_parameters() if part != "log_scale"]  # the weights are in its units
+    leaves, others = ([q.loc, q.scale, *(d.get_parameter(part) for part in parts)] for d in (decoder, wide))
+    gradients = torch.autograd.grad(value.square().sum(), leaves)
+    for gradient, truth in zip(gradients, torch.autograd.grad(expected.square().sum(), others), strict=True):
+        if gradient.shape != truth.shape:
+            truth = truth[:, :LATENTS]
+        torch.testing.assert_close(gradient, truth, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial", "Multinomial", "Normal"])
+def test_covariates_are_latents_without_variance(name: str) -> None:
+    likelihood = make(name).likelihood
+    decoder = LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=3).double()
+    assert not decoder.covariate_affine.weight.any()  # covariates start without an effect
+    nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
+    q, covariates, x = normal(), torch.randn(BATCH, 3, dtype=DOUBLE), DECODERS[name][1]
+    wide = LinearLikelihood(LATENTS + 3, OUTPUTS, likelihood).double()
+    with torch.no_grad():
+        wide.affine.weight.copy_(torch.cat([decoder.affine.weight, decoder.covariate_affine.weight], 1))
+        wide.affine.bias.copy_(decoder.affine.bias)
+    value, expected = (
+        decoder.expected_log_prob(x, q, covariates=covariates), wide.expected_log_prob(x, joined(q, covariates)),
+    )  # fmt: skip
+    torch.testing.assert_close(value, expected)
+    own = torch.autograd.grad(value.square().sum(), [decoder.affine.weight, decoder.covariate_affine.weight])
+    (truth,) = torch.autograd.grad(expected.square().sum(), wide.affine.weight)
+    torch.testing.assert_close(torch.cat(own, 1), truth)
+
+
+@EACH
+def test_a_mask_leaves_the_decoder_of_the_outputs_that_were_observed(name: str) -> None:
+    decoder, q, x = make(name), normal(), DECODERS[name][1]
+    value = decoder.expected_log_prob(torch.where(MASK, x, math.nan), q, mask=MASK, offset=offsets())
+    rows, weights = [], torch.zeros_like(decoder.affine.weight)
+    for row, kept in enumerate(MASK):
+        small, own = smaller(name, decoder, kept), td.Normal(q.loc[row], q.scale[row])
+        rows.append(small.expected_log_prob(x[row, kept], own, offset=offsets()[row, kept]))
+        weights[kept] += torch.autograd.grad(rows[-1], small.affine.weight, retain_graph=True)[0]
+    torch.testing.assert_close(value, torch.stack(rows), rtol=1e-10, atol=1e-10)
+    gradients = torch.autograd.grad(value.sum(), [q.loc, q.scale, decoder.affine.weight])
+    truths = *torch.autograd.grad(sum(rows), [q.loc, q.scale]), weights
+    for gradient, truth in zip(gradients, truths, strict=True):
+        torch.testing.assert_close(gradient, truth, rtol=1e-9, atol=1e-9)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_a_row_of_which_nothing_was_observed_is_zero(name: str, dtype: torch.dtype) -> None:
+    decoder, q = make(name).to(dtype), normal(dtype)
+    mask = MASK & (torch.arange(BATCH) != 1).unsqueeze(1)
+    x = torch.where(mask, DECODERS[name][1].to(dtype), math.nan)
+    for sign in (-20, 20):
+        value = decoder.expected_log_prob(x, q, mask=mask, offset=torch.full((BATCH,), sign, dtype=dtype))
+        assert value[1] == 0
+        assert value.isfinite().all()
+        for gradient in torch.autograd.grad(value.sum(), [q.loc, q.scale, *decoder.parameters()]):
+            assert gradient.isfinite().all()
+    torch.testing.assert_close(decoder.given(mask=mask).log_prob(x, q.loc)[1].item(), 0.0)
+
+
+def test_what_was_not_observed_may_be_anything_in_offsets_and_deviations_too() -> None:
+    decoder, q = make("Normal"), normal()
+    offset, deviation = offsets(), offsets().exp()
+    value = decoder.expected_log_prob(COUNTS, q, mask=MASK, offset=offset, deviation=deviation)
+    missing = [torch.where(MASK, part, math.nan) for part in (COUNTS, offset, deviation)]
+    again = decoder.expected_log_prob(missing[0], q, mask=MASK, offset=missing[1], deviation=missing[2])
+    assert torch.equal(value, again)
+
+
+@pytest.mark.parametrize("latent", ["Normal", "Bernoulli"])
+def test_a_known_deviation_adds_to_the_variance(latent: str) -> None:
+    decoder, deviation = make("Normal"), offsets().exp()
+    q: td.Distribution = normal()
+    rule = oracles.standard_normal(lambda q, e: q.loc + q.scale * e)
+    if latent == "Bernoulli":
+        q, rule = td.Bernoulli(torch.full((BATCH, LATENTS), 0.3, dtype=DOUBLE)), oracles.bits
+    scale = (decoder.likelihood.scale.square() + deviation.square()).sqrt()
+    expected = oracles.on_grid(rule)(q)(lambda z: td.Normal(decoder.affine(z), scale).log_prob(COUNTS)).sum(-1)
+    value = decoder.expected_log_prob(COUNTS, q, deviation=deviation)
+    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
+    parameter = decoder.likelihood.log_scale
+    gradients = [torch.autograd.grad(total.sum(), parameter)[0] for total in (value, expected)]
+    torch.testing.assert_close(*gradients)
+    none = decoder.expected_log_prob(COUNTS, q, deviation=torch.zeros_like(deviation))
+    torch.testing.assert_close(none, decoder.expected_log_prob(COUNTS, q))
+
+
+@pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.ZeroInflatedPoisson(OUTPUTS)])
+def test_bits_are_enumerated_given_all_that_stands_beside(likelihood: nn.Module) -> None:
+    decoder = LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=1).double()
+    nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
+    logits = torch.randn(BATCH, LATENTS, dtype=DOUBLE, requires_grad=True)
+    given = decoder.given(offset=offsets(), covariates=torch.randn(BATCH, 1, dtype=DOUBLE), mask=MASK)
+    integrand = sg.integrand_of(given, torch.where(MASK, COUNTS, math.nan))
+    results = []
+    for estimator in (sg.Exact(), sg.Enumerate()):
+        value = estimator(td.Bernoulli(logits=logits), integrand)
+        results.append((value, *torch.autograd.grad(value.sum(), [logits, decoder.affine.weight])))
+    if isinstance(likelihood, likelihoods.Poisson):
+        for exact, enumerated in zip(*results, strict=True):
+            torch.testing.assert_close(exact, enumerated, rtol=1e-10, atol=1e-10)
+    assert (results[0][0] <= results[1][0] + 1e-12).all()
+
+
+def law(decoder: sg.LinearDecoder, x: Tensor, z: Tensor, offset: Tensor, kept: Tensor) -> Tensor:
+    """log p(x|z) of one example by the plain decoder of the outputs that were observed."""
+    wide = widened(decoder, torch.eye(OUTPUTS, dtype=DOUBLE)[:, : offset.shape[-1]])
+    whole = wide(torch.cat([z, offset], -1)).base_dist
+    if isinstance(whole, td.Multinomial | td.OneHotCategorical):
+        return td.Multinomial(1, logits=whole.logits[kept], validate_args=False).log_prob(x[kept])
+    return whole.log_prob(x)[kept].sum()
+
+
+@EACH
+def test_samples_of_z_have_the_log_probability_of_what_was_observed(name: str) -> None:
+    """Under an estimator, and with a dimension of samples before the examples'."""
+    decoder, x, q = make(name), DECODERS[name][1], normal()
+    offset = offsets()
+    given = decoder.given(offset=offset, mask=MASK)
+    z = torch.randn(3, BATCH, LATENTS, generator=torch.Generator().manual_seed(4), dtype=DOUBLE)
+    expected = torch.stack(
+        [torch.stack([law(decoder, x[i], z[s, i], offset[i], MASK[i]) for i in range(BATCH)]) for s in range(3)]
+    )
+    torch.testing.assert_close(given.log_prob(torch.where(MASK, x, math.nan), z), expected)
+    torch.manual_seed(5)
+    drawn = q.rsample()
+    torch.manual_seed(5)
+    value = sg.Reparameterized()(q, sg.integrand_of(given, x))
+    truth = torch.stack([law(decoder, x[i], drawn[i], offset[i], MASK[i]) for i in range(BATCH)])
+    torch.testing.assert_close(value, truth)
+    whole = decoder.given(offset=offset)
+    everything = torch.ones_like(MASK)
+    expected = torch.stack([law(decoder, x[i], drawn[i], offset[i], everything[i]) for i in range(BATCH)])
+    torch.testing.assert_close(whole.log_prob(x, drawn), expected)
+    torch.testing.assert_close(whole(drawn).log_prob(x), expected)
+    assert given(z).batch_shape == (3, BATCH)
+    assert decoder.given(mask=MASK)(z).batch_shape == (3, BATCH)
+
+
+def test_a_deviation_alone_goes_under_samples() -> None:
+    decoder, deviation = make("Normal"), offsets().exp()
+    z = torch.randn(3, BATCH, LATENTS, dtype=DOUBLE)
+    given, scale = decoder.given(deviation=deviation), torch.hypot(decoder.likelihood.scale, deviation)
+    expected = td.Normal(decoder.affine(z), scale).log_prob(COUNTS).sum(-1)
+    torch.testing.assert_close(given(z).log_prob(COUNTS), expected)
+    torch.testing.assert_close(given.log_prob(COUNTS, z), expected)
+
+
+def test_examples_of_several_dimensions() -> None:
+    flat, x = make("NegativeBinomial"), COUNTS.unflatten(1, (2, 3))
+    decoder = LinearLikelihood(LATENTS, (2, 3), likelihoods.NegativeBinomial((2, 3))).double()
+    for own, other in zip(decoder.parameters(), flat.parameters(), strict=True):
+        own.data.copy_(other.reshape(own.shape))
+    offset, mask = offsets(), MASK
+    beside = {"offset": offset.unflatten(1, (2, 3)), "mask": mask.unflatten(1, (2, 3))}
+    expected = flat.expected_log_prob(COUNTS, normal(), offset=offset, mask=mask)
+    torch.testing.assert_close(decoder.expected_log_prob(x, normal(), **beside), expected)
+    drawn = normal().loc.detach()
+    torch.testing.assert_close(
+        decoder.given(**beside).log_prob(x, drawn), flat.given(offset=offset, mask=mask).log_prob(COUNTS, drawn)
+    )
+
+
+def test_rows_of_shares_are_masked_each_by_itself() -> None:
+    """Several totals in an example, of one of which nothing was observed."""
+    decoder = LinearLikelihood(LATENTS, (2, 3), likelihoods.Multinomial()).double()
+    x, mask = COUNTS.unflatten(1, (2, 3)), MASK.unflatten(1, (2, 3)).clone()
+    mask[0, 1] = False
+    value = decoder.expected_log_prob(x, normal(), mask=mask)
+    rows = []
+    for example, row in ((i, j) for i in range(BATCH) for j in range(2)):
+        kept = mask[example, row]
+        q = td.Normal(normal().loc[example], normal().scale[example])
+        if not kept.any():
+            rows.append(torch.zeros((), dtype=DOUBLE))
+            continue
+        small = LinearLikelihood(LATENTS, int(kept.sum()), likelihoods.Multinomial()).double()
+        with torch.no_grad():
+            small.affine.weight.copy_(decoder.affine.weight.unflatten(0, (2, 3))[row, kept])
+            small.affine.bias.copy_(decoder.affine.bias.unflatten(0, (2, 3))[row, kept])
+        rows.append(small.expected_log_prob(x[example, row, kept], q))
+    torch.testing.assert_close(value, torch.stack(rows).unflatten(0, (BATCH, 2)).sum(1))
+
+
+def test_parts_come_in_the_precision_of_the_decoder() -> None:
+    decoder, x, q = make("NegativeBinomial").float(), COUNTS.float(), normal(torch.float32)
+    value = decoder.expected_log_prob(x, q, offset=offsets(), mask=MASK)
+    assert value.dtype == torch.float32
+    assert decoder.given(offset=offsets())(q.loc).mean.dtype == torch.float32
+    whole = decoder.expected_log_prob(x, q, offset=torch.full((BATCH,), 2))
+    torch.testing.assert_close(whole, decoder.expected_log_prob(x, q, offset=torch.full((BATCH,), 2.0)))
+
+
+def test_a_batch_without_examples() -> None:
+    decoder, x, q = make("Poisson"), COUNTS[:0], normal(batch=0)
+    for offset in (offsets()[:0], offsets(False)[:0]):
+        assert decoder.expected_log_prob(x, q, offset=offset, mask=MASK[:0]).shape == (0,)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
+def test_traceable_in_one_graph() -> None:
+    """And with it `log_rising` and `expected_softplus_of_both`, of which the negative binomial is made."""
+    decoder, leaf = make("NegativeBinomial").float(), torch.rand(BATCH, LATENTS).requires_grad_()
+    x, offset = torch.where(MASK, COUNTS.float(), math.nan), offsets().float()
+
+    def objective(leaf: Tensor) -> Tensor:
+        q = td.Normal(leaf, leaf, validate_args=False)
+        return decoder.expected_log_prob(x, q, offset=offset, mask=MASK).sum()
+
+    compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
+    results = [(f(leaf), *torch.autograd.grad(f(leaf), [leaf, *decoder.parameters()])) for f in (compiled, objective)]
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+class Encoder(nn.Module):
+    """From x to a Gaussian latent; an entry that is missing is seen as zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(OUTPUTS, 2 * LATENTS)
+
+    def forward(self, x: Tensor) -> td.Normal:
+        loc, log_scale = self.map(x.nan_to_num()).chunk(2, -1)
+        return td.Normal(loc, log_scale.exp())
+
+
+def guided(name: str) -> sg.GuidedVAE:
+    torch.manual_seed(0)
+    return sg.GuidedVAE(Encoder().double(), make(name))
+
+
+def test_weights_of_examples_are_how_often_they_stand_in_the_batch() -> None:
+    model, weights = guided("Poisson"), torch.tensor([1.0, 0.0, 3.0, 2.0], dtype=DOUBLE)
+    often = torch.tensor([0, 2, 2, 2, 3, 3])
+    x, beside = torch.where(MASK, COUNTS, math.nan), Beside(offset=offsets(), mask=MASK)
+    repeated = Beside(offset=offsets()[often], mask=MASK[often])
+    losses = model(x, 1, beside, weights), model(x[often], 1, repeated)
+    for weighted, plain in zip(*(loss[:3] for loss in losses), strict=True):
+        torch.testing.assert_close(weighted, plain)
+    gradients = [torch.autograd.grad(loss.total, list(model.parameters())) for loss in losses]
+    for weighted, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(weighted, plain)
+    q = model.encoder(x)
+    integers = model.objective(q, 1)(x, q, beside, weights.long())
+    torch.testing.assert_close(integers.total, losses[0].total)
+
+
+def test_objective_and_evaluation_are_those_of_the_given_decoder() -> None:
+    model = guided("Poisson")
+    x, beside = torch.where(MASK, COUNTS, math.nan), Beside(offset=offsets(), mask=MASK)
+    q = model.encoder(x)
+    bound = model.tractable.expected_log_prob(x, q, **beside.parts()) - model.prior_of(q).divergence(q)
+    torch.testing.assert_close(model(x, 1, beside).total, -bound.mean())
+    torch.testing.assert_close(evaluate(model, x, beside=beside).elbo, bound.sum())
+    torch.manual_seed(0)
+    sampled = evaluate(model, x, samples=400, beside=beside)
+    assert sampled.sampled.item() == pytest.approx(bound.sum().item(), abs=1)
+
+
+@pytest.mark.parametrize("name", ["Multinomial", "Categorical", "ZeroInflatedPoisson"])
+def test_a_bound_is_evaluated_beside_its_samples(name: str) -> None:
+    model = guided(name)
+    beside = Beside(offset=offsets(), mask=MASK)
+    torch.manual_seed(0)
+    figures = [evaluate(model, DECODERS[name][1], beside=beside) for _ in range(60)]
+    sampled = torch.stack([figure.sampled for figure in figures])
+    assert figures[0].elbo < sampled.mean() + 4 * sampled.std() / math.sqrt(60)
+
+
+def test_evaluation_takes_the_most_exact_log_term_given_an_offset() -> None:
+    torch.manual_seed(0)
+    decoder = sg.LinearPrecisionGaussian(LATENTS, OUTPUTS, log_term="taylor").double()
+    nn.init.uniform_(decoder.precision_affine.weight, -1, 1)
+    model, beside = sg.GuidedVAE(Encoder().double(), decoder), Beside(offset=0 * offsets())
+    torch.testing.assert_close(evaluate(model, COUNTS, beside=beside).elbo, evaluate(model, COUNTS).elbo)
+
+
+def test_the_guide_takes_what_stands_beside() -> None:
+    x, q = torch.where(MASK, COUNTS, math.nan), normal()
+    guide = sg.SilentGuide(LATENTS, OUTPUTS, constant(0.25), likelihood=likelihoods.NegativeBinomial(OUTPUTS)).double()
+    nll = torch.full((BATCH,), 9.0, dtype=DOUBLE)
+    loss = guide(x, q, nll, epoch=1, offset=offsets(), mask=MASK)
+    silent = -guide.decoder.expected_log_prob(x, q, offset=offsets(), mask=MASK)
+    torch.testing.assert_close(loss, 0.25 * silent + 0.75 * nll)
+
+
+def test_the_guide_expects_a_loss_of_what_was_observed() -> None:
+    """Three of two hundred outputs: a loss of two nats is no mean over outputs."""
+    mask = torch.zeros(BATCH, 200, dtype=torch.bool)
+    mask[:, :3] = True
+    x, q, nll = torch.where(mask, 1.0, math.nan), normal(torch.float32), torch.tensor(2.0)
+    for options in ({}, {"variance": 0.5}):
+        sg.SilentGuide(LATENTS, 200, constant(1.0), "mean", **options)(x, q, nll, epoch=1, mask=mask)
+    with pytest.raises(sg.DomainError, match="a sum over the batch"):
+        sg.SilentGuide(LATENTS, 200, constant(1.0), "mean", variance=0.5)(x, q, 100 * nll, epoch=1, mask=mask)
+
+
+def bad_inputs() -> dict[str, tuple[type[Exception], str, Callable[[], object]]]:
+    q, x = normal(), COUNTS
+    poisson, precision, gaussian = make("Poisson"), make("linear link"), make("Normal")
+    covaried = LinearLikelihood(LATENTS, OUTPUTS, likelihoods.Poisson(), covariates=2).double().expected_log_prob
+    two, ones = torch.ones(BATCH, 2, dtype=DOUBLE), torch.ones(BATCH, OUTPUTS, dtype=DOUBLE)
+    zero_size = offsets(False).clone()
+    zero_size[2] = -math.inf
+    negative = ones.clone()
+    negative[1, 1] = -0.1
+    objective = Objective({"tractable": Term(poisson, sg.Exact())}, families.Gaussian(LATENTS).prior())
+    nothing_given = Objective({"other": Term(nn.Identity(), sg.Reparameterized())}, objective.prior)
+    expected, normals = poisson.expected_log_prob, gaussian.expected_log_prob
+    noisy = precision.expected_log_prob
+    shares, counted = make("Multinomial").expected_log_prob, make("LogNormal").expected_log_prob
+    return {
+        "mask of floats": (sg.DomainError, "mask has to be bool", lambda: expected(x, q, mask=ones)),
+        "mask of another shape": (sg.ShapeError, "mask has shape", lambda: expected(x, q, mask=MASK[:, :1])),
+        "offset of another shape": (sg.ShapeError, r"expected \(4,\) or \(4, 6\)", lambda: expected(x, q, offset=two)),
+        "one offset": (sg.ShapeError, "offset has shape", lambda: expected(x, q, offset=torch.tensor(1.0))),
+        "a size of zero": (sg.DomainError, "size of zero", lambda: expected(x, q, offset=zero_size)),
+        "NaN offset": (sg.DomainError, "offset holds", lambda: expected(x, q, offset=math.nan * zero_size)),
+        "covariates missing": (sg.ShapeError, "none were given", lambda: covaried(x, q)),
+        "covariates missing beside": (sg.ShapeError, "none were", lambda: covaried(x, q, mask=MASK)),
+        "covariates unexpected": (sg.ShapeError, "no weights for cov", lambda: expected(x, q, covariates=two)),
+        "covariates elsewhere": (sg.IntractableError, "takes no covariates", lambda: noisy(x, q, covariates=two)),
+        "another number": (sg.ShapeError, "3 were", lambda: covaried(x, q, covariates=ones[:, :3])),
+        "one row of them": (sg.ShapeError, "one row", lambda: covaried(x, q, covariates=two[:1])),
+        "NaN covariates": (sg.DomainError, "covariates holds", lambda: covaried(x, q, covariates=two * math.nan)),
+        "deviation of counts": (sg.IntractableError, "no known dev", lambda: expected(x, q, deviation=ones)),
+        "deviation of shares": (sg.IntractableError, "no known dev", lambda: shares(x, q, deviation=ones)),
+        "deviation of logarithms": (sg.IntractableError, "no known dev", lambda: counted(x + 1, q, deviation=ones)),
+        "deviation elsewhere": (sg.IntractableError, "takes no deviation", lambda: noisy(x, q, deviation=ones)),
+        "negative deviation": (sg.DomainError, "cannot be negative", lambda: normals(x, q, deviation=negative)),
+        "NaN deviation": (sg.DomainError, "or NaN", lambda: normals(x, q, deviation=math.nan * ones)),
+        "deviation of another shape": (sg.ShapeError, "deviation has", lambda: normals(x, q, deviation=ones[0])),
+        "negative count": (sg.DomainError, "takes counts", lambda: expected(x - 1, q, offset=offsets())),
+        "missing without a mask": (sg.DomainError, "takes counts", lambda: expected(math.nan * x, q, offset=offsets())),
+        "decode": (sg.ShapeError, "offset has shape", lambda: poisson.given(offset=offsets()[:2])(q.loc)),
+        "log_prob": (sg.ShapeError, "mask has shape", lambda: poisson.given(mask=MASK[:2]).log_prob(x, q.loc)),
+        "no given": (sg.IntractableError, "no method `given`", lambda: nothing_given(x, q, Beside(mask=MASK))),
+        "weights of another shape": (sg.ShapeError, "one per example", lambda: objective(x, q, example_weights=two)),
+        "negative weights": (sg.DomainError, "weights of", lambda: objective(x, q, example_weights=-two[:, 0])),
+        "weights of zero": (sg.DomainError, "nor zero for all", lambda: objective(x, q, example_weights=0 * two[:, 0])),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", bad_inputs())
+def test_bad_input_is_named(case: str) -> None:
+    error, message, call = bad_inputs()[case]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_an_approximation_is_named_by_its_decoder() -> None:
+    given = make("a function").given(offset=offsets())
+    with pytest.raises(sg.IntractableError, match=r"expectation of LinearLikelihood\(\) is an approximation"):
+        sg.Exact()(normal(), sg.integrand_of(given, COUNTS))
