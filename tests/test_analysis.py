@@ -4,6 +4,7 @@ import copy
 import csv
 import gc
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,16 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
-from silentgrad.analysis import Decomposition, MethodName, drawing, gradient_bias, gradient_variance, log_term_bias
+from silentgrad.analysis import (
+    Decomposition,
+    MethodName,
+    drawing,
+    gradient_bias,
+    gradient_variance,
+    log_term_bias,
+    ranked,
+    training_variance,
+)
 from silentgrad.analysis.drawing import quick_integrand_of
 from silentgrad.analysis.latents import Parts
 from silentgrad.analysis.products import Pullback, Sketch
@@ -443,6 +453,117 @@ def test_decomposition_is_a_plain_record() -> None:
     assert isinstance(found, Decomposition)
     assert found.est == pytest.approx(sum(part.est for part in found.groups.values()))
     assert found.batch == pytest.approx(sum(part.batch for part in found.groups.values()))
+
+
+def test_a_latent_and_a_function_by_themselves() -> None:
+    """E (z - 0.499)^2 of one bit: REINFORCE without a baseline has a variance that is known by hand."""
+    p = 0.3
+    leaf = torch.tensor([math.log(p / (1 - p))], dtype=torch.float64)
+
+    def f(z: Tensor) -> Tensor:
+        return (z - 0.499).square()
+
+    found = gradient_variance(td.Bernoulli(logits=leaf), f, 400, [sg.Enumerate(), sg.DisArm(), Plain()], "every")
+    assert found["Enumerate"].est == 0
+    assert list(found["DisArm"].groups) == ["logits"]
+    assert found["DisArm"].work == 2 * found["DisArm"].est
+    at_one, at_zero = (1 - p) * 0.501**2, -p * 0.499**2  # f times the score
+    mean = p * at_one + (1 - p) * at_zero
+    variance = p * at_one**2 + (1 - p) * at_zero**2 - mean**2
+    assert found["Plain"].est == pytest.approx(variance, rel=0.1)
+    assert found["Plain"].cosine is None
+
+
+class Plain(Estimator):
+    """The score function without a baseline."""
+
+    unbiased = True
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        z = q.sample()
+        return integrand(z).detach() * q.log_prob(z)
+
+
+LATENTS_BY_THEMSELVES = {
+    "Normal": td.Normal(torch.zeros(3, 2), torch.ones(3, 2)),
+    "Gamma": td.Gamma(torch.ones(3, 2), torch.ones(3, 2)),
+    "Beta": td.Independent(td.Beta(torch.ones(3, 2), torch.ones(3, 2)), 1),
+    "Dirichlet": td.Dirichlet(torch.ones(3, 2)),
+    "Poisson": td.Poisson(torch.ones(3, 2)),
+    "Geometric": td.Geometric(logits=torch.ones(3, 2)),
+    "KSubset": sg.KSubset(torch.zeros(3, 4), 2),
+    "OneHotCategorical": td.OneHotCategorical(logits=torch.zeros(3, 4)),
+    "Bernoulli": td.Bernoulli(logits=torch.zeros(3, 2)),
+    "a single bit": td.Bernoulli(logits=torch.tensor(0.3)),
+}
+
+
+@pytest.mark.parametrize("name", LATENTS_BY_THEMSELVES)
+def test_any_latent_by_itself(name: str) -> None:
+    q = LATENTS_BY_THEMSELVES[name]
+
+    def f(z: Tensor) -> Tensor:
+        if z.dim() == 0:
+            return z.sin()
+        return (z.sin() * torch.arange(z.shape[-1])).sum(-1)
+
+    estimators: list[Estimator] = [sg.Rloo(), sg.Nvil(inputs=8)]
+    if q.has_rsample:
+        estimators.append(Reparameterized())
+    found = gradient_variance(q, f, 20, estimators)
+    for decomposition in found.values():
+        assert decomposition.est > 0
+    assert found["Rloo"].evaluations == 2
+
+
+EVERY_ESTIMATOR = {
+    "bernoulli": "Arm Arms DisArm DoubleCV GappedStraightThrough GumbelRao GumbelSoftmax Imle IndeCateR MuProp Nvil "
+    "Rebar ReinMax Reinforce Relax Rloo Simple StraightThrough Vimco",
+    "categorical": "DoubleCV GumbelRao IndeCateR MuProp Rebar ReinMax Relax Vimco",
+    "gaussian": "Dreg Nvil Reinforce Reparameterized Rloo Stl Vimco",
+}
+
+
+@EACH_METHOD
+@pytest.mark.parametrize("family", EVERY_ESTIMATOR)
+def test_every_estimator_is_measured_on_a_model(family: str, method: MethodName) -> None:
+    """With the evaluations that it declares, and in the same order of variance by both methods."""
+    torch.manual_seed(4)
+    latents = FAMILIES[family](LATENTS)
+    encoder = Encoder(mlp_body(SHAPE, latents.numbers, (4,)), latents)
+    model = GuidedVAE(encoder, sg.LinearGaussian(latents.shape.numel(), SHAPE, variance=0.1)).double()
+    estimators = [getattr(sg, name)() for name in EVERY_ESTIMATOR[family].split()]
+    values = 10 if family == "categorical" else 2
+    found = gradient_variance(model, batches_of(4), 8, estimators, method)
+    for estimator in estimators:
+        decomposition = found[type(estimator).__name__]
+        assert decomposition.est > 0
+        assert decomposition.evaluations == estimator.evaluations(LATENTS, values)
+    order = list(ranked(found))
+    assert [found[name].work for name in order] == sorted(d.work for d in found.values())
+
+
+def test_work_ranks_the_exact_gradient_first() -> None:
+    model = linear_vae("bernoulli")
+    found = gradient_variance(model, batches_of(4), 20, {"many": sg.Rloo(20), "few": sg.Rloo(2), "exact": Exact()})
+    assert next(iter(ranked(found))) == "exact"
+    assert found["many"].est < found["few"].est
+
+
+def test_a_function_where_a_model_is_asked_for_is_refused() -> None:
+    q = td.Bernoulli(logits=torch.zeros(3, 2))
+    with pytest.raises(DomainError, match="a latent by itself is measured with a function"):
+        gradient_variance(q, batches_of(4), 2, [Reinforce()])
+    with pytest.raises(DomainError, match="no epoch"):
+        gradient_variance(q, lambda z: z.sum(-1), 2, [Reinforce()], epoch=1)
+    with pytest.raises(DomainError, match="with a latent in place of the model"):
+        gradient_variance(linear_vae("bernoulli"), lambda z: z.sum(-1), 2, [Reinforce()])
+
+
+def test_the_work_of_a_whole_objective_is_not_one_number() -> None:
+    found = training_variance(linear_vae("gaussian"), batches_of(4), draws=2, epoch=1)
+    with pytest.raises(DomainError, match="several estimators draw"):
+        ranked({"all": found})
 
 
 class LaidOut(nn.Module):

@@ -39,6 +39,10 @@ def test_table_of_latents_is_that_of_the_registries() -> None:
     assert (ROOT / "docs" / "latents.md").read_text() == tool("latent_table").table()
 
 
+def test_table_of_estimators_is_what_they_declare() -> None:
+    assert (ROOT / "docs" / "estimators.md").read_text().endswith(tool("estimator_table").table())
+
+
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text()):

@@ -482,7 +482,7 @@ REFUSED = {
     "--model.tractable linear with --model.log_term auto is not for --model.latent categorical": {
         "latent": "categorical", "estimator": "rloo", "tractable": "linear",
     },
-    "--model.estimator disarm is not for --model.latent poisson: choose among exact, reinforce, rloo, none": {
+    "--model.estimator disarm is not for --model.latent poisson: choose among exact, reinforce, rloo, nvil": {
         "latent": "poisson", "estimator": "disarm",
     },
 }  # fmt: skip

@@ -22,9 +22,9 @@ from silentgrad.decoders import Tractable
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
-from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.families import Family, family_of, standard_prior
 from silentgrad.latents.priors import Prior
-from silentgrad.objective import Objective, Term, Weighting, family_of_encoder, standard_prior
+from silentgrad.objective import Objective, Term, Weighting, family_of_encoder
 from silentgrad.schedules import LinearDecay, Schedule, constant
 
 

@@ -18,7 +18,7 @@ from torch import distributions as td
 
 from silentgrad.beside import NOTHING, Beside
 from silentgrad.errors import DomainError, IntractableError, ShapeError
-from silentgrad.estimators import Estimator, Integrand, integrand_of
+from silentgrad.estimators import Estimator, Integrand, PriorIntegrand, integrand_of
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.priors import Prior
 from silentgrad.tracing import underlying
@@ -40,12 +40,20 @@ class Term(NamedTuple):
     estimator: Estimator
     weight: float = 1.0
 
-    def loss(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """-E_q[log p(x|z)] as the estimator has it, one number per example, without the weight."""
-        return self.loss_of(integrand_of(self.decoder, x), q)
+    def loss(self, x: Tensor, q: td.Distribution, prior: Prior | None = None) -> Tensor:
+        """-E_q[log p(x|z)] as the estimator has it, one number per example, without the weight.
 
-    def loss_of(self, integrand: Integrand, q: td.Distribution) -> Tensor:
+        Args:
+            x: Examples.
+            q: Their latents.
+            prior: The prior, for an estimator that weighs samples by it.
+        """
+        return self.loss_of(integrand_of(self.decoder, x), q, prior)
+
+    def loss_of(self, integrand: Integrand, q: td.Distribution, prior: Prior | None = None) -> Tensor:
         """The same of an integrand that evaluates log p(x|z) in a way of its own."""
+        if prior is not None and self.estimator.uses_prior:
+            integrand = PriorIntegrand(integrand, prior)
         return -self.estimator(q, integrand)
 
     def auxiliary(self) -> list[Tensor]:
@@ -114,8 +122,8 @@ class Objective(NamedTuple):
     def _weighted(self, term: Term, x: Tensor, q: td.Distribution) -> tuple[Tensor, float]:
         """A term's loss, one number per example, and the weight that is left to apply to it."""
         if self.weighting == "loss":
-            return term.loss(x, q), term.weight
-        return term.loss(x, scale_gradient(q, term.weight, self.family_of(q))), 1.0
+            return term.loss(x, q, self.prior), term.weight
+        return term.loss(x, scale_gradient(q, term.weight, self.family_of(q)), self.prior), 1.0
 
 
 def given_decoder(decoder: Decoder, beside: Beside) -> Decoder:
@@ -165,8 +173,3 @@ def family_of_encoder(encoder: object) -> Family | None:
     if isinstance(family, Family):
         return family
     return None
-
-
-def standard_prior(q: td.Distribution, family: Family) -> Prior:
-    """The prior that a family names for its latents, on the device and in the precision of q."""
-    return family.prior().to(family.parameters(q)[0])

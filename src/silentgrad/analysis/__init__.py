@@ -2,7 +2,7 @@
 
 from silentgrad.analysis.bias import Bias, gradient_bias, log_term_bias
 from silentgrad.analysis.model import Model
-from silentgrad.analysis.tally import Decomposition, Figures, Group
+from silentgrad.analysis.tally import Decomposition, Figures, Group, ranked
 from silentgrad.analysis.training import training_variance
 from silentgrad.analysis.variance import MethodName, gradient_variance
 
@@ -16,5 +16,6 @@ __all__ = [
     "gradient_bias",
     "gradient_variance",
     "log_term_bias",
+    "ranked",
     "training_variance",
 ]

@@ -1,6 +1,7 @@
 """One batch under measurement: its latent from a single run of the encoder, and its gradient over draws."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,39 +12,94 @@ from silentgrad.analysis.latents import Parts
 from silentgrad.analysis.model import Model, encoder_parameters, measured
 from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
 from silentgrad.errors import IntractableError
-from silentgrad.estimators import Estimator, Exact, Integrand, per_example
+from silentgrad.estimators import Estimator, Exact, Integrand, Reparameterized, per_example
 from silentgrad.latents.families import require_one_latent
+from silentgrad.latents.priors import Prior
+from silentgrad.objective import Objective, Term
 
 
 class MeasuredBatch:
-    """A batch and its latent, the encoder's graph kept for as many products as are asked for.
+    """An integrand and a latent, its encoder's graph kept for as many products as are asked for.
 
     Args:
-        model: The model, measured as it stands: in evaluation mode batch normalization uses its running statistics.
-        x: Examples as the model sees them.
-        integrand: log p(x|z) of the model's decoder, however it is evaluated.
-        epoch: Epoch of the guided objective, in which part of the gradient is the linear decoder's and does not vary;
-            None leaves the guide out.
+        integrand: The function of z under measurement, log p(x|z) of a model's decoder.
+        term: The term of the objective that it belongs to; its estimator is replaced.
+        parts: The latent.
+        pullback: From cotangents of the latent's parameters to the gradient that is measured.
+        names: Names of the parameters that this gradient is taken in.
+        fixed: The cotangent of what is the same for every draw.
+        prior: The prior of the latents, for an estimator that weighs samples by it.
     """
 
-    def __init__(self, model: Model, x: Tensor, integrand: Integrand, epoch: int | None = None) -> None:
-        self.x, self.integrand = x, integrand
+    def __init__(
+        self,
+        integrand: Integrand,
+        term: Term,
+        parts: Parts,
+        pullback: Pullback,
+        names: Sequence[str],
+        fixed: Cotangent,
+        prior: Prior | None = None,
+    ) -> None:
+        self.integrand, self.term, self.parts = integrand, term, parts
+        self.pullback, self.names = pullback, names
+        self.fixed, self.prior = fixed, prior
+
+    @classmethod
+    def of_model(cls, model: Model, x: Tensor, integrand: Integrand, epoch: int | None = None) -> Self:
+        """A batch and its latent.
+
+        Args:
+            model: The model, measured as it stands: in evaluation mode batch normalization uses its running statistics.
+            x: Examples as the model sees them.
+            integrand: log p(x|z) of the model's decoder, however it is evaluated.
+            epoch: Epoch of the guided objective, in which part of the gradient is the linear decoder's and does not
+                vary; None leaves the guide out.
+        """
         parameters = encoder_parameters(model)
         q = model.encoder(x)
         require_one_latent(q)
-        self.term, self.objective = measured(model, q, self._values(q), epoch)
-        self.parts = Parts.of(q, self.objective.family_of(q))
-        self.pullback = Pullback(self.parts.tensors, list(parameters.values()))
-        self.fixed = self._fixed_cotangent()
+        term, objective = measured(model, q, _values(q, x, integrand), epoch)
+        parts = Parts.of(q, objective.family_of(q))
+        pullback = Pullback(parts.tensors, list(parameters.values()))
+        fixed = _fixed_cotangent(objective, x, parts)
+        return cls(integrand, term, parts, pullback, list(parameters), fixed, objective.prior)
+
+    @classmethod
+    def of_function(cls, q: td.Distribution, integrand: Integrand) -> Self:
+        """A plain function of z under a latent, whose own parameters are what the gradient is taken in."""
+        parts = Parts.of_any(q)
+        leaves, fixed = [], []
+        for tensor in parts.tensors:
+            leaves.append(tensor.detach().clone().requires_grad_())
+            fixed.append(torch.zeros_like(tensor))
+        parts = parts._replace(tensors=tuple(leaves))
+        term = Term(_no_decoder, Reparameterized())
+        return cls(integrand, term, parts, Pullback(leaves, leaves), parts.names, fixed)
+
+    def learn(self, estimator: Estimator) -> int:
+        """Shows the batch to an estimator once in training mode, and holds it from then on.
+
+        Returns:
+            How often the estimator evaluated the integrand.
+        """
+        if estimator.exact:
+            return 0
+        calls = 0
+
+        def counted(z: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return self.integrand(z)
+
+        estimator.train()
+        with torch.no_grad():
+            self.term._replace(estimator=estimator).loss_of(counted, self.latent(), self.prior)
+        estimator.eval()
+        return calls
 
     def over_draws(self, estimator: Estimator, method: Method, draws: int) -> OverDraws:
-        """The estimator's mean cotangent of the whole loss, and the variance of its gradient.
-
-        An estimator that learns in training, as REINFORCE does its baseline, sees the batch once in training mode and
-        is held while the draws are taken.
-        """
-        if not estimator.exact:
-            self._learn(estimator)
+        """The estimator's mean cotangent of the whole loss, and the variance of its gradient."""
         found = over_draws(self._cotangents(estimator, self.integrand, draws), method, draws)
         return found._replace(mean=added(found.mean, self.fixed))
 
@@ -53,7 +109,7 @@ class MeasuredBatch:
         return added([c[0] for c in chunk], self.fixed)
 
     def exact_gradient(self) -> Gradient:
-        """The closed form's gradient, or an empty one where the decoder has no closed form."""
+        """The closed form's gradient, or an empty one where the integrand has no closed form."""
         try:
             return self.pullback(self.exact_cotangent(Exact(allow_approximation=True), self.integrand))
         except IntractableError:
@@ -63,24 +119,29 @@ class MeasuredBatch:
         """The batch's latent."""
         return self.parts.rebuild(self.parts.tensors)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the latent lies."""
+        return self.parts.tensors[0].device
+
     def _cotangents(self, estimator: Estimator, integrand: Integrand, draws: int) -> Iterator[Cotangent]:
-        return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws)
+        return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws, self.prior)
 
-    @torch.no_grad()
-    def _values(self, q: td.Distribution) -> Tensor:
-        """log p(x|z) at the latent's mean, one number per example."""
-        values = per_example(self.integrand(q.mean), q)
-        require_batch(values.shape, self.x)
-        return values
 
-    @torch.no_grad()
-    def _learn(self, estimator: Estimator) -> None:
-        estimator.train()
-        estimator(self.latent(), self.integrand)
-        estimator.eval()
+@torch.no_grad()
+def _values(q: td.Distribution, x: Tensor, integrand: Integrand) -> Tensor:
+    """log p(x|z) at the latent's mean, one number per example."""
+    values = per_example(integrand(q.mean), q)
+    require_batch(values.shape, x)
+    return values
 
-    def _fixed_cotangent(self) -> Cotangent:
-        """The cotangent of what is the same for every draw: the KL divergence and the other decoders' terms."""
-        leaves = [t.detach().requires_grad_() for t in self.parts.tensors]
-        loss = self.objective(self.x, self.parts.rebuild(leaves)).total
-        return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+
+def _fixed_cotangent(objective: Objective, x: Tensor, parts: Parts) -> Cotangent:
+    """The cotangent of what is the same for every draw: the KL divergence and the other decoders' terms."""
+    leaves = [t.detach().requires_grad_() for t in parts.tensors]
+    loss = objective(x, parts.rebuild(leaves)).total
+    return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+
+
+def _no_decoder(z: Tensor) -> td.Distribution:
+    raise IntractableError("a plain function of z has no decoder")

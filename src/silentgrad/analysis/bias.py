@@ -80,7 +80,7 @@ def gradient_bias(
         >>> found["Exact"].deviation < 1e-12 < found["GumbelSoftmax"].deviation
         True
     """
-    batch = MeasuredBatch(model, x, quick_integrand_of(model.decoder, x))
+    batch = MeasuredBatch.of_model(model, x, quick_integrand_of(model.decoder, x))
     truth = true_cotangent(batch)
     norm = length(batch.pullback(truth))
     biases = {}
@@ -144,7 +144,8 @@ def true_cotangent(batch: MeasuredBatch) -> Cotangent:
 def _bias(batch: MeasuredBatch, truth: Cotangent, norm: float, estimator: Estimator, draws: int, seed: int) -> Bias:
     if estimator.exact:
         draws = 2
-    with seeded(seed, batch.x.device):
+    with seeded(seed, batch.device):
+        batch.learn(estimator)
         sketch = Sketch(batch.pullback, PRODUCTS, torch.Generator().manual_seed(seed))
         found = batch.over_draws(estimator, sketch, draws)
     deviation = length(batch.pullback(difference(found.mean, truth)))

@@ -21,6 +21,7 @@ from silentgrad.analysis.latents import Parts
 from silentgrad.decoders import LinearDecoder, LinearGaussian
 from silentgrad.errors import ShapeError
 from silentgrad.estimators import DecoderIntegrand, Integrand, integrand_of, value_with_gradient_of
+from silentgrad.latents.priors import Prior
 from silentgrad.objective import Decoder, Term
 
 Cotangent = list[Tensor]
@@ -85,11 +86,15 @@ def require_batch(examples: torch.Size, x: Tensor) -> None:
 
 
 def _repeated(batch: Tensor, count: int) -> Tensor:
-    """Copies of a batch, one after the other."""
+    """Copies of a batch, one after the other; a single one may have no batch."""
+    if count == 1:
+        return batch
     return batch.repeat(count, *[1] * (batch.dim() - 1))
 
 
-def cotangents(term: Term, integrand: Integrand, parts: Parts, draws: int) -> Iterator[Cotangent]:
+def cotangents(
+    term: Term, integrand: Integrand, parts: Parts, draws: int, prior: Prior | None = None
+) -> Iterator[Cotangent]:
     """Gradients in the latent's parameters of a term with its weight, averaged over the examples.
 
     Args:
@@ -97,19 +102,19 @@ def cotangents(term: Term, integrand: Integrand, parts: Parts, draws: int) -> It
         integrand: log p(x|z) of its decoder, however it is evaluated.
         parts: The latent.
         draws: How often the term's estimator is asked.
+        prior: The prior of the latents, for an estimator that weighs samples by it.
 
     Yields:
         One draw or several, `(count, batch, ...)` for each parameter. An exact estimator owes the same bits to every
         draw, and a matrix product may round its rows differently: its draws are evaluated one by one.
     """
-    batch = len(parts.tensors[0])
     at_once = 1
     if isinstance(integrand, SeveralDraws) and not term.estimator.exact:
         at_once = integrand.at_once
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
         leaves = [_repeated(tensor.detach(), count).requires_grad_() for tensor in parts.tensors]
-        losses = term.loss_of(integrand, parts.rebuild(leaves))
+        losses = term.loss_of(integrand, parts.rebuild(leaves), prior)
         loss = term.weight * losses.sum() / (losses.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-        yield [gradient.unflatten(0, (count, batch)) for gradient in gradients]
+        yield [g.reshape(count, *tensor.shape) for g, tensor in zip(gradients, parts.tensors, strict=True)]

@@ -8,9 +8,9 @@ from torch import distributions as td
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand
 from silentgrad.guided import GuidedVAE
-from silentgrad.latents.families import family_of
+from silentgrad.latents.families import family_of, standard_prior
 from silentgrad.latents.priors import Prior
-from silentgrad.objective import Decoder, Objective, Term, family_of_encoder, standard_prior
+from silentgrad.objective import Decoder, Objective, Term, family_of_encoder
 
 
 class Model(Protocol):

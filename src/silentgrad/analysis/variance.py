@@ -24,10 +24,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
 from silentgrad.analysis.drawing import quick_integrand_of
-from silentgrad.analysis.model import Model, encoder_parameters
+from silentgrad.analysis.model import Model
 from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sketch, added
 from silentgrad.analysis.tally import Decomposition, Tally
 from silentgrad.errors import DomainError
@@ -38,8 +39,8 @@ FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
 
 
 def gradient_variance(
-    model: Model,
-    batches: Iterable[Tensor],
+    model: Model | td.Distribution,
+    batches: Iterable[Tensor] | Integrand,
     draws: int,
     estimators: Mapping[str, Estimator] | Iterable[Estimator],
     method: MethodName = "sketch",
@@ -52,9 +53,11 @@ def gradient_variance(
     Args:
         model: Any model with an `encoder`, which returns one latent of a registered family, and a `decoder`, to which
             the estimators are applied; its `prior`, if it has one, is a `Prior`. It is measured as it stands: call
-            `model.eval()` first for batch normalization with its running statistics.
+            `model.eval()` first for batch normalization with its running statistics. Or a latent by itself, of any
+            distribution, in whose own parameters the gradient is then taken.
         batches: Examples as the model sees them, at least four batches of one size; each is encoded once. Wrap them in
-            `rich.progress.track` to see progress.
+            `rich.progress.track` to see progress. For a latent by itself, a plain function of z, one number per
+            example; its mean over the examples is differentiated, without a KL divergence, in four rounds of draws.
         draws: Latent draws per batch. Memory does not grow with them. An exact estimator draws nothing: it is evaluated
             twice, so that its variance is measured and not assumed.
         estimators: Estimators by name, or a list of them to be named after their classes. They are copied. One that
@@ -68,7 +71,8 @@ def gradient_variance(
         seed: Seed of the draws and of the signs. The global random state is left as it was.
 
     Returns:
-        A decomposition for each estimator, in their order.
+        A decomposition for each estimator, in their order; `silentgrad.analysis.ranked` orders them by variance times
+        cost.
 
     Raises:
         UnregisteredLatentError: The encoder returned a hierarchy of latents, or a latent of no family.
@@ -81,6 +85,10 @@ def gradient_variance(
         >>> found = gradient_variance(model, torch.rand(4, 5, 1, 2, 2), 10, [sg.Exact(), sg.Reparameterized()])
         >>> found["Exact"].est, found["Reparameterized"].est > 0
         (0.0, True)
+        >>> q = torch.distributions.Bernoulli(logits=torch.zeros(1, 20))  # a latent and a function by themselves
+        >>> toy = gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, [sg.DisArm(), sg.IndeCateR()])
+        >>> toy["DisArm"].est > toy["IndeCateR"].est, toy["IndeCateR"].evaluations
+        (True, 21)
     """
     if draws < 2 or products < 1:
         raise DomainError(f"a variance needs at least 2 draws and 1 product, got {draws} and {products}")
@@ -88,20 +96,37 @@ def gradient_variance(
     tallies = {name: _tally(estimator, draws) for name, estimator in copies.items()}
     exact: Gradient = []
     seeds = torch.Generator().manual_seed(seed)
-    for x in batches:
-        batch = MeasuredBatch(model, x, _integrand(method, model, x), epoch)
+    for batch in _measured(model, batches, method, epoch):
         exact = added(exact, batch.exact_gradient())
         for name, tally in tallies.items():
             draw_seed, sign_seed = torch.randint(2**62, (2,), generator=seeds).tolist()
-            with seeded(draw_seed, x.device):
+            with seeded(draw_seed, batch.device):
+                tally.evaluations = batch.learn(copies[name])
                 how = _method(method, batch.pullback, products, sign_seed)
                 found = batch.over_draws(copies[name], how, tally.draws)
             tally.add(batch.pullback(found.mean), found.variance)
+        names = batch.names
     for tally in tallies.values():
         if tally.batches < FEWEST_BATCHES:
             raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
-    names = list(encoder_parameters(model))
     return {name: tally.result(names, exact) for name, tally in tallies.items()}
+
+
+def _measured(
+    model: Model | td.Distribution, batches: Iterable[Tensor] | Integrand, method: MethodName, epoch: int | None
+) -> Iterator[MeasuredBatch]:
+    """What is measured, batch after batch."""
+    if isinstance(model, td.Distribution):
+        if epoch is not None or not callable(batches):
+            raise DomainError("a latent by itself is measured with a function of z in place of batches, and no epoch")
+        batch = MeasuredBatch.of_function(model, batches)
+        for _ in range(FEWEST_BATCHES):
+            yield batch
+        return
+    if not isinstance(batches, Iterable):
+        raise DomainError("a plain function of z is measured with a latent in place of the model")
+    for x in batches:
+        yield MeasuredBatch.of_model(model, x, _integrand(method, model, x), epoch)
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from silentgrad.estimators.base import Estimator, Integrand
 class Averaged(Estimator):
     """Averages an estimator over draws; n that are independent divide its variance by n and cost n times as much.
 
+    Take it where an estimator has no number of samples of its own.
+
     Args:
         estimator: The estimator, which has to draw: an exact one has nothing to average.
         draws: Number of draws.
@@ -30,7 +32,11 @@ class Averaged(Estimator):
             raise DomainError(f"a mean needs at least one draw, got {draws}")
         self.estimator, self.draws = estimator, draws
         self.unbiased = estimator.unbiased
+        self.uses_prior = estimator.uses_prior
         self._losses: list[Tensor] = []
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return self.draws * self.estimator.evaluations(latents, values)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         results: list[Tensor] = []

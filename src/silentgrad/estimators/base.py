@@ -2,8 +2,9 @@ r"""What an estimator is: a latent and a function of z in, the function's expect
 
 The function is the integrand; a model's is :math:`\log p(x|z)`. `estimator(q, integrand)` has the value (or an unbiased
 estimate of it) of the expectation under :math:`q(z|x)`, one number per example, and when differentiated gives the
-estimator's gradient in the parameters of q and of the decoder. Each estimator declares two claims, which the tests
-measure: `unbiased` (its expected gradient is the gradient) and `exact` (it has no variance either).
+estimator's gradient in the parameters of q and of the decoder. Each estimator declares claims, which the tests measure:
+`unbiased` (its expected gradient is the gradient), `exact` (it has no variance either), the `latents` that it takes,
+and how many `evaluations` of the integrand a step costs.
 
 The shapes of all estimators follow one rule. A latent z has the shape `q.batch_shape + q.event_shape`, and what
 `integrand(z)` returns has the shape of the examples. It has to be the beginning of q's batch shape, none of its event;
@@ -41,6 +42,7 @@ class Estimator(nn.Module):
     unbiased: bool
     exact: ClassVar[bool] = False
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Distribution,)  # those that it can be asked about
+    uses_prior: bool = False  # whether it weighs samples by p(z) / q(z|x): a bound of several samples
 
     @classmethod
     def suits(cls, family: type[Family]) -> bool:
@@ -50,6 +52,15 @@ class Estimator(nn.Module):
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         """E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
         raise NotImplementedError
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        """How often a step evaluates the integrand, each time for a whole batch.
+
+        Args:
+            latents: Number of latents of an example.
+            values: Number of values that each of them takes.
+        """
+        return 1
 
     def on_epoch(self, epoch: int) -> None:
         """Called when an epoch, counted from 1, begins."""
@@ -105,6 +116,38 @@ def value_with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
     return value.detach() + surrogate - surrogate.detach()
 
 
+def straight_through(z: Tensor, soft: Tensor) -> Tensor:
+    """The numbers of a sample, to the last bit, with the gradient of something soft."""
+    return z + (soft - soft.detach())
+
+
+def value_with_slope(value: Tensor, slope: Tensor, parameter: Tensor) -> Tensor:
+    """Numbers, one per example, with their own gradient and besides it a known one in a parameter of the latents."""
+    along = sum_over_latents(slope.detach() * parameter, value.shape)
+    return value_with_gradient_of(value, value + along)
+
+
+def slope_of(values: Tensor, z: Tensor, create_graph: bool = False) -> Tensor:
+    """The gradient in z of numbers, one per example; zero where they do not depend on z. Their graph is kept.
+
+    Args:
+        values: The numbers.
+        z: What they are differentiated in.
+        create_graph: Whether the gradient is to be differentiated in turn.
+    """
+    if not values.requires_grad:
+        return torch.zeros_like(z)
+    (slope,) = torch.autograd.grad(
+        values.sum(), z, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
+    )
+    return slope
+
+
+def for_each_latent(values: Tensor, latents: Tensor) -> Tensor:
+    """Numbers, one per example, with as many dimensions as the latents have, to broadcast along them."""
+    return values.reshape(*values.shape, *[1] * (latents.dim() - values.dim()))
+
+
 def uniform_like(x: Tensor) -> Tensor:
     """Uniform numbers in (0, 1], in at least single precision and far finer near 0 than those of `torch.rand`.
 
@@ -124,11 +167,19 @@ def logistic_like(x: Tensor) -> Tensor:
     return torch.where(coin_like(x), size, -size).to(x.dtype)
 
 
+def exponential_like(x: Tensor) -> Tensor:
+    """Standard exponential noise, in at least single precision, as fine near 0 as a uniform number."""
+    return -torch.log1p(-below_one(uniform_like(x)))
+
+
 def gumbel_like(x: Tensor) -> Tensor:
     """Standard Gumbel noise, whose upper tail reaches as far as a uniform number is fine near 0."""
-    u = uniform_like(x)
-    below_one = u.clamp(max=1 - torch.finfo(u.dtype).eps)
-    return -torch.log(-torch.log1p(-below_one)).to(x.dtype)
+    return -torch.log(exponential_like(x)).to(x.dtype)
+
+
+def below_one(u: Tensor) -> Tensor:
+    """Uniform numbers without 1, where the logarithm of the rest is infinite."""
+    return u.clamp(max=1 - torch.finfo(u.dtype).eps)
 
 
 def coin_like(x: Tensor) -> Tensor:

@@ -17,11 +17,16 @@ from silentgrad.latents.moments import both_probabilities
 class Exact(Estimator):
     """The expectation as a tractable decoder knows it: zero variance (Silent Gradients).
 
+    Take it wherever it exists: there is nothing to average and nothing to learn.
+
     Takes `integrand_of(decoder, x)`, or any other `TractableIntegrand`. A lower bound is taken as it is; an
     approximation is refused, unless it is allowed.
 
     Args:
         allow_approximation: Whether to take an approximation too, such as Taylor's log term of the linear link.
+
+    References:
+        Shao, Liu and Van den Broeck 2026, Zero-Variance Gradients for Variational Autoencoders, UAI.
 
     Example:
         >>> import silentgrad as sg
@@ -37,6 +42,9 @@ class Exact(Estimator):
     def __init__(self, allow_approximation: bool = False) -> None:
         super().__init__()
         self.allow_approximation = allow_approximation
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return 0
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         if not isinstance(integrand, TractableIntegrand):
@@ -60,6 +68,8 @@ def _require_no_approximation(integrand: TractableIntegrand, q: td.Distribution)
 class Enumerate(Estimator):
     """The sum over all configurations of bits or one-hot categories: exact for any decoder, for few latents.
 
+    Take it as the truth that others are compared with, or where the configurations are few.
+
     Args:
         largest: The most bits it will enumerate, or as many categories as have no more configurations.
     """
@@ -71,6 +81,9 @@ class Enumerate(Estimator):
     def __init__(self, largest: int = 16) -> None:
         super().__init__()
         self.largest = largest
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return values**latents
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = discrete_of(q, self)

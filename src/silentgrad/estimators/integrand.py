@@ -2,7 +2,8 @@
 
 A plain function takes latents of q's shape and returns one number per example; every estimator takes it. A
 :class:`TractableIntegrand` also answers `expectation(q)`, which the exact estimator asks for. Of log p(x|z)
-:func:`integrand_of` makes whichever the decoder allows.
+:func:`integrand_of` makes whichever the decoder allows. A :class:`PriorIntegrand` comes with the prior of the latents,
+which bounds of several samples weigh them by.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from silentgrad.decoders import Tractable, is_tractable
 from silentgrad.decoders.given import GivenDecoder
 from silentgrad.estimators.base import Integrand
 from silentgrad.exactness import Exactness
+from silentgrad.latents.priors import Prior
 
 
 class TractableIntegrand(ABC):
@@ -81,6 +83,21 @@ class DecoderIntegrand(TractableIntegrand):
         if isinstance(decoder, nn.Module):
             options = decoder.extra_repr()
         return f"{type(decoder).__name__}({options})"
+
+
+class PriorIntegrand:
+    """A function of z together with the prior p(z).
+
+    Args:
+        integrand: The function of z.
+        prior: The prior that stands against the latents.
+    """
+
+    def __init__(self, integrand: Integrand, prior: Prior) -> None:
+        self.integrand, self.prior = integrand, prior
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.integrand(z)
 
 
 def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> Integrand:

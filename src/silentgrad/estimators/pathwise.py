@@ -1,19 +1,31 @@
 """Estimators whose gradient flows through the sample."""
 
-import torch
 from torch import Tensor
 from torch import distributions as td
-from torch.nn.functional import one_hot
 
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators.base import Estimator, Integrand, discrete_of, gumbel_like, logistic_like, per_example
+from silentgrad.estimators.base import (
+    Estimator,
+    Integrand,
+    discrete_of,
+    per_example,
+    straight_through,
+)
+from silentgrad.estimators.choices import choices_of
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import Schedule, constant
 
 
 class Reparameterized(Estimator):
-    """The reparameterization trick: differentiates through `q.rsample()` (Kingma and Welling 2014)."""
+    """The reparameterization trick: differentiates through `q.rsample()`.
+
+    Take it for continuous latents. For Gamma, Beta and Dirichlet ones torch's `rsample` has the implicit gradient
+    (Figurnov, Mohamed and Mnih 2018).
+
+    References:
+        Kingma and Welling 2014, Auto-Encoding Variational Bayes, ICLR.
+    """
 
     unbiased = True
 
@@ -22,20 +34,31 @@ class Reparameterized(Estimator):
         return family.distribution.has_rsample
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        if not q.has_rsample:
-            raise IntractableError(
-                f"{type(base_of(q)).__name__} cannot be reparameterized; for discrete latents choose GumbelSoftmax, "
-                "StraightThrough, Reinforce, Rloo or DisArm"
-            )
-        return per_example(integrand(q.rsample()), q)
+        return per_example(integrand(reparameterized_sample(q)), q)
+
+
+def reparameterized_sample(q: td.Distribution) -> Tensor:
+    """A draw of z that is differentiable in the parameters of q."""
+    if not q.has_rsample:
+        raise IntractableError(
+            f"{type(base_of(q)).__name__} cannot be reparameterized; for discrete latents choose GumbelSoftmax, "
+            "StraightThrough, Reinforce, Rloo or DisArm"
+        )
+    return q.rsample()
 
 
 class GumbelSoftmax(Estimator):
-    """The Concrete relaxation of bits and one-hot categories (Jang et al. 2017; Maddison et al. 2017). Biased.
+    """The Concrete relaxation of bits and one-hot categories. Biased.
+
+    Take it for discrete latents when little variance counts more than bias, and relaxed values are no harm.
 
     Args:
         temperature: Temperature of the relaxation; a schedule over epochs, or a number.
-        hard: Whether the sample is rounded, with the relaxed one's gradient.
+        hard: Whether the sample is rounded, with the relaxed one's gradient: the straight-through Gumbel estimator.
+
+    References:
+        Jang, Gu and Poole 2017, Categorical Reparameterization with Gumbel-Softmax, ICLR; Maddison, Mnih and Teh 2017,
+        The Concrete Distribution: A Continuous Relaxation of Discrete Random Variables, ICLR.
     """
 
     unbiased = False
@@ -55,32 +78,27 @@ class GumbelSoftmax(Estimator):
             raise DomainError(f"the temperature has to be positive, got {self.temperature}")
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        base = discrete_of(q, self)
-        if isinstance(base, td.OneHotCategorical):
-            return per_example(integrand(self._relaxed_categories(base.logits)), q)
-        return per_example(integrand(self._relaxed_bits(base.logits)), q)
-
-    def _relaxed_bits(self, logits: Tensor) -> Tensor:
-        relaxed = torch.sigmoid((logits + logistic_like(logits)) / self.temperature)
-        if not self.hard:
-            return relaxed
-        return relaxed + ((relaxed > 0.5).to(relaxed.dtype) - relaxed).detach()
-
-    def _relaxed_categories(self, logits: Tensor) -> Tensor:
-        relaxed = torch.softmax((logits + gumbel_like(logits)) / self.temperature, -1)
-        if not self.hard:
-            return relaxed
-        likeliest = one_hot(relaxed.argmax(-1), relaxed.shape[-1]).to(relaxed.dtype)
-        return relaxed + (likeliest - relaxed).detach()
+        choices = choices_of(q, self)
+        noisy = choices.noisy()
+        z = choices.relaxed(noisy, self.temperature)
+        if self.hard:
+            z = straight_through(choices.hard(noisy.detach()), z)
+        return per_example(integrand(z), q)
 
 
 class StraightThrough(Estimator):
-    """Samples bits or categories and passes their gradient to the probabilities (Bengio et al. 2013). Biased."""
+    """Samples bits or categories and passes their gradient to the probabilities. Biased.
+
+    Take it as the simplest of its kind; `ReinMax` costs the same and usually has a smaller bias.
+
+    References:
+        Bengio, Léonard and Courville 2013, Estimating or Propagating Gradients Through Stochastic Neurons for
+        Conditional Computation, arXiv:1308.3432.
+    """
 
     unbiased = False
     latents = (td.Bernoulli, td.OneHotCategorical)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         base = discrete_of(q, self)
-        z = base.sample()
-        return per_example(integrand(base.probs + (z - base.probs).detach()), q)
+        return per_example(integrand(straight_through(base.sample(), base.probs)), q)

@@ -15,14 +15,21 @@ from silentgrad.estimators.base import (
     uniform_like,
     value_with_gradient_of,
 )
+from silentgrad.estimators.learning import Learning
 from silentgrad.latents.independent import sum_over_latents
 
 
-class Reinforce(Estimator):
+class Reinforce(Learning):
     """The score-function estimator with a running average of the log-probability as its baseline, as in the paper.
+
+    Take it as the baseline of comparisons: any latent, any integrand, one evaluation, and the most variance.
 
     Args:
         decay: Decay of the running average. The paper does not give it.
+
+    References:
+        Williams 1992, Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning,
+        Machine Learning 8.
     """
 
     unbiased = True
@@ -37,7 +44,7 @@ class Reinforce(Estimator):
         self.register_buffer("baseline", torch.zeros(()))
         self.register_buffer("seen", torch.zeros(()))
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+    def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         z = q.sample()
         f = per_example(integrand(z), q)
         # The average so far, corrected for having started from zero; of earlier batches only, hence without bias.
@@ -52,8 +59,14 @@ class Reinforce(Estimator):
 class Rloo(Estimator):
     """REINFORCE leave-one-out: each of several samples has the mean of the others as baseline (Kool et al. 2019).
 
+    Take it for any latent when a step may cost two evaluations or more; it has nothing to learn.
+
     Args:
         samples: Number of samples, at least two.
+
+    References:
+        Kool, van Hoof and Welling 2019, Buy 4 REINFORCE Samples, Get a Baseline for Free!, ICLR workshop on Deep
+        Reinforcement Learning Meets Structured Prediction.
     """
 
     unbiased = True
@@ -63,6 +76,9 @@ class Rloo(Estimator):
         if samples < 2:
             raise DomainError(f"Rloo needs at least two samples, got {samples}")
         self.samples = samples
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return self.samples
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         draws = [q.sample() for _ in range(self.samples)]
@@ -75,12 +91,20 @@ class Rloo(Estimator):
 class DisArm(Estimator):
     """Antithetic pairs of bits, their common noise integrated out (Dong, Mnih and Tucker 2020; also U2G).
 
+    Take it for bits at two evaluations a step: unbiased, nothing to learn, no gradient of the integrand needed.
+
     With m the smaller of the two probabilities of a bit, the bits of a pair differ with probability 2 m, in either
     order; otherwise both are the likelier one.
+
+    References:
+        Dong, Mnih and Tucker 2020, DisARM: An Antithetic Gradient Estimator for Binary Latent Variables, NeurIPS.
     """
 
     unbiased = True
     latents = (td.Bernoulli,)
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return 2
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         logits = bernoulli_of(q, self).logits

@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 import torch
 
-from silentgrad.estimators import Averaged, Estimator, Exact, GumbelSoftmax, Reparameterized, Rloo, StraightThrough
+from silentgrad.estimators import (
+    Averaged,
+    Estimator,
+    Exact,
+    GumbelSoftmax,
+    Nvil,
+    Relax,
+    Reparameterized,
+    Rloo,
+    StraightThrough,
+)
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
 from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
@@ -205,4 +215,8 @@ def _estimator_named(name: EstimatorName, config: ModelConfig) -> Estimator:
         return GumbelSoftmax(temperature_schedule(config), config.hard)
     if name == "exact":
         return closed_form()
+    if name == "nvil":
+        return Nvil(inputs=build_family(config).shape.numel())
+    if name == "relax":
+        return Relax(inputs=build_family(config).shape.numel())
     return ESTIMATORS[name]()

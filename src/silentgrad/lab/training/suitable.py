@@ -17,14 +17,30 @@ from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.errors import IntractableError
 from silentgrad.estimators import (
+    Arm,
+    Arms,
     DisArm,
+    DoubleCV,
+    Dreg,
     Estimator,
     Exact,
+    GappedStraightThrough,
+    GumbelRao,
     GumbelSoftmax,
+    Imle,
+    IndeCateR,
+    MuProp,
+    Nvil,
+    Rebar,
     Reinforce,
+    ReinMax,
+    Relax,
     Reparameterized,
     Rloo,
+    Simple,
+    Stl,
     StraightThrough,
+    Vimco,
 )
 from silentgrad.lab.kinds import LikelihoodName
 from silentgrad.lab.networks import NETWORKS
@@ -35,7 +51,30 @@ from silentgrad.latents.families import FAMILIES, Family
 TractableKind = Literal["none", "fixed", "constant", "linear", "exp", "mixture", "circuit"]
 LeafKind = Literal["exp", "constant"]
 EstimatorName = Literal[
-    "exact", "reparameterized", "gumbel-softmax", "straight-through", "reinforce", "rloo", "disarm", "none"
+    "exact",
+    "reparameterized",
+    "gumbel-softmax",
+    "straight-through",
+    "reinforce",
+    "rloo",
+    "disarm",
+    "arm",
+    "arms",
+    "double-cv",
+    "rebar",
+    "relax",
+    "muprop",
+    "nvil",
+    "indecater",
+    "reinmax",
+    "gumbel-rao",
+    "gapped-straight-through",
+    "simple",
+    "imle",
+    "vimco",
+    "dreg",
+    "stl",
+    "none",
 ]
 ESTIMATORS: dict[EstimatorName, type[Estimator]] = {
     "exact": Exact,
@@ -45,6 +84,22 @@ ESTIMATORS: dict[EstimatorName, type[Estimator]] = {
     "reinforce": Reinforce,
     "rloo": Rloo,
     "disarm": DisArm,
+    "arm": Arm,
+    "arms": Arms,
+    "double-cv": DoubleCV,
+    "rebar": Rebar,
+    "relax": Relax,
+    "muprop": MuProp,
+    "nvil": Nvil,
+    "indecater": IndeCateR,
+    "reinmax": ReinMax,
+    "gumbel-rao": GumbelRao,
+    "gapped-straight-through": GappedStraightThrough,
+    "simple": Simple,
+    "imle": Imle,
+    "vimco": Vimco,
+    "dreg": Dreg,
+    "stl": Stl,
 }
 
 

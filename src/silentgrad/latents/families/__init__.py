@@ -3,7 +3,14 @@
 import importlib
 import pkgutil
 
-from silentgrad.latents.families.base import FAMILIES, Family, family_of, positive, require_one_latent
+from silentgrad.latents.families.base import (
+    FAMILIES,
+    Family,
+    family_of,
+    positive,
+    require_one_latent,
+    standard_prior,
+)
 from silentgrad.latents.families.bernoulli import Bernoulli
 from silentgrad.latents.families.categorical import Categorical
 from silentgrad.latents.families.full_gaussian import FullGaussian
@@ -24,6 +31,7 @@ __all__ = [
     "family_of",
     "positive",
     "require_one_latent",
+    "standard_prior",
 ]
 
 

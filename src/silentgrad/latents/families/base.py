@@ -104,7 +104,7 @@ class Family:
         parts = numbers.chunk(self.numbers_per_latent, dim=-1)
         if len(self.latents) == 1:
             return parts
-        return tuple(part.reshape(*numbers.shape[:-1], *self.latents) for part in parts)
+        return tuple(part.reshape(numbers.shape[:-1] + self.latents) for part in parts)
 
     def _base(self, arguments: Sequence[Tensor], validate_args: bool | None) -> td.Distribution:
         named: dict[str, Any] = dict(zip(self.arguments, arguments, strict=True))
@@ -137,6 +137,11 @@ def family_of(q: td.Distribution) -> Family:
         f"{type(base_of(q)).__name__} latents belong to no family: there are those of {known}. Add one by subclassing "
         "silentgrad.Family"
     )
+
+
+def standard_prior(q: td.Distribution, family: Family) -> Prior:
+    """The prior that a family names for its latents, on the device and in the precision of q."""
+    return family.prior().to(family.parameters(q)[0])
 
 
 def require_one_latent(q: object) -> None:

@@ -1,0 +1,183 @@
+r"""Bits and one-hot categories by their logits: what estimators of discrete latents ask of both.
+
+Both are exponential families in their logits :math:`l`, :math:`\log q(z) = l \cdot z - A(l)`. Hence
+
+.. math:: \nabla_l \log q(z) = z - \mu, \qquad \nabla_l\, \mu \cdot v = \mathrm{Cov}(z)\, v, \qquad \mu = E z.
+
+Noise on the logits draws them. A bit is :math:`[x > 0]` with :math:`x = l +` logistic noise; the one of a group is the
+largest of :math:`x = l +` Gumbel noise (Gumbel 1954).
+
+**Given the draw**, the noise can be drawn again. For a bit, with :math:`s = 2z - 1` and uniform v, inverting the
+logistic distribution function beyond 0 gives
+
+.. math:: x = s\,\big(-\log v + \mathrm{softplus}(s l + \log(1 - v))\big).
+
+For a group the largest is a Gumbel variable at :math:`\mathrm{logsumexp}(l)`, whatever its place, and the others are
+Gumbel variables truncated below it (Maddison, Tarlow and Minka 2014): :math:`-\log(E_i e^{-l_i} + e^{-x_{\max}})` with
+exponential :math:`E_i`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+from torch.nn.functional import one_hot, softplus
+
+from silentgrad.estimators.base import Estimator, below_one, gumbel_like, logistic_like, uniform_like, unsuitable
+from silentgrad.latents.independent import base_of
+
+FURTHEST = 1e4  # of a logit from 0: a probability of 0 without infinities, whose products with 0 are not numbers
+
+
+class Choices(ABC):
+    """Discrete latents with some logits.
+
+    Args:
+        logits: Logits, of the shape of z.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits.clamp(-FURTHEST, FURTHEST)
+
+    def at(self, logits: Tensor) -> Self:
+        """The same latents with other logits."""
+        return type(self)(logits)
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E z."""
+
+    @abstractmethod
+    def sample(self) -> Tensor:
+        """A draw of z."""
+
+    @abstractmethod
+    def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
+        """Cov(z) v of latents with a given mean."""
+
+    def covariance_times(self, v: Tensor) -> Tensor:
+        """Cov(z) v, the gradient in the logits of v times the mean."""
+        return self.covariance_at(self.mean, v)
+
+    @abstractmethod
+    def noisy(self) -> Tensor:
+        """Logits and noise, whose `hard` value is a draw of z; differentiable in the logits."""
+
+    @abstractmethod
+    def noisy_given(self, z: Tensor) -> Tensor:
+        """Logits and noise whose `hard` value is z; differentiable in the logits."""
+
+    @abstractmethod
+    def hard(self, noisy: Tensor) -> Tensor:
+        """The z that noisy logits stand for."""
+
+    @abstractmethod
+    def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
+        """A soft `hard`, at any temperature; at 0 it would be the same."""
+
+    @abstractmethod
+    def one_hots(self) -> "OneHots":
+        """The same latents as one-hot categories, along a last dimension."""
+
+    @abstractmethod
+    def to_one_hots(self, z: Tensor) -> Tensor:
+        """From z to that of `one_hots`."""
+
+    @abstractmethod
+    def from_one_hots(self, one_hots: Tensor) -> Tensor:
+        """Back; also from a gradient in the logits of `one_hots` to that in the latents' own."""
+
+    def score(self, z: Tensor) -> Tensor:
+        """The gradient of log q(z) in the logits."""
+        return z - self.mean
+
+
+class Bits(Choices):
+    """Independent bits."""
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.sigmoid(self.logits)
+
+    def sample(self) -> Tensor:
+        return torch.bernoulli(self.mean.detach())
+
+    def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
+        return mean * (1 - mean) * v
+
+    def covariance_times(self, v: Tensor) -> Tensor:
+        return torch.sigmoid(self.logits) * torch.sigmoid(-self.logits) * v  # 1 - mean would round to 0
+
+    def noisy(self) -> Tensor:
+        return self.logits + logistic_like(self.logits)
+
+    def noisy_given(self, z: Tensor) -> Tensor:
+        sign = 2 * z - 1
+        v = below_one(uniform_like(self.logits)).to(self.logits.dtype)
+        return sign * (softplus(sign * self.logits + torch.log1p(-v)) - torch.log(v))
+
+    def hard(self, noisy: Tensor) -> Tensor:
+        return (noisy > 0).to(noisy.dtype)
+
+    def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
+        return torch.sigmoid(noisy / temperature)
+
+    def one_hots(self) -> "OneHots":
+        return OneHots(torch.stack((torch.zeros_like(self.logits), self.logits), -1))
+
+    def to_one_hots(self, z: Tensor) -> Tensor:
+        return torch.stack((1 - z, z), -1)
+
+    def from_one_hots(self, one_hots: Tensor) -> Tensor:
+        return one_hots[..., 1]
+
+
+class OneHots(Choices):
+    """Groups of categories along the last dimension, of which one is on."""
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.softmax(self.logits, -1)
+
+    def sample(self) -> Tensor:
+        return td.OneHotCategorical(logits=self.logits.detach(), validate_args=False).sample()
+
+    def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
+        return mean * (v - (mean * v).sum(-1, keepdim=True))
+
+    def noisy(self) -> Tensor:
+        return self.logits + gumbel_like(self.logits)
+
+    def noisy_given(self, z: Tensor) -> Tensor:
+        noise = gumbel_like(self.logits)
+        largest = torch.logsumexp(self.logits, -1, keepdim=True) + (z * noise).sum(-1, keepdim=True)
+        others = -torch.logaddexp(-noise - self.logits, -largest)
+        return torch.where(z > 0, largest, others)
+
+    def hard(self, noisy: Tensor) -> Tensor:
+        return one_hot(noisy.argmax(-1), noisy.shape[-1]).to(noisy.dtype)
+
+    def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
+        return torch.softmax(noisy / temperature, -1)
+
+    def one_hots(self) -> "OneHots":
+        return self
+
+    def to_one_hots(self, z: Tensor) -> Tensor:
+        return z
+
+    def from_one_hots(self, one_hots: Tensor) -> Tensor:
+        return one_hots
+
+
+def choices_of(q: td.Distribution, estimator: Estimator) -> Bits | OneHots:
+    """The bits or one-hot categories inside q, or an error that names both."""
+    base = base_of(q)
+    if isinstance(base, td.Bernoulli):
+        return Bits(base.logits)
+    if isinstance(base, td.OneHotCategorical):
+        return OneHots(base.logits)
+    raise unsuitable(base, estimator)

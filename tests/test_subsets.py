@@ -1,0 +1,114 @@
+"""Subsets of k against enumeration, one-hot categories and the edges of their parameters."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.estimators.imle import Subsets
+
+
+def enumerated(n: int, k: int) -> Tensor:
+    rows = []
+    for members in itertools.combinations(range(n), k):
+        rows.append([float(i in members) for i in range(n)])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (4, 1), (5, 2), (6, 3), (5, 4), (3, 3)])
+def test_probabilities_and_marginals_are_those_of_enumeration(n: int, k: int) -> None:
+    torch.manual_seed(n)
+    logits = 2 * torch.randn(3, n, dtype=torch.float64, requires_grad=True)
+    q, z = sg.KSubset(logits, k), enumerated(n, k)
+    scores = z @ logits.T
+    log_probs = torch.log_softmax(scores, 0)
+    torch.testing.assert_close(q.log_prob(z.unsqueeze(1)), log_probs)
+    probabilities = log_probs.exp()
+    mean = torch.einsum("cb,cn->bn", probabilities, z)
+    torch.testing.assert_close(q.mean, mean)
+    torch.testing.assert_close(q.variance, mean * (1 - mean))
+    direction = torch.randn_like(mean)
+    torch.testing.assert_close(
+        torch.autograd.grad((q.mean * direction).sum(), logits, retain_graph=True)[0],
+        torch.autograd.grad((mean * direction).sum(), logits)[0],
+    )
+
+
+def test_the_divergence_is_that_of_enumeration() -> None:
+    torch.manual_seed(0)
+    q, p = (sg.KSubset(torch.randn(3, 5, dtype=torch.float64), 2) for _ in range(2))
+    z = enumerated(5, 2).unsqueeze(1)
+    expected = (q.log_prob(z).exp() * (q.log_prob(z) - p.log_prob(z))).sum(0)
+    torch.testing.assert_close(td.kl_divergence(q, p), expected)
+    with pytest.raises(sg.DomainError, match="subsets of 2 and of 3"):
+        td.kl_divergence(q, sg.KSubset(torch.zeros(3, 5), 3))
+
+
+def test_samples_are_subsets_of_these_probabilities() -> None:
+    torch.manual_seed(0)
+    q, z = sg.KSubset(torch.tensor([0.5, -1.0, 2.0, 0.1, -0.3], dtype=torch.float64), 3), enumerated(5, 3)
+    drawn = q.sample((50_000,))
+    assert drawn.shape == (50_000, 5)
+    found = (drawn.unsqueeze(1) == z).all(-1).double()
+    assert (found.sum(-1) == 1).all()
+    error = found.std(0) / 50_000**0.5
+    assert ((found.mean(0) - q.log_prob(z).exp()).abs() < 4 * error).all()
+
+
+def test_a_subset_of_one_is_a_category() -> None:
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    one, category = sg.KSubset(logits), td.OneHotCategorical(logits=logits)
+    torch.testing.assert_close(one.mean, category.mean)
+    torch.testing.assert_close(one.log_prob(torch.eye(3)[[0, 1, 2, 0]]), category.log_prob(torch.eye(3)[[0, 1, 2, 0]]))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_members_that_are_certain(k: int) -> None:
+    """In single precision: finite, and the gradient is that of what is left to decide."""
+    logits = torch.tensor([[200.0, -200.0, 0.0, 0.0]]).requires_grad_()
+    q = sg.KSubset(logits, k)
+    expected = torch.tensor([[1.0, 0.0, (k - 1) / 2, (k - 1) / 2]])
+    torch.testing.assert_close(q.mean, expected)
+    (gradient,) = torch.autograd.grad(q.mean[:, 2].sum(), logits)
+    slope = 0.25 * (k == 2)
+    torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.0, slope, -slope]]))
+    assert (q.sample().sum(-1) == k).all()
+
+
+def test_another_number_of_members_has_no_probability() -> None:
+    q = sg.KSubset(torch.zeros(4), 2)
+    assert q.log_prob(torch.tensor([1.0, 0.0, 0.0, 0.0])) == -torch.inf
+    assert q.expand((3,)).sample().shape == (3, 4)
+
+
+@pytest.mark.parametrize(("shape", "k"), [((4,), 0), ((4,), 5), ((), 1)])
+def test_a_size_that_no_subset_has_is_refused(shape: tuple[int, ...], k: int) -> None:
+    with pytest.raises(sg.DomainError, match="between 1 and all of its members"):
+        sg.KSubset(torch.zeros(shape), k)
+
+
+def test_the_noise_of_k_members_adds_up_to_a_gumbel_variable() -> None:
+    """As far as its series goes: 10 terms have the mean and variance of the harmonic sums."""
+    torch.manual_seed(0)
+    noise = Subsets(sg.KSubset(torch.zeros(100_000, 3, dtype=torch.float64), 3)).noisy().sum(-1)
+    terms = torch.arange(1.0, 11.0, dtype=torch.float64)
+    assert abs(noise.mean() - ((1 / terms).sum() - math.log(10))) < 4 * noise.std() / 100_000**0.5
+    torch.testing.assert_close(noise.var(), terms.square().reciprocal().sum(), rtol=0.03, atol=0)
+
+
+def test_the_perturbed_draw_is_a_subset_and_follows_the_logits() -> None:
+    torch.manual_seed(0)
+    q = sg.KSubset(torch.tensor([0.5, -1.0, 1.0, 0.1, -0.3]).expand(20_000, 5), 2)
+    drawn: list[Tensor] = []
+
+    def seen(z: Tensor) -> Tensor:
+        drawn.append(z.detach())
+        return z.sum(-1)
+
+    sg.Imle()(q, seen)
+    assert (drawn[0].sum(-1) == 2).all()
+    assert torch.equal(drawn[0].mean(0).argsort(), q.mean[0].argsort())
