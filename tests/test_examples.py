@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from silentgrad.lab.data.labels import load_test_labels
 from silentgrad.schedules import linear_decay
 
 FOLDER = Path(__file__).parents[1] / "examples"
-OTHERS = ("comparison", "clustering")  # no hosts that are trained with and without a guide
+OTHERS = ("comparison", "clustering", "counts")  # no hosts that are trained with and without a guide
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",  # Lightning's use of torch
@@ -45,6 +46,18 @@ def test_example_runs(
     assert all(map(math.isfinite, figures))
     assert figures[0] != figures[1]
     assert comparison.table(kept, 1, "BPD").splitlines()[2] in capsys.readouterr().out
+
+
+def test_counts_are_fitted_by_every_likelihood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = np.random.RandomState(0).poisson(2.0, size=(60, 12))
+    np.savez(tmp_path / "counts.npz", counts=counts)
+    command("counts", monkeypatch, str(tmp_path / "counts.npz"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines][:2] == ["Poisson", "negative binomial"]
+    for line in lines:
+        assert -4 < float(line.split(": ")[1].split()[0]) < -1
 
 
 def test_interrupted_comparison_goes_on(

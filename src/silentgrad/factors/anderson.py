@@ -42,6 +42,7 @@ class Anderson:
         residuals = outputs - torch.stack(self.inputs)
         bends = residuals.diff(dim=0)
         gram = bends * metric @ bends.T
-        gram += REGULARIZATION * gram.trace() * torch.eye(len(gram)).to(gram)
+        least = torch.finfo(gram.dtype).tiny  # for steps that are all the same
+        gram += (REGULARIZATION * gram.trace() + least) * torch.eye(len(gram)).to(gram)
         shares = torch.linalg.solve(gram, bends * metric @ residuals[-1])
         return g - shares @ outputs.diff(dim=0)

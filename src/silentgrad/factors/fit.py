@@ -28,11 +28,11 @@ from torch import distributions as td
 from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import IntractableError, ShapeError
-from silentgrad.factors.latents import Latents, improved, standard_latents
+from silentgrad.factors.latents import Latents, first_latents, improved
 from silentgrad.factors.pieces import Piece, Table, pieces_of
 from silentgrad.factors.state import Climb, weights_of
 
-QUIET = 2  # iterations in a row that gain less than the tolerance
+QUIET = 4  # iterations in a row that gain less than the tolerance
 
 
 class Progress(NamedTuple):
@@ -103,7 +103,7 @@ def fit_factors(
         covariates: Known numbers of each example.
         mask: Which entries were observed.
         weights: How much each example counts, `(examples,)`; all the same if absent.
-        tolerance: Nats per entry: iterations end when two in a row gain less, or no more than rounding could.
+        tolerance: Nats per entry: iterations end when four in a row gain less each, or no more than rounding could.
         iterations: Number of iterations at the most.
         report: Called after every iteration.
 
@@ -124,12 +124,12 @@ def fit_factors(
     quiet = 0
     while quiet < QUIET and len(history) < iterations:
         before = climb.best
-        gain = climb.advance() - before
+        climb.advance()
         history.append(climb.best)
         if report is not None:
             report(Progress(len(history), climb.best))
         quiet += 1
-        if not abs(gain) <= max(tolerance * entries, rounding * abs(climb.best)):
+        if climb.best - before > max(tolerance * entries, rounding * abs(climb.best)):
             quiet = 0
     latents, elbo = climb.finish()
     return Fit(latents.distribution(), elbo, quiet == QUIET, history)
@@ -159,12 +159,13 @@ def infer_factors(
     """
     _require(decoder, x, None)
     theta = weights_of(decoder)
-    latents = standard_latents(theta.new_zeros(len(x), decoder.latent_dim))
+    latents = first_latents(theta[:, : decoder.latent_dim], len(x))
     elbo = torch.zeros(len(x), dtype=torch.float64, device=theta.device)
     for piece in pieces_of(decoder, x, Beside(offset, covariates, mask), None):
+        elbo[piece.rows] = piece.base()  # first, because it looks at x
         settled, bounds = _settled(piece, theta, latents[piece.rows], tolerance, iterations)
         latents.write(piece.rows, settled)
-        elbo[piece.rows] = bounds + piece.base()
+        elbo[piece.rows] += bounds
     return Inference(latents.distribution(), elbo)
 
 

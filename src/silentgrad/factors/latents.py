@@ -13,13 +13,14 @@ References:
     Khan and Rue (2023), The Bayesian learning rule, Journal of Machine Learning Research 24.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.errors import DomainError
 from silentgrad.factors.symmetric import matrices, products
 
 if TYPE_CHECKING:
@@ -47,8 +48,18 @@ class Latents:
 
     @classmethod
     def of(cls, means: Tensor, precisions: Tensor) -> "Latents":
-        """From means and precisions."""
-        factors = torch.linalg.cholesky(precisions)
+        """From means and precisions; of a precision that rounding left without a root, only the diagonal is taken."""
+        factors, failures = torch.linalg.cholesky_ex(precisions)
+        failed = failures > 0
+        if failed.any():
+            precisions = precisions.clone()
+            precisions[failed] = precisions[failed].diagonal(dim1=-2, dim2=-1).diag_embed()
+            factors, failures = torch.linalg.cholesky_ex(precisions)
+        if failures.any():
+            raise DomainError(
+                f"a rate or square is beyond the largest number of {means.dtype}: start the decoder from data, "
+                "decoder.init_from_data(x), or fit it in double precision, decoder.double()"
+            )
         log_dets = 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return cls(means, precisions, torch.cholesky_inverse(factors), log_dets)
 
@@ -94,11 +105,19 @@ class Latents:
         return (squares - self.dimensions + self.log_dets) / 2
 
 
-def standard_latents(means: Tensor) -> Latents:
-    """Gaussians of covariance I around given means."""
-    identity = torch.eye(means.shape[-1]).to(means)
-    covariances = identity.repeat(len(means), 1, 1)
-    return Latents(means.clone(), covariances.clone(), covariances, torch.zeros_like(means[:, 0]))
+def first_latents(w: Tensor, examples: int) -> Latents:
+    """Gaussians around 0 for some number of examples, under which no u of weights `(outputs, latents)` varies beyond 1.
+
+    That of a precision I + W^T W is below 1 for every output, so that no exponential of u overflows at once.
+    """
+    precision = torch.eye(w.shape[1]).to(w) + w.T @ w
+    one = Latents.of(torch.zeros_like(w[:1]), precision.unsqueeze(0))
+    return Latents(
+        one.means.repeat(examples, 1),
+        one.precisions.repeat(examples, 1, 1),
+        one.covariances.repeat(examples, 1, 1),
+        one.log_dets.repeat(examples),
+    )
 
 
 def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, "Expectation"]:
@@ -108,7 +127,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, 
     slope, curvature = derivatives(found, theta, latents)
     full = Latents.of(latents.means, curvature)
     step = (full.covariances @ slope.unsqueeze(-1)).squeeze(-1)
-    best = Latents(latents.means + step, curvature, full.covariances, full.log_dets)
+    best = replace(full, means=latents.means + step)
     found = piece.at(theta, best, own=True)
     worse = _worse(found, best, before)
     if len(worse) == 0:
@@ -117,7 +136,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, 
     for _ in range(TRIALS):
         share /= 4
         means = latents.means[worse] + share * step[worse]
-        precisions = torch.lerp(latents.precisions[worse], curvature[worse], share)
+        precisions = torch.lerp(latents.precisions[worse], full.precisions[worse], share)
         best.write(worse, Latents.of(means, precisions))
         tried = piece.subset(worse).at(theta, best[worse])
         worse = worse[_worse(tried, best[worse], before[worse])]

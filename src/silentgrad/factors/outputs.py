@@ -19,6 +19,7 @@ from silentgrad.factors.latents import Latents
 from silentgrad.factors.pieces import Expectation, Piece
 from silentgrad.factors.symmetric import matrices, products, triangles
 
+LEAST = 1e-9  # curvature of an output that was never seen
 RIDGE = 1e-6  # of an output's mean curvature: outputs that were hardly seen have none in some directions
 
 
@@ -74,7 +75,7 @@ class Sums:
         slope[:, :dimensions] += (matrices(self.spread, dimensions) @ w).squeeze(-1)
         curvature = -matrices(self.curvature, theta.shape[1])
         curvature[:, :dimensions, :dimensions] -= matrices(self.concave_spread, dimensions)
-        scale = curvature.diagonal(dim1=1, dim2=2).mean(1).clamp(min=torch.finfo(theta.dtype).tiny ** 0.5)
+        scale = curvature.diagonal(dim1=1, dim2=2).mean(1).clamp(min=LEAST)
         curvature += RIDGE * scale.reshape(-1, 1, 1) * torch.eye(theta.shape[1]).to(theta)
         step = torch.linalg.solve(curvature, slope)
         size = step.norm(dim=1, keepdim=True)

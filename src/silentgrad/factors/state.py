@@ -12,7 +12,7 @@ from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError
 from silentgrad.factors.anderson import Anderson
-from silentgrad.factors.latents import Latents, improved, standard_latents
+from silentgrad.factors.latents import Latents, first_latents, improved
 from silentgrad.factors.outputs import Sums
 from silentgrad.factors.pieces import Piece, Table, own_parameters, pieces_of
 from silentgrad.factors.secant import Secant
@@ -68,7 +68,7 @@ class Climb:
         self._bases: dict[int, float] = {}
         theta = weights_of(decoder)
         own = [parameter.detach().clone() for parameter in own_parameters(decoder)]
-        self.place = Place(standard_latents(theta.new_zeros(len(x), decoder.latent_dim)), theta, own)
+        self.place = Place(first_latents(theta[:, : decoder.latent_dim], len(x)), theta, own)
         self.plain = self.last = self.place  # where to go back to, from an accelerated place and from a plain one
         self.accelerated = False
         self.best = -math.inf
@@ -77,13 +77,13 @@ class Climb:
         self.anderson = Anderson()
         self.secants = [Secant(numbers) for numbers in own]
 
-    def advance(self) -> float:
-        """Makes one iteration, and returns the bound in its middle; if that fell, the iteration goes back."""
+    def advance(self) -> None:
+        """Makes one iteration; if the bound in its middle fell, goes back instead."""
         start = self.place
         improved = self._improve_latents(start)
         if not improved.elbo >= self.best - SLACK * torch.finfo(start.theta.dtype).eps * abs(self.best):
             self._go_back(improved.elbo)
-            return improved.elbo
+            return
         self.best = max(self.best, improved.elbo)
         self.radius = min(RADIUS, 2 * self.radius)
         self.accepted += 1
@@ -94,7 +94,6 @@ class Climb:
         if self.accelerated:
             metric = self._metric(improved)
             self.place = self.plain.unpacked(self.anderson.next(start.packed(), self.plain.packed(), metric))
-        return improved.elbo
 
     def finish(self) -> tuple[Latents, float]:
         """Writes the best weights into the decoder; returns the latents that suit them, and the bound.
@@ -138,12 +137,13 @@ class Climb:
         slopes = [torch.zeros_like(numbers) for numbers in place.own]
         elbo = 0.0
         for piece in self._pieces():
+            elbo += self._base_of(piece)  # first, because it looks at x
             better, found = improved(piece, place.theta, latents[piece.rows])
             latents.write(piece.rows, better)
             sums.add(piece, better, found)
             for slope, more in zip(slopes, found.own, strict=False):
                 slope += more
-            elbo += piece.total(found.value - better.divergence()) + self._base_of(piece)
+            elbo += piece.total(found.value - better.divergence())
         return _Improved(elbo, latents, sums, slopes)
 
     def _improve_outputs(self, improved: "_Improved", place: Place) -> Place:

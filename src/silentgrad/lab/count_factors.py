@@ -45,7 +45,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         likelihood: Likelihood of the counts.
         offset: What the log-rate of a row is known to contain: nothing, or the logarithm of its size, the row's sum
             relative to the mean row's.
-        tol: Nats per entry: the fit ends when two iterations in a row gain less.
+        tol: Nats per entry: the fit ends when four iterations in a row gain less each.
         max_iter: Number of iterations at the most.
 
     Attributes:
@@ -130,7 +130,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _table(self, X: ArrayLike, reset: bool) -> Table:  # noqa: N803
         """The data as the fit takes them: a tensor, or rows of a sparse matrix that become dense in pieces."""
-        found = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        found = self._validated(X, reset)
         if not sparse.issparse(found):
             require_counts(found)
             return torch.from_numpy(np.array(found, dtype=np.float32))
@@ -138,6 +138,10 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         found.sum_duplicates()
         matrix = SparseMatrix(found.indptr.astype(np.int64), found.indices, found.data, found.shape[1], np.dtype("f4"))
         return SparseRows(matrix, torch.arange(found.shape[0]))
+
+    def _validated(self, X: ArrayLike, reset: bool) -> Any:  # noqa: N803
+        """The data as scikit-learn has found them to be in order, an array or a sparse matrix in CSR form."""
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
 
     def _offset(self, counts: Table, reset: bool = False) -> Tensor | None:
         """The logarithm of each row's size, relative to the mean size of the rows that were fitted."""

@@ -73,12 +73,11 @@ class Poisson(LogRate):
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
         """E[log p(x|u)] from E[u] and log E[e^u]."""
-        x = counts_of(x, "Poisson")
         return x * mean - log_mass.exp() + self.log_base(x)
 
     def log_base(self, x: Tensor) -> Tensor:
-        """The part of log p(x|u) that depends on x alone."""
-        return -torch.lgamma(x + 1)
+        """The part of log p(x|u) that depends on x alone, once x was found to be counts."""
+        return -torch.lgamma(counts_of(x, "Poisson") + 1)
 
     def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """E[log p(x|u)] for Gaussian u, but for `log_base`, and its first two derivatives in the mean."""

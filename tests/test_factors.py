@@ -1,0 +1,212 @@
+"""The deterministic fit: against probabilistic PCA, against autograd at its end, and under whatever stands beside x."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad import likelihoods
+from silentgrad.factors import Progress, pieces
+from silentgrad.factors.anderson import Anderson
+from silentgrad.factors.symmetric import forms, matrices, products, triangles
+
+DOUBLE = torch.float64
+ROWS, OUTPUTS, LATENTS = 60, 7, 2
+
+
+def simulated() -> tuple[Tensor, Tensor]:
+    """Counts of a model with two factors, and the logarithm of each row's size."""
+    generator = torch.Generator().manual_seed(3)
+    z = torch.randn(ROWS, LATENTS, generator=generator, dtype=DOUBLE)
+    w = torch.randn(LATENTS, OUTPUTS, generator=generator, dtype=DOUBLE)
+    size = torch.randn(ROWS, generator=generator, dtype=DOUBLE) / 2
+    rates = (z @ w / 2 + 0.7 + size.unsqueeze(1)).exp()
+    return torch.poisson(rates, generator=generator), size
+
+
+X, SIZE = simulated()
+COVARIATES = torch.linspace(-1, 1, ROWS, dtype=DOUBLE).unsqueeze(1)
+MASK = torch.rand(ROWS, OUTPUTS, generator=torch.Generator().manual_seed(0)) < 0.8
+LIKELIHOODS: dict[str, Callable[[], nn.Module]] = {
+    "Poisson": likelihoods.Poisson,
+    "NegativeBinomial": lambda: likelihoods.NegativeBinomial(OUTPUTS),
+    "ZeroInflatedPoisson": lambda: likelihoods.ZeroInflatedPoisson(OUTPUTS),
+    "Multinomial": likelihoods.Multinomial,
+    "Normal": lambda: likelihoods.Normal(()),
+    "Gamma": lambda: likelihoods.Gamma(()),
+}
+POSITIVE = ("Gamma",)
+
+
+def data_of(name: str) -> Tensor:
+    """The counts, moved to where the likelihood takes them."""
+    if name in POSITIVE:
+        return X + 0.5
+    return X
+
+
+def decoder_of(name: str, covariates: int = 0) -> sg.LinearLikelihood:
+    decoder = sg.LinearLikelihood(LATENTS, OUTPUTS, LIKELIHOODS[name](), covariates=covariates).double()
+    decoder.init_from_data(data_of(name))
+    return decoder
+
+
+def elbo(decoder: sg.LinearLikelihood, x: Tensor, q: td.MultivariateNormal, **beside: Tensor) -> Tensor:
+    """The bound of each example by the decoder's own closed form."""
+    standard = td.MultivariateNormal(torch.zeros(LATENTS, dtype=DOUBLE), torch.eye(LATENTS, dtype=DOUBLE))
+    return decoder.expected_log_prob(x, q, **beside) - td.kl_divergence(q, standard)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("beside", [{}, {"mask": MASK, "covariates": COVARIATES, "offset": SIZE}], ids=["x", "beside"])
+def test_the_end_is_stationary_and_its_bound_is_the_decoders(name: str, beside: dict[str, Tensor]) -> None:
+    decoder, x = decoder_of(name, len(beside) > 0), data_of(name)
+    fit = sg.fit_factors(decoder, x, **beside, tolerance=1e-12)
+    assert fit.converged
+    loc = fit.latent.loc.clone().requires_grad_()
+    tril = fit.latent.scale_tril.clone().requires_grad_()
+    bound = elbo(decoder, x, td.MultivariateNormal(loc, scale_tril=tril.tril()), **beside).sum()
+    assert fit.elbo == pytest.approx(bound.item(), rel=1e-9)
+    gradients = torch.autograd.grad(bound, [loc, tril, *decoder.parameters()])
+    for gradient in gradients:
+        assert gradient.abs().max() < 1e-3
+    assert fit.history == sorted(fit.history)
+
+
+def test_a_normal_likelihood_ends_at_probabilistic_pca() -> None:
+    """Its posterior is Gaussian, so the bound is the likelihood, whose largest value Tipping and Bishop give."""
+    decoder = sg.LinearLikelihood(LATENTS, OUTPUTS, likelihoods.Normal(())).double()
+    decoder.init_from_data(X)
+    fit = sg.fit_factors(decoder, X, tolerance=1e-13, iterations=3000)
+    variances = torch.linalg.eigvalsh(torch.cov(X.T, correction=0)).flip(0)
+    left = variances[LATENTS:].mean()
+    logs = variances[:LATENTS].log().sum() + (OUTPUTS - LATENTS) * left.log()
+    largest = -ROWS / 2 * (OUTPUTS * math.log(2 * math.pi) + logs + OUTPUTS)
+    assert fit.elbo == pytest.approx(float(largest), rel=1e-9)
+    assert float(decoder.likelihood.scale.detach().square()) == pytest.approx(float(left), rel=1e-4)
+
+
+def test_a_likelihood_that_is_not_concave_climbs_too() -> None:
+    decoder = sg.LinearLikelihood(LATENTS, OUTPUTS, likelihoods.StudentT(OUTPUTS)).double()
+    decoder.init_from_data(X)
+    fit = sg.fit_factors(decoder, X, iterations=10)
+    assert fit.elbo == pytest.approx(elbo(decoder, X, fit.latent).sum().item(), rel=1e-9)
+    assert fit.elbo > fit.history[0] + 10
+    assert fit.history == sorted(fit.history)
+
+
+def test_latents_are_turned_to_their_principal_axes() -> None:
+    decoder = decoder_of("Poisson")
+    fit = sg.fit_factors(decoder, X, tolerance=1e-10)
+    gram = decoder.affine.weight.T @ decoder.affine.weight
+    assert gram[0, 1].abs() < 1e-9 * gram[0, 0]
+    assert gram[0, 0] > gram[1, 1]
+    second_moment = fit.latent.loc.T @ fit.latent.loc / ROWS + fit.latent.covariance_matrix.mean(0)
+    torch.testing.assert_close(second_moment, torch.eye(LATENTS, dtype=DOUBLE), rtol=0, atol=1e-3)
+
+
+def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = decoder_of("NegativeBinomial"), decoder_of("NegativeBinomial")
+    first = sg.fit_factors(whole, X, offset=SIZE, mask=MASK, iterations=12)
+    monkeypatch.setattr(pieces, "ENTRIES", 11 * OUTPUTS)
+    second = sg.fit_factors(parts, Slices(X), offset=SIZE, mask=MASK, iterations=12)
+    assert second.elbo == pytest.approx(first.elbo, rel=1e-10)
+    torch.testing.assert_close(first.latent.loc, second.latent.loc, rtol=1e-6, atol=1e-6)
+
+
+class Slices:
+    """A table that gives rows when they are asked for, as one on disk does."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows, self.shape = rows, rows.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        return self.rows[rows].to(torch.int32)
+
+
+def test_missing_entries_take_no_part() -> None:
+    other = torch.where(MASK, X, torch.nan)
+    fits = [sg.fit_factors(decoder_of("Poisson"), x, mask=MASK, iterations=30) for x in (X, other)]
+    assert fits[0].elbo == fits[1].elbo
+
+
+def test_weights_are_repetitions() -> None:
+    times = torch.arange(ROWS) % 3
+    repeated, weighted = decoder_of("NegativeBinomial"), decoder_of("NegativeBinomial")
+    first = sg.fit_factors(repeated, X.repeat_interleave(times, 0), tolerance=1e-11, iterations=2000)
+    second = sg.fit_factors(weighted, X, weights=times.double(), tolerance=1e-11, iterations=2000)
+    assert second.elbo == pytest.approx(first.elbo, rel=1e-6)
+
+
+def test_a_fitted_example_is_inferred_as_it_was_fitted() -> None:
+    decoder = decoder_of("NegativeBinomial")
+    fit = sg.fit_factors(decoder, X, offset=SIZE, tolerance=1e-12, iterations=2000)
+    found = sg.infer_factors(decoder, X, offset=SIZE, tolerance=1e-12)
+    torch.testing.assert_close(found.latent.loc, fit.latent.loc, rtol=1e-4, atol=1e-5)
+    assert float(found.elbo.sum()) == pytest.approx(fit.elbo, rel=1e-10)
+    torch.testing.assert_close(found.elbo, elbo(decoder, X, found.latent, offset=SIZE).detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial"])
+def test_extremes_end_finite(name: str) -> None:
+    x = X.clone()
+    x[:, 0] = 0  # an output that was never seen
+    x[0] = 0  # an example without counts
+    x[1, 1] = 1e6
+    mask = torch.ones(ROWS, OUTPUTS, dtype=torch.bool)
+    mask[2] = False  # an example of which nothing was observed
+    decoder = sg.LinearLikelihood(LATENTS, OUTPUTS, LIKELIHOODS[name]()).float()
+    decoder.init_from_data(x.float(), mask=mask)
+    fit = sg.fit_factors(decoder, x, mask=mask, iterations=60)
+    assert math.isfinite(fit.elbo)
+    for parameter in decoder.parameters():
+        assert parameter.isfinite().all()
+    torch.testing.assert_close(fit.latent.loc[2], torch.zeros(LATENTS), rtol=0, atol=0.1)
+
+
+def test_a_fit_tells_its_progress_and_stops_where_it_is_told() -> None:
+    seen: list[Progress] = []
+    fit = sg.fit_factors(decoder_of("Poisson"), X, iterations=4, report=seen.append)
+    assert not fit.converged
+    assert [progress.iteration for progress in seen] == [1, 2, 3, 4]
+    assert [progress.elbo for progress in seen] == fit.history
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (sg.ShapeError, "expected examples of shape", lambda: sg.fit_factors(decoder_of("Poisson"), X[:, :3])),
+        (sg.ShapeError, "weights", lambda: sg.fit_factors(decoder_of("Poisson"), X, weights=torch.ones(3))),
+        (sg.ShapeError, "offset", lambda: sg.fit_factors(decoder_of("Poisson"), X, offset=SIZE[:3])),
+        (sg.IntractableError, "LinearLikelihood", lambda: sg.fit_factors(sg.LinearGaussian(2, OUTPUTS), X)),
+        (sg.DomainError, "counts", lambda: sg.fit_factors(decoder_of("Poisson"), X - 0.5)),
+        (sg.DomainError, "counts", lambda: sg.fit_factors(decoder_of("NegativeBinomial"), -X)),
+    ],
+)
+def test_bad_input_is_named(error: type[Exception], message: str, call: Callable[[], object]) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_symmetric_matrices_as_triangles() -> None:
+    vectors, roots = torch.randn(4, 3, dtype=DOUBLE), torch.randn(5, 3, 3, dtype=DOUBLE)
+    symmetric = roots @ roots.mT
+    expected = torch.einsum("ka,nab,kb->nk", vectors, symmetric, vectors)
+    torch.testing.assert_close(forms(symmetric) @ products(vectors).T, expected)
+    torch.testing.assert_close(matrices(triangles(symmetric), 3), symmetric)
+
+
+def test_anderson_ends_a_linear_iteration_in_as_many_steps_as_it_has_numbers() -> None:
+    root = torch.randn(4, 4, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    shrink = torch.linalg.qr(root).Q @ torch.diag(torch.tensor([0.99, 0.9, 0.5, 0.1]).double())
+    method, x = Anderson(), torch.ones(4, dtype=DOUBLE)
+    for _ in range(7):
+        x = method.next(x, shrink @ x + 1, torch.tensor([1.0, 2.0, 1.0, 3.0]).double())
+    torch.testing.assert_close(x, torch.linalg.solve(torch.eye(4, dtype=DOUBLE) - shrink, torch.ones(4).double()))
