@@ -86,7 +86,7 @@ def rates_for(likelihood: LikelihoodName) -> Rates:
     """The learning rates for data of a likelihood.
 
     The logarithms of mean counts have a long way to go, and an exact gradient tolerates it: on 1,600 cells of 1,000
-    genes, 60 epochs at 1e-3 for all leave 0.05 nats per entry to be gained.
+    genes, 60 epochs at 1e-3 for all leave 0.03 nats per entry to be gained.
     """
     if likelihood in OF_COUNTS:
         return Rates(1e-2, 2e-3)
