@@ -76,7 +76,7 @@ def elbo(counts: Tensor, fitted: Fitted) -> float:
 def peers(python: str, folder: Path, seed: int) -> tuple[dict[str, NDArray], Fitted]:
     """The peer's fit, made by the Python that has it."""
     path = folder / f"peer-{seed}.npz"
-    subprocess.run([python, "-c", PEER, str(path), str(seed)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([python, "-c", PEER, str(path), str(seed)], check=True, capture_output=True)
     found = dict(np.load(path))
     means, deviations, weights, bias = (
         torch.from_numpy(found[name]) for name in ("means", "deviations", "weights", "bias")
