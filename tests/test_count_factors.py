@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import silentgrad as sg
@@ -57,6 +58,7 @@ def test_sparse_counts_give_what_dense_ones_give() -> None:
     np.testing.assert_allclose(stored.transform(sparse.csr_matrix(COUNTS)), dense.transform(COUNTS), atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_likelihood_has_a_name() -> None:
     for name in LikelihoodOfCounts.__args__:
         model = CountFactors(1, likelihood=name, max_iter=5).fit(COUNTS)
@@ -73,8 +75,10 @@ def test_every_likelihood_has_a_name() -> None:
         ("row 3 has no counts", lambda: CountFactors(2, offset="size").fit(COUNTS * (np.arange(50) != 3)[:, None])),
         ("likelihood has to be one of", lambda: CountFactors(2, likelihood="gaussian").fit(COUNTS)),
         ("offset has to be one of", lambda: CountFactors(2, offset="depth").fit(COUNTS)),
-        ("n_components has to be at least 1", lambda: CountFactors(0).fit(COUNTS)),
-        ("features", lambda: CountFactors(2, max_iter=2).fit(COUNTS).transform(COUNTS[:, :3])),
+        ("n_components has to be a whole number", lambda: CountFactors(0).fit(COUNTS)),
+        ("n_components has to be a whole number", lambda: CountFactors(2.5).fit(COUNTS)),
+        ("tol has to be a number", lambda: CountFactors(2, tol=float("nan")).fit(COUNTS)),
+        ("features", lambda: CountFactors(2, likelihood="poisson").fit(COUNTS).transform(COUNTS[:, :3])),
     ],
 )
 def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
@@ -87,3 +91,24 @@ def test_a_column_that_is_always_zero_has_a_small_rate() -> None:
     model = CountFactors(2, likelihood="poisson").fit(counts)
     assert np.isfinite(model.components_).all()
     assert np.exp(model.intercept_[2]) < 0.02
+
+
+def test_a_fit_that_does_not_end_warns() -> None:
+    with pytest.warns(ConvergenceWarning, match="2 iterations"):
+        CountFactors(2, max_iter=2).fit(COUNTS)
+
+
+def test_the_callers_matrix_stays_as_it_is() -> None:
+    entries, columns = np.array([1.0, 2.0, 3.0, 1.0]), np.array([2, 2, 0, 1])  # one entry twice, none in order
+    matrix = sparse.csr_matrix((entries, columns, np.array([0, 2, 3, 4])), shape=(3, 6))
+    CountFactors(1, likelihood="poisson").fit(matrix)
+    assert matrix.indices.tolist() == [2, 2, 0, 1]
+    assert matrix.data.tolist() == [1.0, 2.0, 3.0, 1.0]
+
+
+def test_a_fit_that_fails_leaves_a_fitted_model_as_it_was() -> None:
+    model = CountFactors(2, likelihood="poisson", offset="size").fit(COUNTS)
+    before = model.transform(COUNTS)
+    with pytest.raises(ValueError, match="no counts"):
+        model.fit(COUNTS * (np.arange(50) != 3)[:, None] * 9)
+    np.testing.assert_array_equal(model.transform(COUNTS), before)

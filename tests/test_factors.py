@@ -185,6 +185,19 @@ def test_a_fit_tells_its_progress_and_stops_where_it_is_told() -> None:
         (sg.ShapeError, "expected examples of shape", lambda: sg.fit_factors(decoder_of("Poisson"), X[:, :3])),
         (sg.ShapeError, "weights", lambda: sg.fit_factors(decoder_of("Poisson"), X, weights=torch.ones(3))),
         (sg.ShapeError, "offset", lambda: sg.fit_factors(decoder_of("Poisson"), X, offset=SIZE[:3])),
+        (sg.ShapeError, "offset has 61 rows", lambda: sg.fit_factors(decoder_of("Poisson"), X, offset=torch.zeros(61))),
+        (sg.ShapeError, "mask has 120", lambda: sg.infer_factors(decoder_of("Poisson"), X, mask=MASK.repeat(2, 1))),
+        (sg.ShapeError, "built for 1 covariates", lambda: sg.fit_factors(decoder_of("Poisson", 1), X)),
+        (sg.ShapeError, "no weights for cov", lambda: sg.fit_factors(decoder_of("Poisson"), X, covariates=COVARIATES)),
+        (sg.DomainError, "negative", lambda: sg.fit_factors(decoder_of("Poisson"), X, weights=-torch.ones(ROWS))),
+        (
+            sg.DomainError,
+            "all of them zero",
+            lambda: sg.fit_factors(decoder_of("Poisson"), X, weights=torch.zeros(ROWS)),
+        ),
+        (sg.DomainError, "tolerance", lambda: sg.fit_factors(decoder_of("Poisson"), X, tolerance=-1.0)),
+        (sg.DomainError, "iterations", lambda: sg.infer_factors(decoder_of("Poisson"), X, iterations=0)),
+        (sg.DomainError, "too narrow", lambda: sg.fit_factors(decoder_of("Poisson").bfloat16(), X)),
         (sg.IntractableError, "LinearLikelihood", lambda: sg.fit_factors(sg.LinearGaussian(2, OUTPUTS), X)),
         (sg.DomainError, "counts", lambda: sg.fit_factors(decoder_of("Poisson"), X - 0.5)),
         (sg.DomainError, "counts", lambda: sg.fit_factors(decoder_of("NegativeBinomial"), -X)),
@@ -193,6 +206,64 @@ def test_a_fit_tells_its_progress_and_stops_where_it_is_told() -> None:
 def test_bad_input_is_named(error: type[Exception], message: str, call: Callable[[], object]) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", ["NegativeBinomial", "ZeroInflatedPoisson", "Gamma"])
+def test_what_has_converged_gains_no_more_by_going_on(name: str) -> None:
+    decoder, x = decoder_of(name), data_of(name)
+    first = sg.fit_factors(decoder, x, tolerance=1e-7)
+    second = sg.fit_factors(decoder, x, tolerance=1e-10)
+    assert first.converged
+    assert second.elbo - first.elbo < 1e-4 * ROWS  # per row a ten-thousandth of a nat, 140 tolerances
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 2000.0), (1e-4, 0.0), (1e4, 0.0)])
+def test_the_units_of_covariates_do_not_matter(scale: float, shift: float) -> None:
+    fits = []
+    for covariates in (COVARIATES, scale * COVARIATES + shift):
+        decoder = decoder_of("Poisson", 1)
+        fits.append(sg.fit_factors(decoder, X, covariates=covariates, tolerance=1e-10))
+        bound = elbo(decoder, X, fits[-1].latent, covariates=covariates).sum()
+        assert fits[-1].elbo == pytest.approx(bound.item(), rel=1e-8)
+    assert fits[1].elbo == pytest.approx(fits[0].elbo, rel=1e-7)
+
+
+def test_a_fit_that_is_interrupted_leaves_the_decoder_as_it_was() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.iteration == 5:
+            raise KeyboardInterrupt
+
+    decoder = decoder_of("NegativeBinomial")
+    before = [parameter.clone() for parameter in decoder.parameters()]
+    with pytest.raises(KeyboardInterrupt):
+        sg.fit_factors(decoder, X, report=interrupt)
+    for parameter, numbers in zip(decoder.parameters(), before, strict=True):
+        assert torch.equal(parameter, numbers)
+
+
+def test_frozen_parameters_of_a_likelihood_stay() -> None:
+    decoder = decoder_of("NegativeBinomial")
+    decoder.likelihood.requires_grad_(False)
+    before = decoder.likelihood.log_inverse_dispersion.clone()
+    sg.fit_factors(decoder, X, iterations=5)
+    assert torch.equal(decoder.likelihood.log_inverse_dispersion, before)
+
+
+def test_one_row_of_a_negative_binomial_ends_without_an_error() -> None:
+    for seed in range(6):
+        x = torch.poisson(torch.full((1, 7), 4.0, dtype=DOUBLE), generator=torch.Generator().manual_seed(seed))
+        decoder = sg.LinearLikelihood(2, 7, likelihoods.NegativeBinomial(7)).double()
+        decoder.init_from_data(x)
+        assert math.isfinite(sg.fit_factors(decoder, x, iterations=40).elbo)
+
+
+def test_large_counts_have_their_bound_in_single_precision() -> None:
+    x = torch.poisson(2e5 * (1 + torch.rand(80, 6, generator=torch.Generator().manual_seed(0))).double())
+    decoder = sg.LinearLikelihood(2, 6, likelihoods.Poisson())
+    decoder.init_from_data(x.float())
+    fit = sg.fit_factors(decoder, x.float(), iterations=30)
+    double = sg.infer_factors(decoder.double(), x).elbo.sum()
+    assert fit.elbo == pytest.approx(float(double), rel=1e-5)
 
 
 def test_symmetric_matrices_as_triangles() -> None:

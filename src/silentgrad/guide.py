@@ -38,7 +38,7 @@ from silentgrad.decoders import (
 )
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
-from silentgrad.errors import DomainError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Exact
 from silentgrad.objective import Term, given_decoder
 from silentgrad.schedules import LinearDecay, Schedule
@@ -244,8 +244,24 @@ class SilentGuide(Guide):
             decoder = StandardizedGaussian(latent_dim, event_shape)
         super().__init__(decoder, schedule, reduction, check=check, allow_approximation=allow_approximation)
 
-    def start_from(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
-        """Starts the linear decoder from data `(examples, *event_shape)`, as `LinearDecoder.init_from_data`."""
+    def start_from(
+        self,
+        data: Tensor,
+        method: str = "ppca",
+        prior: td.Distribution | None = None,
+        *,
+        offset: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Starts the linear decoder from data `(examples, *event_shape)`, as its `init_from_data` does.
+
+        An offset and a mask are for a guide that was built with a likelihood.
+        """
+        if isinstance(self.decoder, LinearLikelihood):
+            self.decoder.init_from_data(data, method, prior, offset=offset, mask=mask)
+            return
+        if offset is not None or mask is not None:
+            raise IntractableError("a start with an offset or a mask is for a guide built with likelihood=...")
         self.decoder.init_from_data(data, method, prior)
 
 

@@ -35,13 +35,13 @@ def leading_components(data: Tensor, count: int) -> PrincipalComponents:
     Of data with many outputs only `count` directions are found, by subspace iteration; the variances beyond are all
     their mean.
     """
-    if data.dim() < 2 or data[0].numel() <= _WIDE:
+    if data.dim() < 2 or data.shape[1:].numel() <= _WIDE:
         return principal_components(data)
     flat = data.flatten(1)
     mean, total = _mean_and_total_variance(flat)
     outputs = len(mean)
     kept = min(count, len(flat), outputs)
-    # The same numbers everywhere: what is found does not depend on them but for the last digits.
+    # The same numbers everywhere. Directions whose variances hardly differ are found up to their mixture.
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(outputs, min(outputs, kept + _MORE), dtype=torch.float64, generator=generator)
     basis = torch.linalg.qr(start.to(flat.device)).Q

@@ -56,6 +56,7 @@ class LinearLikelihood(LinearDecoder):
         covariates: int = 0,
     ) -> None:
         super().__init__(latent_dim, event_shape)
+        _require_shapes(likelihood, self.event_shape)
         self.likelihood = likelihood
         self.nodes = nodes
         self.covariate_affine: nn.Linear | None = None
@@ -72,10 +73,8 @@ class LinearLikelihood(LinearDecoder):
     def forward(self, z: Tensor) -> td.Independent:
         return self.decode(z, NOTHING)
 
-    def decode(self, z: Tensor, beside: Beside) -> td.Independent:
-        u = self.affine(self.flatten_latent(z))
-        known = beside.under(u.shape[:-1], self.event_shape).to(self.affine.weight)
-        u = u + self._shift(known)
+    def _decoded(self, z: Tensor, known: Beside) -> td.Independent:
+        u = self.affine(z) + self._shift(known)
         decoded = self._likelihood_given(known.deviation)(u.unflatten(-1, self.event_shape))
         return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
@@ -145,21 +144,25 @@ class LinearLikelihood(LinearDecoder):
         shift: Tensor | float = 0.0
         if beside.offset is not None:
             shift = beside.offset
-        if beside.covariates is not None:
-            shift = shift + self._covariate_weights(beside.covariates.shape[-1])(beside.covariates)
-        elif self.covariate_affine is not None:
-            count = self.covariate_affine.in_features
-            raise ShapeError(f"the decoder was built for {count} covariates, and none were given")
+        self.require_covariates(beside.covariates)
+        if beside.covariates is not None and self.covariate_affine is not None:
+            shift = shift + self.covariate_affine(beside.covariates)
         return shift
 
-    def _covariate_weights(self, given: int) -> nn.Linear:
-        """The map from covariates to u, if it takes as many as were given."""
-        if self.covariate_affine is None:
+    def require_covariates(self, covariates: Tensor | None) -> None:
+        """Refuses covariates that the decoder has no weights for, and their absence where it has."""
+        expected = 0
+        if self.covariate_affine is not None:
+            expected = self.covariate_affine.in_features
+        given = 0
+        if covariates is not None:
+            given = covariates.shape[-1]
+        if given and not expected:
             raise ShapeError("the decoder has no weights for covariates: build it with covariates=...")
-        expected = self.covariate_affine.in_features
+        if expected and covariates is None:
+            raise ShapeError(f"the decoder was built for {expected} covariates, and none were given")
         if given != expected:
             raise ShapeError(f"the decoder was built for {expected} covariates, and {given} were given")
-        return self.covariate_affine
 
     def _likelihood_given(self, deviation: Tensor | None) -> Likelihood:
         """The likelihood, with known deviations of the entries."""
@@ -236,6 +239,19 @@ class LinearLikelihood(LinearDecoder):
         if isinstance(self.likelihood, LocationScale):
             self.likelihood.start(variance)
         return variance
+
+
+def _require_shapes(likelihood: Likelihood, event_shape: torch.Size) -> None:
+    """Refuses a likelihood whose parameters are made for examples of another shape."""
+    if not isinstance(likelihood, nn.Module):
+        return
+    for name, parameter in likelihood.named_parameters():
+        shape = parameter.shape[: len(event_shape)]
+        if parameter.dim() > 0 and shape != event_shape:
+            raise ShapeError(
+                f"{type(likelihood).__name__}'s {name} is for examples of shape {tuple(shape)}, the decoder's are "
+                f"{tuple(event_shape)}"
+            )
 
 
 def _not_gaussian(q: td.Distribution) -> str:

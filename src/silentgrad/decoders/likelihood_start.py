@@ -32,6 +32,7 @@ def start_linear_likelihood(
     """Starts a `LinearLikelihood`; see its `init_from_data`."""
     likelihood: Likelihood = decoder.likelihood  # type: ignore[assignment]
     rough_u = getattr(likelihood, "rough_u", None)
+    data = data.to(decoder.affine.weight.device)
     known = decoder.known(beside, data.shape[:1])
     observed = known.observed(data.flatten(1), decoder.neutral)
     if rough_u is None:
@@ -100,7 +101,11 @@ def _sizes(x: Tensor, known: Beside) -> tuple[Tensor, Tensor]:
     if known.offset is None:
         return torch.zeros_like(x[0]), torch.ones_like(x)
     offset = known.offset.expand_as(x)
-    log_size = _mean_over(torch.exp(offset - offset.amax(0)), known).log() + offset.amax(0)
+    largest = offset.amax(0)
+    if known.mask is not None:
+        of_observed = torch.where(known.mask, offset, -torch.inf).amax(0)
+        largest = torch.where(known.mask.any(0), of_observed, largest)
+    log_size = _mean_over(torch.exp(offset - largest), known).log() + largest
     return log_size, torch.exp(offset - log_size)
 
 

@@ -131,13 +131,17 @@ class LinearDecoder(nn.Module):
 
     def decode(self, z: Tensor, beside: Beside) -> td.Independent:
         """p(x|z) given what stands beside x; which entries were observed makes no difference to it."""
-        beside.require_none(type(self).__name__, "covariates", "deviation")
+        z = self.flatten_latent(z)
+        return self._decoded(z, beside.under(z.shape[:-1], self.event_shape).to(self.affine.weight))
+
+    def _decoded(self, z: Tensor, known: Beside) -> td.Independent:
+        """p(x|z) for latents `(*batch, latent_dim)` given what stands beside x, flattened."""
+        known.require_none(type(self).__name__, "covariates", "deviation")
         decoded = self(z)
-        if beside.offset is None:
+        if known.offset is None:
             return decoded
-        offset = beside.under(decoded.batch_shape, self.event_shape).to(self.affine.weight).offset
         normal = decoded.base_dist
-        mean = (normal.loc.flatten(-len(self.event_shape)) + offset).unflatten(-1, self.event_shape)
+        mean = (normal.loc.flatten(-len(self.event_shape)) + known.offset).unflatten(-1, self.event_shape)
         return td.Independent(td.Normal(mean, normal.scale, validate_args=False), len(self.event_shape))
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
@@ -179,7 +183,7 @@ class LinearDecoder(nn.Module):
             return self._summed(self(z).base_dist.log_prob(x))
         known = self.known(beside, self.examples_of(x))
         x = known.observed(x.flatten(-len(self.event_shape)), self.neutral).unflatten(-1, self.event_shape)
-        outputs = self.decode(z, beside).base_dist.log_prob(x)
+        outputs = self._decoded(z, known).base_dist.log_prob(x)
         return known.total(outputs.flatten(-len(self.event_shape)))
 
     def _summed(self, outputs: Tensor) -> Tensor:

@@ -11,13 +11,16 @@ climbed to the top. One iteration is
    (parameter expansion, Liu, Rubin and Wu 1998).
 
 Each alone is slow, since weights and latents hold on to each other; Anderson's acceleration of the iteration is not. A
-bound that falls takes the iteration back to where it was, without acceleration and with half the radius of step 2.
+bound that falls takes the iteration back: to the place without acceleration, or from there to the place before, with a
+quarter of the radius of step 2.
 
 References:
     Liu, Rubin and Wu (1998), Parameter expansion to accelerate EM: the PX-EM algorithm, Biometrika 85.
 """
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,10 +30,11 @@ from torch import distributions as td
 
 from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
-from silentgrad.errors import IntractableError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.factors.latents import Latents, first_latents, improved
-from silentgrad.factors.pieces import Piece, Table, pieces_of
+from silentgrad.factors.pieces import Piece, Table, own_parameters, pieces_of
 from silentgrad.factors.state import Climb, weights_of
+from silentgrad.widening import NARROW
 
 QUIET = 4  # iterations in a row that gain less than the tolerance
 
@@ -116,23 +120,46 @@ def fit_factors(
         >>> fit.converged, fit.latent.mean.shape
         (True, torch.Size([200, 1]))
     """
-    _require(decoder, x, weights)
-    climb = Climb(decoder, x, Beside(offset, covariates, mask), weights)
-    entries = _count(x, mask)
-    rounding = torch.finfo(decoder.affine.weight.dtype).eps
+    beside = Beside(offset, covariates, mask)
+    _require(decoder, x, beside, weights)
+    if not 0 <= tolerance < math.inf or iterations < 1:
+        raise DomainError(f"tolerance and iterations have to be positive, got {tolerance} and {iterations}")
+    with _restoring(decoder), torch.autocast(decoder.affine.weight.device.type, enabled=False):
+        return _climbed(Climb(decoder, x, beside, weights), tolerance * _count(x, mask, weights), iterations, report)
+
+
+def _climbed(climb: Climb, least: float, iterations: int, report: Callable[[Progress], object] | None) -> Fit:
+    """The fit after iterations that gain at least so many nats; the last few of them gain less."""
+    rounding = torch.finfo(climb.place.theta.dtype).eps
     history: list[float] = []
     quiet = 0
-    while quiet < QUIET and len(history) < iterations:
+    while quiet < QUIET and not climb.stuck and len(history) < iterations:
         before = climb.best
-        climb.advance()
+        went_on = climb.advance()
         history.append(climb.best)
         if report is not None:
             report(Progress(len(history), climb.best))
-        quiet += 1
-        if climb.best - before > max(tolerance * entries, rounding * abs(climb.best)):
+        small = max(least, rounding * abs(climb.best))
+        if climb.best - before > small:
             quiet = 0
+        elif went_on:
+            quiet += 1
+    converged = quiet == QUIET or (climb.stuck and climb.fall <= small)
     latents, elbo = climb.finish()
-    return Fit(latents.distribution(), elbo, quiet == QUIET, history)
+    return Fit(latents.distribution(), elbo, converged, history)
+
+
+@contextlib.contextmanager
+def _restoring(decoder: LinearLikelihood) -> Iterator[None]:
+    """Gives the likelihood its parameters back if a fit ends by an error, so that the decoder is as it was."""
+    parameters = own_parameters(decoder)
+    before = [parameter.clone() for parameter in parameters]
+    try:
+        yield
+    except BaseException:
+        for parameter, numbers in zip(parameters, before, strict=True):
+            parameter.copy_(numbers)
+        raise
 
 
 @torch.no_grad()
@@ -157,15 +184,19 @@ def infer_factors(
         tolerance: Nats per example: the steps end when none gains more.
         iterations: Number of steps at the most.
     """
-    _require(decoder, x, None)
+    beside = Beside(offset, covariates, mask)
+    _require(decoder, x, beside, None)
+    if iterations < 1:
+        raise DomainError(f"iterations have to be positive, got {iterations}")
     theta = weights_of(decoder)
     latents = first_latents(theta[:, : decoder.latent_dim], len(x))
     elbo = torch.zeros(len(x), dtype=torch.float64, device=theta.device)
-    for piece in pieces_of(decoder, x, Beside(offset, covariates, mask), None):
-        elbo[piece.rows] = piece.base()  # first, because it looks at x
-        settled, bounds = _settled(piece, theta, latents[piece.rows], tolerance, iterations)
-        latents.write(piece.rows, settled)
-        elbo[piece.rows] += bounds
+    with torch.autocast(theta.device.type, enabled=False):
+        for piece in pieces_of(decoder, x, beside, None):
+            elbo[piece.rows] = piece.base()  # first, because it looks at x
+            settled, bounds = _settled(piece, theta, latents[piece.rows], tolerance, iterations)
+            latents.write(piece.rows, settled)
+            elbo[piece.rows] += bounds
     return Inference(latents.distribution(), elbo)
 
 
@@ -184,16 +215,30 @@ def _settled(
     return latents, after
 
 
-def _require(decoder: LinearLikelihood, x: Table, weights: Tensor | None) -> None:
+def _require(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tensor | None) -> None:
     if not isinstance(decoder, LinearLikelihood):
         raise IntractableError(f"a fit is for LinearLikelihood, not for {type(decoder).__name__}")
     if x.shape[1:] != decoder.event_shape or len(x) == 0:
         raise ShapeError(f"expected examples of shape {tuple(decoder.event_shape)}, got {tuple(x.shape)}")
-    if weights is not None and weights.shape != x.shape[:1]:
+    if decoder.affine.weight.dtype in NARROW:
+        raise DomainError(f"the decoder is {decoder.affine.weight.dtype}, too narrow for a fit: call decoder.float()")
+    for name, part in beside.parts().items():
+        if part is not None and len(part) != len(x):
+            raise ShapeError(f"{name} has {len(part)} rows, and x {len(x)}")
+    decoder.require_covariates(beside.covariates)
+    if weights is None:
+        return
+    if weights.shape != x.shape[:1]:
         raise ShapeError(f"weights have shape {tuple(weights.shape)}, expected one per example, {len(x)}")
+    if not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:
+        raise DomainError("weights have to be finite, none of them negative, and not all of them zero")
 
 
-def _count(x: Table, mask: Tensor | None) -> float:
+def _count(x: Table, mask: Tensor | None, weights: Tensor | None) -> float:
+    """The number of observed entries, in examples as they count."""
+    per_example = torch.full(x.shape[:1], float(x.shape[1:].numel()))
     if mask is not None:
-        return float(mask.sum())
-    return float(x.shape.numel())
+        per_example = mask.flatten(1).sum(1).to(per_example)
+    if weights is not None:
+        per_example = per_example * weights.to(per_example)
+    return float(per_example.double().sum())

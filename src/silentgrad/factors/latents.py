@@ -120,15 +120,22 @@ def first_latents(w: Tensor, examples: int) -> Latents:
     )
 
 
-def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, "Expectation"]:
-    """Newton's step for the latents of a piece, in which no example's bound falls, and the expectation after it."""
+def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False) -> tuple[Latents, "Expectation"]:
+    """Newton's step for the latents of a piece, in which no example's bound falls, and the expectation after it.
+
+    Args:
+        piece: The piece.
+        theta: The weights of the outputs.
+        latents: The latents of its rows.
+        own: Whether the expectation has the gradients of the likelihood's own parameters.
+    """
     found = piece.at(theta, latents)
     before = found.value - latents.divergence()
     slope, curvature = derivatives(found, theta, latents)
     full = Latents.of(latents.means, curvature)
     step = (full.covariances @ slope.unsqueeze(-1)).squeeze(-1)
     best = replace(full, means=latents.means + step)
-    found = piece.at(theta, best, own=True)
+    found = piece.at(theta, best, own)
     worse = _worse(found, best, before)
     if len(worse) == 0:
         return best, found
@@ -143,7 +150,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents) -> tuple[Latents, 
         if len(worse) == 0:
             break
     best.write(worse, latents[worse])
-    return best, piece.at(theta, best, own=True)
+    return best, piece.at(theta, best, own)
 
 
 def derivatives(found: "Expectation", theta: Tensor, latents: Latents) -> tuple[Tensor, Tensor]:

@@ -153,7 +153,7 @@ class Piece:
         log_base = getattr(self.decoder.likelihood, "log_base", None)
         if log_base is None:
             return torch.zeros_like(self.x[:, 0], dtype=torch.float64)
-        return self._per_row(log_base(self.x)).double()
+        return self._per_row(log_base(self.x.double()))
 
     def _per_row(self, entries: Tensor) -> Tensor:
         """The sum over the observed entries of each row."""
@@ -171,10 +171,10 @@ class Piece:
 
 
 def own_parameters(decoder: LinearLikelihood) -> list[nn.Parameter]:
-    """The parameters of a decoder's likelihood."""
+    """The parameters of a decoder's likelihood that are to be learned."""
     if not isinstance(decoder.likelihood, nn.Module):
         return []
-    return list(decoder.likelihood.parameters())
+    return [parameter for parameter in decoder.likelihood.parameters() if parameter.requires_grad]
 
 
 def pieces_of(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tensor | None) -> Iterator[Piece]:

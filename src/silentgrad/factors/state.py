@@ -12,10 +12,11 @@ from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError
 from silentgrad.factors.anderson import Anderson
+from silentgrad.factors.covariates import CovariateScales
 from silentgrad.factors.latents import Latents, first_latents, improved
 from silentgrad.factors.outputs import Sums
 from silentgrad.factors.pieces import Piece, Table, own_parameters, pieces_of
-from silentgrad.factors.secant import Secant
+from silentgrad.factors.secant import MOST, Secant
 
 RADIUS, LEAST_RADIUS = 1.0, 1e-3  # of the change of an output's u, in the mean square
 SLACK = 0.25  # units in the last place by which rounding may lower the bound
@@ -63,37 +64,65 @@ class Climb:
 
     def __init__(self, decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tensor | None) -> None:
         self.decoder = decoder
-        self._data = x, beside, weights
         self._held: list[Piece] | None = None
         self._bases: dict[int, float] = {}
-        theta = weights_of(decoder)
+        self.scales = CovariateScales.of(beside.covariates, weights_of(decoder))
+        self._data = x, self.scales.standardized(beside), weights
+        theta = self.scales.to_standard(weights_of(decoder), decoder.latent_dim)
         own = [parameter.detach().clone() for parameter in own_parameters(decoder)]
         self.place = Place(first_latents(theta[:, : decoder.latent_dim], len(x)), theta, own)
         self.plain = self.last = self.place  # where to go back to, from an accelerated place and from a plain one
-        self.accelerated = False
+        self.accelerated = self.retrying = False
+        self.fall = 0.0  # by how much the latest bound was below the best
         self.best = -math.inf
         self.radius = RADIUS
         self.accepted = 0
         self.anderson = Anderson()
         self.secants = [Secant(numbers) for numbers in own]
 
-    def advance(self) -> None:
-        """Makes one iteration; if the bound in its middle fell, goes back instead."""
-        start = self.place
-        improved = self._improve_latents(start)
-        if not improved.elbo >= self.best - SLACK * torch.finfo(start.theta.dtype).eps * abs(self.best):
+    def advance(self) -> bool:
+        """Makes one iteration, and returns whether it went on; if the bound in its middle fell, it goes back."""
+        start, retrying = self.place, self.retrying
+        improved = self._improved_from(start)
+        self.fall = self.best - improved.elbo
+        if not self.fall <= SLACK * torch.finfo(start.theta.dtype).eps * abs(self.best):
             self._go_back(improved.elbo)
-            return
+            return False
         self.best = max(self.best, improved.elbo)
-        self.radius = min(RADIUS, 2 * self.radius)
+        if not retrying:
+            self.radius = min(RADIUS, 2 * self.radius)
+        self.retrying = False
         self.accepted += 1
         self.last = replace(start, latents=improved.latents)
-        self.plain = self._expanded(self._improve_outputs(improved, start))
-        self.accelerated = self.accepted > PLAIN
-        self.place = self.plain
-        if self.accelerated:
-            metric = self._metric(improved)
-            self.place = self.plain.unpacked(self.anderson.next(start.packed(), self.plain.packed(), metric))
+        self.plain = self.place = self._expanded(self._improve_outputs(improved, start))
+        self.accelerated = False
+        if self.accepted > PLAIN:
+            self._accelerate(start, improved)
+        return not retrying
+
+    def _improved_from(self, start: Place) -> "_Improved":
+        """A pass over the data from a place; once the fit is on its way, one that overflows has no bound."""
+        try:
+            return self._improve_latents(start)
+        except DomainError:
+            if self.accepted == 0:
+                raise
+            return _Improved(-math.inf, start.latents, Sums.none(start.theta, start.latents.dimensions), [])
+
+    def _accelerate(self, start: Place, improved: "_Improved") -> None:
+        """Moves on from the plain place to where Anderson's method expects the end."""
+        vector = self.anderson.next(start.packed(), self.plain.packed(), self._metric(improved))
+        self.accelerated = len(self.anderson.inputs) > 1
+        place = self.plain.unpacked(vector)
+        own = []
+        for numbers, plain in zip(place.own, self.plain.own, strict=True):
+            own.append(plain + (numbers - plain).clamp(-MOST, MOST))
+        self.place = replace(place, own=own)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether even the smallest plain step lowers the bound."""
+        return self.retrying and self.radius <= LEAST_RADIUS
 
     def finish(self) -> tuple[Latents, float]:
         """Writes the best weights into the decoder; returns the latents that suit them, and the bound.
@@ -106,7 +135,7 @@ class Climb:
         dimensions = improved.latents.dimensions
         axes = principal_axes(theta[:, :dimensions])
         theta[:, :dimensions] = theta[:, :dimensions] @ axes
-        write_weights(self.decoder, theta)
+        write_weights(self.decoder, self.scales.from_standard(theta, dimensions))
         return improved.latents.turned(axes), improved.elbo
 
     def _metric(self, improved: "_Improved") -> Tensor:
@@ -125,6 +154,7 @@ class Climb:
             self.place = self.plain
         else:
             self.place = self.last
+            self.retrying = True
             self.radius = max(LEAST_RADIUS, self.radius / 4)
         self.accelerated = False
 
@@ -138,10 +168,10 @@ class Climb:
         elbo = 0.0
         for piece in self._pieces():
             elbo += self._base_of(piece)  # first, because it looks at x
-            better, found = improved(piece, place.theta, latents[piece.rows])
+            better, found = improved(piece, place.theta, latents[piece.rows], own=bool(slopes))
             latents.write(piece.rows, better)
             sums.add(piece, better, found)
-            for slope, more in zip(slopes, found.own, strict=False):
+            for slope, more in zip(slopes, found.own, strict=True):
                 slope += more
             elbo += piece.total(found.value - better.divergence())
         return _Improved(elbo, latents, sums, slopes)

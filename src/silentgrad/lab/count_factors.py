@@ -1,6 +1,9 @@
 """Factors of counts with scikit-learn's interface: a linear decoder fitted without an encoder and without sampling."""
 
+import math
+import warnings
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -8,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin  # type: ignore[import-untyped]
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch import distributions as td
@@ -109,7 +113,9 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """Fits the decoder, and returns the latents of the rows."""
         self._require_parameters()
         counts = self._table(X, reset=True)
-        offset = self._offset(counts, reset=True)
+        sizes = self._sizes(counts)
+        size = float(sizes.mean())
+        offset = self._relative(sizes, size)
         decoder = LinearLikelihood(self.n_components, self.n_features_in_, self._likelihood())
         rows = slice(0, max(1, START_ENTRIES // self.n_features_in_))
         started = None
@@ -117,7 +123,11 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             started = offset[rows]
         decoder.init_from_data(counts[rows].float(), offset=started)
         fit = fit_factors(decoder, counts, offset=offset, tolerance=self.tol, iterations=self.max_iter)
+        if not fit.converged:
+            advice = f"the fit did not converge in {self.max_iter} iterations: raise max_iter, or tol"
+            warnings.warn(advice, ConvergenceWarning, stacklevel=3)
         self.decoder_, self.elbo_, self.converged_ = decoder, fit.elbo, fit.converged
+        self.size_ = size
         self.n_iter_ = len(fit.history)
         self.components_ = _array(decoder.affine.weight.T)
         self.intercept_ = _array(decoder.affine.bias)
@@ -126,7 +136,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _inferred(self, X: ArrayLike) -> Inference:  # noqa: N803
         check_is_fitted(self)
         counts = self._table(X, reset=False)
-        return infer_factors(self.decoder_, counts, offset=self._offset(counts))
+        offset = self._relative(self._sizes(counts), self.size_)
+        return infer_factors(self.decoder_, counts, offset=offset)
 
     def _table(self, X: ArrayLike, reset: bool) -> Table:  # noqa: N803
         """The data as the fit takes them: a tensor, or rows of a sparse matrix that become dense in pieces."""
@@ -135,7 +146,9 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             require_counts(found)
             return torch.from_numpy(np.array(found, dtype=np.float32))
         require_counts(found.data)
-        found.sum_duplicates()
+        if not found.has_canonical_format:
+            found = found.copy()  # the caller's stays as it is
+            found.sum_duplicates()
         matrix = SparseMatrix(found.indptr.astype(np.int64), found.indices, found.data, found.shape[1], np.dtype("f4"))
         return SparseRows(matrix, torch.arange(found.shape[0]))
 
@@ -143,17 +156,18 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """The data as scikit-learn has found them to be in order, an array or a sparse matrix in CSR form."""
         return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
 
-    def _offset(self, counts: Table, reset: bool = False) -> Tensor | None:
-        """The logarithm of each row's size, relative to the mean size of the rows that were fitted."""
+    def _sizes(self, counts: Table) -> Tensor:
+        """The sum of each row."""
+        return torch.cat([counts[rows].sum(1).double() for rows in _slices(counts)])
+
+    def _relative(self, sizes: Tensor, size: float) -> Tensor | None:
+        """The offset: the logarithm of each row's size, relative to the mean size of the rows that were fitted."""
         if self.offset == "none":
             return None
-        sizes = torch.cat([counts[rows].sum(1).double() for rows in _slices(counts)])
         if (sizes == 0).any():
             row = int((sizes == 0).nonzero()[0])
             raise DomainError(f"row {row} has no counts, so that it has no size: leave it out, or say offset='none'")
-        if reset:
-            self.size_ = float(sizes.mean())
-        return (sizes / self.size_).log().float()
+        return (sizes / size).log().float()
 
     def _likelihood(self) -> nn.Module:
         if self.likelihood == "poisson":
@@ -167,8 +181,10 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 raise DomainError(f"{name} has to be one of {', '.join(kinds)}; got {value!r}")
         for name in ("n_components", "max_iter"):
             value = getattr(self, name)
-            if value < 1:
-                raise DomainError(f"{name} has to be at least 1, got {value}")
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise DomainError(f"{name} has to be a whole number of at least 1, got {value!r}")
+        if not 0 <= self.tol < math.inf:
+            raise DomainError(f"tol has to be a number from 0 on, got {self.tol!r}")
 
 
 def require_counts(entries: NDArray[Any]) -> None:

@@ -73,16 +73,21 @@ class Poisson(LogRate):
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
         """E[log p(x|u)] from E[u] and log E[e^u]."""
-        return x * mean - log_mass.exp() + self.log_base(x)
+        x = counts_of(x, "Poisson")
+        return x * mean - log_mass.exp() - torch.lgamma(x + 1)
 
     def log_base(self, x: Tensor) -> Tensor:
-        """The part of log p(x|u) that depends on x alone, once x was found to be counts."""
-        return -torch.lgamma(counts_of(x, "Poisson") + 1)
+        """log p(x|u) where the rate is x, which depends on x alone, once x was found to be counts."""
+        x = counts_of(x, "Poisson")
+        return torch.xlogy(x, x) - x - torch.lgamma(x + 1)
 
     def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E[log p(x|u)] for Gaussian u, but for `log_base`, and its first two derivatives in the mean."""
+        """E[log p(x|u)] for Gaussian u, less `log_base`, and its first two derivatives in the mean.
+
+        Less that base it is small where x is large, and known to as many digits as its parts.
+        """
         rate = torch.add(mean, variance, alpha=0.5).exp_()
-        return x * mean - rate, x - rate, -rate
+        return x * (mean - x.clamp(min=1).log()) - (rate - x), x - rate, -rate
 
 
 class NegativeBinomial(LogRate):

@@ -31,6 +31,7 @@ def log_rising(x: Tensor, r: Tensor) -> Tensor:
         >>> log_rising(torch.tensor([0.0, 3.0]), torch.tensor([2.0, 2.0])).exp()  # binomial coefficients 1 and 4
         tensor([1.0000, 4.0000])
     """
+    x = x.detach()
     if torch.compiler.is_compiling() or transformed():
         return _log_rising(x, r)
     value: Tensor = _LogRising.apply(x, r)
