@@ -26,7 +26,7 @@ from silentgrad.lab.reports import html
 from silentgrad.lab.reports.factors import scatter
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.runs.factors import Factors
-from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
+from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.config import Settings
 from silentgrad.lab.training.loading import observations_of
@@ -390,3 +390,13 @@ def test_the_page_is_whole_in_a_browser(run: Path, width: int, tmp_path: Path) -
     seen = look(run / "report.html", width, tmp_path)
     assert seen.problems == []
     assert seen.images == 2
+
+
+def test_other_data_need_the_same_columns_in_the_same_order(tmp_path: Path) -> None:
+    table = cells()
+    for name, data in (("one", table), ("turned", table[:, ::-1].copy())):
+        data.write_h5ad(tmp_path / f"{name}.h5ad")
+    settings = Settings(DataConfig(str(tmp_path / "one.h5ad")), ModelConfig(), TrainConfig())
+    assert len(observations_of(settings, str(tmp_path / "one.h5ad")).train) > 0
+    with pytest.raises(RunError, match=r"column 1 of --data .*turned.h5ad"):
+        observations_of(settings, str(tmp_path / "turned.h5ad"))

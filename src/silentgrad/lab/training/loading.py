@@ -1,5 +1,6 @@
 """What a run's folder holds, as objects again: its settings, its observations and its model."""
 
+from itertools import zip_longest
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
@@ -7,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, Reals, load
+from silentgrad.lab.data import Counts, Observations, Reals, load
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.training.build import model_for
 from silentgrad.lab.training.config import Settings
@@ -26,7 +27,7 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
 
     Raises:
         RunError: The other data are a table of real numbers, or have covariates or size factors, all of which depend
-            on the data's own training rows, not on those of the run.
+            on the data's own training rows, not on those of the run; or they are counts with other columns.
     """
     own = settings.data
     found = load(data or own.name, root or own.root, own.kind, own.selection)
@@ -42,7 +43,20 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
             f"--data {data} is a table, whose columns would be standardized by other rows than those of {own.name}, "
             "which the model was trained on: train on both in one table"
         )
+    if isinstance(found, Counts):
+        _require_columns(found, load(own.name, own.root, own.kind, own.selection), data)
     return found
+
+
+def _require_columns(found: Counts, trained_on: Observations, data: str | None) -> None:
+    """Refuses a table whose columns are others than those that a model was trained on, or in another order."""
+    expected = getattr(trained_on, "columns", ())
+    for place, (name, other) in enumerate(zip_longest(expected, found.columns), start=1):
+        if name != other:
+            raise RunError(
+                f"column {place} of --data {data} is {other}, and was {name} in {trained_on.name}, which the model was "
+                "trained on: bring the columns into its order"
+            )
 
 
 def load_run(folder: Path, observations: Observations) -> GuidedVAE:
