@@ -54,7 +54,7 @@ class Piece:
     """Some rows, flattened, with all that stands beside them.
 
     Args:
-        decoder: The decoder, whose affine map is replaced by `weights`.
+        decoder: The decoder; in place of its own weights, `at` takes those that are tried.
         rows: Which rows these are.
         x: Examples `(rows, outputs)`, with the likelihood's neutral number where an entry is missing.
         features: What stands beside the latents in u: 1, then the covariates, `(rows, 1 + covariates)`.

@@ -14,6 +14,8 @@ Gauss-Hermite quadrature. A likelihood that knows better says so by attributes o
 - `mean_of_u(mean, variance)`, the mean of u of a variance at which x has a mean, for the same;
 - `with_deviation(deviation)`, the likelihood of entries that were measured with known deviations;
 - `event_dim`, how many of the last dimensions of an example are one event, as the categories of a share; 0 by default;
+- `derivatives(x, mean, variance)`, for a fit: the expectation less `log_base(x)`, a function of x alone, and its first
+  two derivatives in the mean; otherwise they are found by autograd;
 - `neutral`, a number that x can be, which stands where an entry is missing; 0 unless it is declared.
 
 Its results are of the shape of x, without the last `event_dim` dimensions.
