@@ -218,12 +218,16 @@ def _settled(
 def _require(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tensor | None) -> None:
     if not isinstance(decoder, LinearLikelihood):
         raise IntractableError(f"a fit is for LinearLikelihood, not for {type(decoder).__name__}")
+    _require_tensor("x", x)
     if x.shape[1:] != decoder.event_shape or len(x) == 0:
         raise ShapeError(f"expected examples of shape {tuple(decoder.event_shape)}, got {tuple(x.shape)}")
     if decoder.affine.weight.dtype in NARROW:
         raise DomainError(f"the decoder is {decoder.affine.weight.dtype}, too narrow for a fit: call decoder.float()")
     for name, part in beside.parts().items():
-        if part is not None and len(part) != len(x):
+        if part is None:
+            continue
+        _require_tensor(name, part)
+        if len(part) != len(x):
             raise ShapeError(f"{name} has {len(part)} rows, and x {len(x)}")
     decoder.require_covariates(beside.covariates)
     if weights is None:
@@ -232,6 +236,12 @@ def _require(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tenso
         raise ShapeError(f"weights have shape {tuple(weights.shape)}, expected one per example, {len(x)}")
     if not (weights >= 0).all() or not 0 < float(weights.sum()) < math.inf:
         raise DomainError("weights have to be finite, none of them negative, and not all of them zero")
+
+
+def _require_tensor(name: str, value: Table) -> None:
+    """Refuses arrays of other libraries, whose shapes are none of torch's."""
+    if not isinstance(getattr(value, "shape", None), torch.Size):
+        raise DomainError(f"{name} has to be a tensor, got {type(value).__name__}: call torch.as_tensor({name})")
 
 
 def _count(x: Table, mask: Tensor | None, weights: Tensor | None) -> float:

@@ -55,7 +55,7 @@ class LogRate(nn.Module):
 
     def rough_u(self, x: Tensor) -> Tensor:
         """A u for every entry of the data, whose principal components a decoder starts with."""
-        return x.log1p()
+        return required(x, x >= 0, "a start from data takes counts: x cannot be negative or NaN").log1p()
 
     def mean_of_u(self, mean: Tensor, variance: Tensor) -> Tensor:
         """The mean of a Gaussian u of this variance at which x has this mean."""
