@@ -54,17 +54,17 @@ def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, a
 
 def _run_side_by_side(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, accelerator: str) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with _progress() as progress, _workers(min(jobs, len(cells)), threads) as workers:
+    with progress_bar() as progress, workers(min(jobs, len(cells)), threads) as pool:
         task = progress.add_task("epochs", total=sum(cell.settings.train.epochs for cell in cells))
         names: dict[Future[None], str] = {}
         for cell in cells:
             settings = _placed(cell.settings, root, accelerator)
-            names[workers.submit(_train, settings, folder / cell.name)] = cell.name
+            names[pool.submit(_train, settings, folder / cell.name)] = cell.name
         pending = set(names)
         while pending:
             ended, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
             for future in ended:
-                _require_success(future, names[future])
+                require_success(future, names[future])
             progress.update(task, completed=sum(_epochs(folder / cell.name) for cell in cells))
 
 
@@ -109,7 +109,8 @@ def start_or_resume(settings: Settings, folder: Path, quiet: bool, callbacks: Se
     return train_model(*settings, folder, begun, quiet, callbacks)
 
 
-def _require_success(future: Future[None], name: str) -> None:
+def require_success(future: Future[None], name: str) -> None:
+    """Raises what went wrong in a worker's process."""
     error = future.exception()
     if isinstance(error, BrokenProcessPool):
         raise ExperimentError(f"the process of {name} was killed; call again to go on with it")
@@ -118,7 +119,7 @@ def _require_success(future: Future[None], name: str) -> None:
 
 
 @contextlib.contextmanager
-def _workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
+def workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that end with this one; their runs go on from the last finished epoch the next time.
 
     They are forked from one that has imported this module and done nothing else, so that Lightning is imported once.
@@ -147,7 +148,8 @@ def _end_with_parent() -> None:
         os._exit(1)  # whatever the main thread is doing: everything a run writes is written whole or not at all
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
+    """How far many runs are, and how long they still take."""
     return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
