@@ -80,6 +80,11 @@ COMMANDS: dict[str, Command | Group] = {
         "reproduce",
         "reproduce",
     ),
+    "benchmark": Command(
+        "Compares estimators of the gradient of Bernoulli latents on the protocol of the papers, beside the exact one.",
+        "benchmark",
+        "benchmark",
+    ),
     "sweep": Command(
         "Trains every point of a grid, the paper's by default, and writes the best one's recipe.",
         "sweep",

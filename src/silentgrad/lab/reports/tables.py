@@ -44,16 +44,20 @@ def _read_runs(folder: Path, names: dict[str, str]) -> dict[str, Run]:
 
 def markdown(table: Table) -> str:
     """The table in Markdown, the command above it, verdicts and notes below."""
-    lines = [f"## {table.title}", "", f"`{table.command}`", ""]
-    lines += [_markdown_row(_heads(table)), "|" + "---|" * len(table.columns)]
-    for position, row in enumerate(_texts(table)):
-        if position in table.best:
-            row = _wrapped(row, "**", "**")
-        lines.append(_markdown_row(row))
-    lines.append("")
+    lines = [f"## {table.title}", "", f"`{table.command}`", "", *markdown_rows(table), ""]
     for sentence in (*table.verdicts, *table.notes):
         lines.append(f"- {sentence}")
     return "\n".join(lines) + "\n"
+
+
+def markdown_rows(table: Table) -> list[str]:
+    """The lines of the table itself in Markdown."""
+    lines = [_markdown_row(_heads(table)), "|" + "---|" * len(table.columns)]
+    for position, row in enumerate(texts(table)):
+        if position in table.best:
+            row = _wrapped(row, "**", "**")
+        lines.append(_markdown_row(row))
+    return lines
 
 
 def _wrapped(texts: list[str], before: str, after: str) -> list[str]:
@@ -74,7 +78,7 @@ def latex(table: Table) -> str:
     """The table in LaTeX, with the rules of booktabs."""
     lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
     lines += [_latex_row(map(_tex, _heads(table))), r"\midrule"]
-    for position, row in enumerate(_texts(table)):
+    for position, row in enumerate(texts(table)):
         texts = list(map(_tex, row))
         if position in table.best:
             texts = _wrapped(texts, r"\textbf{", "}")
@@ -132,7 +136,7 @@ def _reconstructions(runs: dict[str, Run]) -> Figure:
 
 def _page(table: Table, runs: dict[str, Run]) -> str:
     parts = [html.header(table.title, html.paragraph(f"Made by {table.command}"))]
-    parts.append(html.table(_heads(table), _texts(table), table.title, table.best))
+    parts.append(html.table(_heads(table), texts(table), table.title, table.best))
     parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
     parts.append(html.section("How it was made", "".join(map(html.paragraph, table.notes))))
     if len(runs) > 1:
@@ -154,7 +158,7 @@ def _heads(table: Table) -> list[str]:
     return [column.name for column in table.columns]
 
 
-def _texts(table: Table) -> Iterator[list[str]]:
+def texts(table: Table) -> Iterator[list[str]]:
     """The rows as people read them."""
     for row in table.rows:
         yield [shown(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)]

@@ -117,13 +117,18 @@ def read_table(path: Path) -> Table:
     """
     content = read_json(path)
     try:
-        columns = [Column(**column) for column in content.pop("columns")]
-        rows = []
-        for row in content.pop("rows"):
-            rows.append([_content(cell) for cell in row])
-        return Table(columns=columns, rows=rows, **content)
+        return table_from(content)
     except (KeyError, TypeError) as error:
         raise RecordError(f"cannot read {path}: it holds no table ({error})") from error
+
+
+def table_from(content: dict[str, Any]) -> Table:
+    """A table from what JSON holds of it."""
+    columns = [Column(**column) for column in content.pop("columns")]
+    rows = []
+    for row in content.pop("rows"):
+        rows.append([_content(cell) for cell in row])
+    return Table(columns=columns, rows=rows, **content)
 
 
 def read_pictures(path: Path) -> Pictures:
