@@ -1,4 +1,4 @@
-"""The page of a benchmark: for each setting a table and curves over steps and seconds, then toys, verdicts and notes."""
+"""The page of a benchmark: what it says, each setting's table and curves over steps and seconds, toys and notes."""
 
 from pathlib import Path
 

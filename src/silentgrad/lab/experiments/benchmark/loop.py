@@ -1,4 +1,4 @@
-"""A run of the benchmark: steps of Adam, points of the curve, and a checkpoint that it goes on from to the same bits."""
+"""A run of the benchmark: steps of Adam, points of its curve, and a checkpoint to go on from to the same bits."""
 
 import io
 import math

@@ -75,7 +75,7 @@ def measure_noise(
     model, data = weights.load(root, device)
     size = weights.size
     rate = RATES[data_of(weights.setting.dataset, weights.scale)]
-    estimators = {}
+    estimators: dict[str, Estimator] = {}
     for name in names:
         estimator = estimator_named(name, size.latents)
         teach(estimator, model, data, size.learning, rate)
@@ -83,9 +83,9 @@ def measure_noise(
     batches = islice(data.training(torch.Generator().manual_seed(1)), size.batches)
     found = gradient_variance(model.eval(), batches, size.draws, estimators)
     content = {}
-    for name, noise in found.items():
+    for estimated, noise in found.items():
         assert noise.evaluations is not None
-        content[name] = Noise(noise.est, noise.errors.est, noise.snr, noise.evaluations, noise.cosine)._asdict()
+        content[estimated] = Noise(noise.est, noise.errors.est, noise.snr, noise.evaluations, noise.cosine)._asdict()
     write_json_atomically(path, content)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import Circuit, StandardizedGaussian
+from silentgrad.decoders import Circuit, StandardizedGaussian, is_tractable
 from silentgrad.estimators import Estimator, Nvil, Relax
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, SplitName, load
@@ -114,7 +114,7 @@ def build(setting: Setting, size: Size, x: Tensor, seed: int) -> GuidedVAE:
     layers = _layers(setting, size, mean.numel(), size.latents)
     encoder = Encoder(nn.Sequential(Centred(mean), nn.Flatten(), *layers), Bernoulli(size.latents))
     decoder = _decoder(setting, size, x)
-    if setting.tractable:
+    if is_tractable(decoder):
         return GuidedVAE(encoder, tractable=decoder).to(x.device)
     return GuidedVAE(encoder, nonlinear=decoder, estimator=Estimator()).to(x.device)
 

@@ -88,7 +88,7 @@ def _found(plan: Plan, setting: Setting) -> Found:
 def _panel(plan: Plan, found: Found) -> Panel:
     names = found.ranked(plan.names(found.setting))
     rows: list[list[Content]] = []
-    curves = {}
+    curves: dict[str, Progress] = {}
     for name in names:
         rows.append(_row(found, name))
         if found.results.get(name):
@@ -148,10 +148,9 @@ def _advantage(plan: Plan, found: Found) -> list[str]:
     for name in _told(others):
         change = paired(exact, found.ends(name))
         assert change is not None
-        reached = [
-            str(ours.curve.first_reach(theirs.curve.elbos[-1]))
-            for ours, theirs in zip(found.results["exact"], found.results[name], strict=True)
-        ]
+        reached = []
+        for ours, theirs in zip(found.results["exact"], found.results[name], strict=True):
+            reached.append(str(ours.curve.first_reach(theirs.curve.elbos[-1])))
         told = f"{change.mean:+.1f} nats"
         if change.margin is not None:
             told += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
@@ -162,7 +161,7 @@ def _advantage(plan: Plan, found: Found) -> list[str]:
     return sentences
 
 
-def _told(names: list[EstimatorName]) -> list[EstimatorName]:
+def _told(names: Sequence[EstimatorName]) -> list[EstimatorName]:
     """Of the estimators in their order: the best, the best that is unbiased of each cost, REINFORCE."""
     wanted = [*names[:1]]
     for name in ("disarm", "arms", REFERENCE, "reinforce"):
