@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from silentgrad.errors import DomainError
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.experiments.benchmark.problem import Data, build, estimator_named, with_estimator
@@ -18,6 +19,9 @@ from silentgrad.lab.experiments.benchmark.protocol import RATES, BenchmarkRun, B
 from silentgrad.lab.experiments.benchmark.records import CHECKPOINT, Curve, Result, weights_file, write_result
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.records import write_atomically, write_tensors_atomically
+
+
+SAVED_EVERY = 60.0  # seconds between checkpoints: a kill costs no more than that
 
 
 class Means(NamedTuple):
@@ -59,6 +63,7 @@ class Training:
         self.batches = torch.Generator().manual_seed(run.seed)
         self.curve = Curve()
         self.step, self.seconds = 0, 0.0
+        self.saved = time.monotonic()
         self.diverged: int | None = None
 
     def finish(self) -> None:
@@ -87,17 +92,28 @@ class Training:
         start = time.perf_counter()
         self.model.train()
         for _ in range(min(self.size.reported, self.size.steps - self.step)):
-            loss = self.model(next(batches), epoch=1).total
+            loss = self._loss(next(batches))
+            if loss is None:
+                self.diverged = self.step
+                break
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
             self.step += 1
         self.seconds += time.perf_counter() - start
+
+    def _loss(self, x: Tensor) -> Tensor | None:
+        """The objective of a batch; None where it is no number, or where latents refuse weights that are none."""
+        try:
+            loss: Tensor = self.model(x, epoch=1).total
+        except (ValueError, DomainError):
+            return None
         if not loss.isfinite():
-            self.diverged = self.step
+            return None
+        return loss
 
     def _report(self) -> None:
-        """A point of the curve, the weights where they are to be measured, and a checkpoint."""
+        """A point of the curve, the weights where they are to be measured, and now and then a checkpoint."""
         if self.diverged is not None:
             return
         found = means(self.model, self.data.fixed("train", self.size.examples))
@@ -105,9 +121,11 @@ class Training:
         self.curve.elbos.append(found.elbo)
         if self.step in self.size.measured:
             write_tensors_atomically(weights_file(self.folder, self.step), _weights(self.model))
-        self._save()
+        if time.monotonic() - self.saved >= SAVED_EVERY:
+            self._save()
 
     def _save(self) -> None:
+        self.saved = time.monotonic()
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),

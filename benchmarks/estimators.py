@@ -1,0 +1,101 @@
+"""What an estimator's step costs beside the evaluations of the decoder that it declares.
+
+    python benchmarks/estimators.py
+
+A step is `estimator(q, log p(x|z))` and its gradient in the decoder's parameters and the logits of 200 bits, for a batch
+of 100: with the nonlinear decoder of `silentgrad benchmark`, whose evaluation takes about 3 ms, and with the paper's
+convolutions of 8 channels, where the estimator's own work counts for less. It is compared with as many plain
+evaluations of log p(x|z) at samples of z, with their gradients in the decoder and in z, as the estimator declares.
+Processor time of one thread, the two by turns, median of the ratios. The limit is 1.15 for every estimator.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.estimators import integrand_of
+from silentgrad.lab.experiments.benchmark.problem import estimator_named
+from silentgrad.lab.networks import NonlinearBernoulli, conv_network
+from silentgrad.lab.training.suitable import EstimatorName, suitable_estimators
+from silentgrad.latents.families.bernoulli import Bernoulli
+
+BATCH, LATENTS, WIDTH, SIDE = 100, 200, 200, 28
+ROUNDS = {"fully connected": 31, "convolutions": 7}
+LIMIT = 1.15
+
+
+def seconds(work: Callable[[], None]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def fully_connected() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(LATENTS, WIDTH),
+        nn.LeakyReLU(0.3),
+        nn.Linear(WIDTH, WIDTH),
+        nn.LeakyReLU(0.3),
+        nn.Linear(WIDTH, SIDE * SIDE),
+        nn.Unflatten(1, (1, SIDE, SIDE)),
+    )
+
+
+def ratio(name: EstimatorName, decoder: nn.Module, x: Tensor, rounds: int) -> float:
+    """The time of a step in parts of that of its evaluations."""
+    integrand = integrand_of(decoder, x)
+    logits = torch.randn(BATCH, LATENTS)
+    estimator = estimator_named(name, LATENTS)
+    declared = estimator.evaluations(LATENTS)
+
+    def step() -> None:
+        leaf = logits.clone().requires_grad_()
+        value: Tensor = estimator(td.Bernoulli(logits=leaf), integrand).sum()
+        loss = estimator.auxiliary_loss()
+        if loss is not None:
+            value = value + loss
+        value.backward()
+
+    def evaluations() -> None:
+        total = torch.zeros(BATCH)
+        for _ in range(declared):
+            z = torch.bernoulli(torch.sigmoid(logits)).requires_grad_()
+            total = total + integrand(z)
+        (total.sum() / declared).backward()
+
+    ratios = []
+    for _ in range(1 + rounds):
+        decoder.zero_grad(set_to_none=True)
+        own = seconds(step)
+        decoder.zero_grad(set_to_none=True)
+        ratios.append(own / seconds(evaluations))
+    return statistics.median(ratios[1:])
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shape = (1, SIDE, SIDE)
+    x = torch.bernoulli(torch.full((BATCH, *shape), 0.2))
+    networks = {"fully connected": fully_connected(), "convolutions": conv_network(LATENTS, shape, 8, numbers=1)}
+    print(f"{'estimator':24} {'evaluations':>12} {'fully connected':>16} {'convolutions':>13}")
+    for name in suitable_estimators(Bernoulli):
+        if name in ("none", "exact"):
+            continue
+        declared = estimator_named(name, LATENTS).evaluations(LATENTS)
+        told = f"{name:24} {declared:12}"
+        for title, network in networks.items():
+            rounds = ROUNDS[title]
+            if declared > 20:
+                rounds = 1
+            told += f" {ratio(name, NonlinearBernoulli(network, shape), x, rounds):14.2f}"
+        print(told, flush=True)
+    print(f"the limit is {LIMIT}")
+
+
+if __name__ == "__main__":
+    main()
