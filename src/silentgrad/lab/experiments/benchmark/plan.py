@@ -136,7 +136,7 @@ def carry_out(plan: Plan, jobs: int) -> None:
             found = milliseconds(plan.weights(setting, 0), plan.names(setting), plan.root, plan.device)
             write_json_atomically(plan.times_file(setting), found)
     if not plan.toys_file.exists():
-        rows = [noise._asdict() for noise in measure_toys(plan.size.toy_draws)]
+        rows = [noise._asdict() for noise in measure_toys(plan.size.toy_draws, plan.size.learning)]
         write_json_atomically(plan.toys_file, {"toys": rows})
 
 

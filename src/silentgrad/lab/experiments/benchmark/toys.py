@@ -6,7 +6,7 @@ independent and :math:`z_i^2 = z_i`, so with probabilities p
 .. math:: E f = (p - a)^T A (p - a) + \sum_i A_{ii}\, p_i (1 - p_i),
 
 whose gradient in the logits is exact by differentiation. Every draw of an estimator's gradient is an example of a
-large batch, so that many are had at once. One that learns has seen a hundred batches before.
+large batch, so that many are had at once. One that learns has had some batches to do so before.
 """
 
 import math
@@ -20,7 +20,6 @@ from silentgrad.lab.experiments.benchmark.problem import estimator_named
 from silentgrad.lab.training.suitable import EstimatorName, suitable_estimators
 from silentgrad.latents.families.bernoulli import Bernoulli
 
-LEARNING = 100
 LEARNING_BATCH = 100
 AT_ONCE = 10_000  # draws
 ROUNDING = 1e-9
@@ -101,24 +100,29 @@ def toys() -> list[Toy]:
     ]
 
 
-def measure_toys(draws: int) -> list[ToyNoise]:
-    """All estimators of bits on all toy problems; the bound of several samples is of another objective."""
+def measure_toys(draws: int, learning: int) -> list[ToyNoise]:
+    """All estimators of bits on all toy problems; the bound of several samples is of another objective.
+
+    Args:
+        draws: Number of draws of each gradient.
+        learning: Number of batches that an estimator with parameters of its own learns from before.
+    """
     found = []
     for toy in toys():
         for name in suitable_estimators(Bernoulli):
             if name not in ("none", "exact", "vimco"):
-                found.append(measure_toy(toy, name, draws))
+                found.append(measure_toy(toy, name, draws, learning))
     return found
 
 
-def measure_toy(toy: Toy, name: EstimatorName, draws: int) -> ToyNoise:
-    """An estimator's bias and variance on a toy problem."""
+def measure_toy(toy: Toy, name: EstimatorName, draws: int, learning: int = 0) -> ToyNoise:
+    """An estimator's bias and variance on a toy problem; the arguments are those of :func:`measure_toys`."""
     torch.manual_seed(0)
     latents = toy.logits.numel()
     estimator = estimator_named(name, latents).double()
     own = list(estimator.parameters())
     optimizer = torch.optim.Adam(own or [torch.zeros((), requires_grad=True)], lr=1e-2)
-    for _ in range(LEARNING):
+    for _ in range(learning):
         estimator(td.Bernoulli(logits=toy.logits.expand(LEARNING_BATCH, latents)), toy)
         loss = estimator.auxiliary_loss()
         if loss is not None:
