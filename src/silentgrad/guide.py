@@ -120,8 +120,18 @@ class Guide(nn.Module):
             self._require_use(nll, silent, x, mask, epoch, step)
         return w * self._reduced(silent) + (1 - w) * nll
 
-    if TYPE_CHECKING:
-        __call__ = forward  # that of nn.Module returns Any
+    if TYPE_CHECKING:  # nn.Module's returns Any
+
+        def __call__(
+            self,
+            x: Tensor,
+            q: td.Distribution,
+            nll: Tensor,
+            *,
+            epoch: int | None = None,
+            step: int | None = None,
+            **beside: Tensor | None,
+        ) -> Tensor: ...
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
         """w, the weight of the tractable decoder's loss, in an epoch or at a step."""

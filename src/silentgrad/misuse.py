@@ -34,7 +34,7 @@ from silentgrad.likelihoods import LocationScale
 
 FARTHEST = 2000.0  # nats per output
 UNLIKE = 100.0  # between the deviations of x and of the data that a guide started from; pixels make it 255
-UNLIKE_COLUMNS = 1000.0  # between columns; images, in levels or dequantized, stay within 512
+UNLIKE_COLUMNS = 500.0  # between columns; those of images in 256 levels, dequantized or not, stay within about 350
 ROWS = 512  # of the data, by which columns are compared
 CALLS, CALLS_IN_EPOCHS = 128, 16  # after which an optimizer has made a step, whatever it adds gradients over
 RIGHT_AS_IT_IS = "If it is right as it is, build the guide with check=False"
@@ -63,14 +63,14 @@ def require_data(data: object) -> None:
 def warn_of_unlike_columns(decoder: nn.Module, data: Tensor) -> None:
     """Warns of columns in units so different that one variance, with which a Gaussian starts, suits few of them.
 
-    The middle half of a column's values tells its unit: pixels that are black but for a few images have none.
+    The middle four fifths of a column's values tell its unit: pixels that are black but for a few images have none.
     """
     if isinstance(decoder, LinearLikelihood) and not isinstance(decoder.likelihood, LocationScale):
         return
     every = max(1, len(data) // ROWS)
     rows = data[::every].flatten(1)
-    quarter = len(rows) // 4
-    widths = rows.kthvalue(len(rows) - quarter, dim=0).values - rows.kthvalue(1 + quarter, dim=0).values
+    tenth = len(rows) // 10
+    widths = rows.kthvalue(len(rows) - tenth, dim=0).values - rows.kthvalue(1 + tenth, dim=0).values
     widths = widths[widths > 0]
     if widths.numel() == 0 or widths.max() <= UNLIKE_COLUMNS * widths.min():
         return

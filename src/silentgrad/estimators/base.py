@@ -53,8 +53,9 @@ class Estimator(nn.Module):
         """E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
         raise NotImplementedError
 
-    if TYPE_CHECKING:
-        __call__ = forward  # that of nn.Module returns Any
+    if TYPE_CHECKING:  # nn.Module's returns Any
+
+        def __call__(self, q: td.Distribution, integrand: Integrand) -> Tensor: ...
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         """How often a step evaluates the integrand, each time for a whole batch.

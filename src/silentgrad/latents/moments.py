@@ -128,7 +128,7 @@ def _how_to_register(q: object) -> str:
         return ""
     name = type(q).__name__
     return (
-        " If its mean and variance are formulas, register them:\n"
+        " If these are the mean and the variance of z, register them:\n"
         f"    @silentgrad.central_moments.register({name})\n"
         f"    def _(q): return silentgrad.{moments}"
     )
