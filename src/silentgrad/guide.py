@@ -35,7 +35,7 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Exact
-from silentgrad.misuse import FirstCall, Watch, require_data, require_tensor, warn_of_unlike_columns
+from silentgrad.misuse import FirstCall, Watch, is_location, require_data, require_tensor, warn_of_unlike_columns
 from silentgrad.objective import Term, given_decoder
 from silentgrad.schedules import LinearDecay, Schedule, require_schedule
 from silentgrad.tracing import transformed, underlying
@@ -272,8 +272,8 @@ class SilentGuide(Guide):
         else:
             self.decoder.init_from_data(data, method, prior)
         self._start_spread = None
-        if self._check and mask is None:
-            warn_of_unlike_columns(self.decoder, data)
+        if self._check and mask is None and is_location(self.decoder):
+            warn_of_unlike_columns(data)
             self._start_spread = float(data.std(correction=0)) or None
 
 

@@ -60,13 +60,16 @@ def require_data(data: object) -> None:
     raise DomainError(f"a guide starts from one tensor of examples, got {type(data).__name__}: pass {remedy}")
 
 
-def warn_of_unlike_columns(decoder: nn.Module, data: Tensor) -> None:
+def is_location(decoder: nn.Module) -> bool:
+    """Whether a linear decoder gives the location of x, so that it has x's unit."""
+    return not isinstance(decoder, LinearLikelihood) or isinstance(decoder.likelihood, LocationScale)
+
+
+def warn_of_unlike_columns(data: Tensor) -> None:
     """Warns of columns in units so different that one variance, with which a Gaussian starts, suits few of them.
 
     The middle four fifths of a column's values tell its unit: pixels that are black but for a few images have none.
     """
-    if isinstance(decoder, LinearLikelihood) and not isinstance(decoder.likelihood, LocationScale):
-        return
     every = max(1, len(data) // ROWS)
     rows = data[::every].flatten(1)
     tenth = len(rows) // 10
