@@ -145,7 +145,8 @@ def test_is_saved_and_loaded_with_the_host(host: Host, x: Tensor) -> None:
     other = Host()
     other.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
     other.load_state_dict(host.state_dict())
-    q, nll = host.eval()(x)
+    host.encoder.eval()
+    q, nll = host(x)
     assert torch.equal(other.guide(x, q, nll, epoch=2), host.guide(x, q, nll, epoch=2))
 
 

@@ -7,22 +7,17 @@ owns a linear decoder and returns, with w the schedule's weight,
     \qquad L_\mathrm{lin} = -E_{q(z|x)}[\log p_\mathrm{lin}(x|z)] \text{ in closed form.}
 
 Both have to be in nats per example. Shapes tell most mistakes: one number per example cannot be a sum over the batch. A
-scalar does not tell how it was reduced, so the host has to say it. What it says can be wrong, and so can the unit: many
-hosts average over outputs. About a nat per output is the natural size of an untrained host's loss, more if its variance
-is fixed and small. So the first call refuses, with K outputs,
+scalar does not tell how it was reduced, so the host has to say it; `silentgrad.misuse` compares what it says with the
+size of the first loss, and looks for other misuses.
 
-- a "mean" above 5 K, and 5 |x|^2 / variance if the guide's variance is fixed: it looks like a sum over the batch;
-- any loss that per example is below min(10, K / 20), which looks like a mean over outputs (a "sum", over the batch).
-
-Mistakes can pass in batches of less than about eight, with few outputs, or with a host that is already trained; those
-that change the shape cannot, so one number per example is the safest loss.
+In `eval()` mode the guide gives back the host's own loss: what is validated is the host.
 
 The paper's other weighting, of the encoder's gradient only, needs the host's own sample to be drawn from a latent with
 a scaled gradient: `silentgrad.GuidedVAE` has it, a loss that was already computed cannot.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +35,9 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Exact
+from silentgrad.misuse import FirstCall, Watch, is_location, require_data, require_tensor, warn_of_unlike_columns
 from silentgrad.objective import Term, given_decoder
-from silentgrad.schedules import LinearDecay, Schedule
+from silentgrad.schedules import LinearDecay, Schedule, require_schedule
 from silentgrad.tracing import transformed, underlying
 
 Reduction = Literal["none", "mean", "sum"]
@@ -58,7 +54,8 @@ class Guide(nn.Module):
         schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)` from
             `silentgrad.schedules`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
-        check: Whether the first call refuses a loss whose size looks like another reduction's.
+        check: Whether the first call refuses, or warns of, numbers that look like a misuse's, and a later one warns of
+            parameters that no optimizer moves; see `silentgrad.misuse`.
         allow_approximation: Whether the decoder's expectation may be an approximation, as that of the linear link is
             for latents that are not Gaussian.
     """
@@ -75,9 +72,13 @@ class Guide(nn.Module):
         super().__init__()
         if reduction not in get_args(Reduction):
             raise DomainError(f"reduction has to be one of {', '.join(get_args(Reduction))}; got {reduction!r}")
+        require_schedule(schedule)
         self.decoder = decoder
         self.estimator = Exact(allow_approximation)
-        self.schedule, self.reduction, self._unchecked = schedule, reduction, check
+        self.schedule, self.reduction = schedule, reduction
+        self._check, self._unchecked = check, check
+        self._watch = Watch()
+        self._start_spread: float | None = None
 
     def forward(
         self,
@@ -92,7 +93,7 @@ class Guide(nn.Module):
         mask: Tensor | None = None,
         deviation: Tensor | None = None,
     ) -> Tensor:
-        """The annealed reconstruction loss, reduced as the host's; once w is 0, the host's own.
+        """The annealed reconstruction loss, reduced as the host's; once w is 0 and in `eval()` mode, the host's own.
 
         Args:
             x: Examples `(batch, *event_shape)`.
@@ -105,13 +106,32 @@ class Guide(nn.Module):
             mask: Which entries were observed. The host's own loss has to leave the others out too.
             deviation: Known standard deviation of each entry.
         """
+        if not self.training:
+            return nll
         w = self.weight(epoch, step)
         if w == 0:
             return nll
+        require_tensor("x", x)
+        require_tensor("nll", nll)
         decoder = given_decoder(self.decoder, Beside(offset, covariates, mask, deviation))
         silent = Term(decoder, self.estimator).loss(x, q)
-        self._require_reduction(nll, silent, x, mask)
+        self._require_reduction(nll, silent, x)
+        if not torch.compiler.is_compiling():
+            self._require_use(nll, silent, x, mask, epoch, step)
         return w * self._reduced(silent) + (1 - w) * nll
+
+    if TYPE_CHECKING:  # nn.Module's returns Any
+
+        def __call__(
+            self,
+            x: Tensor,
+            q: td.Distribution,
+            nll: Tensor,
+            *,
+            epoch: int | None = None,
+            step: int | None = None,
+            **beside: Tensor | None,
+        ) -> Tensor: ...
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
         """w, the weight of the tractable decoder's loss, in an epoch or at a step."""
@@ -124,6 +144,8 @@ class Guide(nn.Module):
         if isinstance(self.schedule, LinearDecay) and self.schedule.counted not in (None, counted):
             raise DomainError(f"the schedule is over {self.schedule.counted}, and was asked at one of the {counted}")
         w = self.schedule(count)
+        if callable(w):
+            raise DomainError("the schedule gives a function, no weight: call it first, as in linear_decay(steps=1000)")
         if not 0 <= w <= 1:
             raise DomainError(f"the schedule has to give a weight between 0 and 1, got {w} at {count}")
         return w
@@ -135,7 +157,7 @@ class Guide(nn.Module):
             return silent.mean()
         return silent.sum()
 
-    def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor, mask: Tensor | None) -> None:
+    def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor) -> None:
         expected = torch.Size()
         if self.reduction == "none":
             expected = silent.shape
@@ -146,37 +168,21 @@ class Guide(nn.Module):
             )
         if silent.numel() == 0 and self.reduction == "mean":
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no mean over them")
-        if torch.compiler.is_compiling():
-            return
+
+    def _require_use(
+        self, nll: Tensor, silent: Tensor, x: Tensor, mask: Tensor | None, epoch: int | None, step: int | None
+    ) -> None:
         if underlying(nll).isnan().any():
             raise DomainError("the host's loss nll is NaN")
-        if self._unchecked and silent.numel() > 0 and not transformed():
-            self._require_size(nll.detach(), x, mask, silent.numel())
-            self._unchecked = False
-
-    def _require_size(self, nll: Tensor, x: Tensor, mask: Tensor | None, batch: int) -> None:
-        outputs = x.numel() / batch
-        if mask is not None:
-            x = torch.where(mask, x, 0)
-            outputs = float(mask.sum()) / batch
-        size = float(nll.abs().mean())
-        averaged = "outputs"
-        if self.reduction == "sum":
-            size /= batch
-            averaged = "batch or the outputs"
-        largest = 5.0 * outputs
-        if isinstance(self.decoder, LinearGaussian):
-            largest += float(5 * (x.square() / self.decoder.variance).sum() / batch)
-        if self.reduction == "mean" and size > largest:
-            suspicion = "a sum over the batch: then say reduction='sum'"
-        elif size < min(10, outputs / 20):
-            suspicion = f"a mean over the {averaged}: a log-likelihood is a sum over outputs"
-        else:
+        if not self._check or silent.numel() == 0 or transformed():
             return
-        raise DomainError(
-            f"nll is {size:.3g} per example of {outputs:g} outputs, where about a nat each is usual. It looks like "
-            f"{suspicion}. If it is right as it is, build the guide with check=False"
-        )
+        if self._unchecked:
+            begins = _either(epoch, step) == 1
+            nll, silent, x = nll.detach(), silent.detach(), x.detach()
+            call = FirstCall(self.decoder, self.reduction, x, mask, nll, silent, begins, self._start_spread)
+            call.require_plausible()
+            self._unchecked = False
+        self._watch.call(self, epoch)
 
 
 def _either(epoch: int | None, step: int | None) -> int:
@@ -200,7 +206,8 @@ class SilentGuide(Guide):
             the learned variance does not depend on z, as in `StandardizedGaussian`.
         variance: Fixed variance instead, as in `LinearGaussian`.
         likelihood: Another likelihood instead, as in `LinearLikelihood`.
-        check: Whether the first call refuses a loss whose size looks like another reduction's.
+        check: Whether the first call refuses, or warns of, numbers that look like a misuse's, and a later one warns of
+            parameters that no optimizer moves; see `silentgrad.misuse`.
         allow_approximation: Whether the decoder's expectation may be an approximation, as that of the linear link is
             for latents that are not Gaussian, and that of a likelihood by plain quadrature.
 
@@ -257,12 +264,17 @@ class SilentGuide(Guide):
 
         An offset and a mask are for a guide that was built with a likelihood.
         """
+        require_data(data)
         if isinstance(self.decoder, LinearLikelihood):
             self.decoder.init_from_data(data, method, prior, offset=offset, mask=mask)
-            return
-        if offset is not None or mask is not None:
+        elif offset is not None or mask is not None:
             raise IntractableError("a start with an offset or a mask is for a guide built with likelihood=...")
-        self.decoder.init_from_data(data, method, prior)
+        else:
+            self.decoder.init_from_data(data, method, prior)
+        self._start_spread = None
+        if self._check and mask is None and is_location(self.decoder):
+            warn_of_unlike_columns(data)
+            self._start_spread = float(data.std(correction=0)) or None
 
 
 def freeze(encoder: nn.Module) -> nn.Module:
@@ -270,4 +282,8 @@ def freeze(encoder: nn.Module) -> nn.Module:
 
     `train()` on the host would wake the batch statistics again: call this after it, in every epoch from the cut-off on.
     """
+    if isinstance(encoder, Guide):
+        raise DomainError(
+            "a frozen guide would be off, as in eval(): one that is not to learn is requires_grad_(False)"
+        )
     return encoder.requires_grad_(False).eval()

@@ -25,7 +25,7 @@ from silentgrad.guide import freeze
 from silentgrad.latents.families import Family, family_of, standard_prior
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term, Weighting, family_of_encoder
-from silentgrad.schedules import LinearDecay, Schedule, constant
+from silentgrad.schedules import LinearDecay, Schedule, constant, require_schedule
 
 
 class Losses(NamedTuple):
@@ -76,6 +76,8 @@ class GuidedVAE(nn.Module):
             raise DomainError("a nonlinear decoder needs an estimator, such as Reparameterized()")
         if weighting not in get_args(Weighting):
             raise DomainError(f'weighting has to be "loss" or "encoder", got {weighting!r}')
+        if schedule is not None:
+            require_schedule(schedule)
         if isinstance(schedule, LinearDecay) and schedule.counted == "steps":
             raise DomainError("a GuidedVAE is told the epoch, and its schedule counts steps: linear_decay(epochs=...)")
         self.encoder, self.tractable, self.nonlinear = encoder, tractable, nonlinear

@@ -84,6 +84,15 @@ def geometric(start: float, factor: float, floor: float) -> Schedule:
     return partial(_geometric, start, factor, floor)
 
 
+def require_schedule(schedule: object) -> None:
+    """Refuses what is no function of time, such as a number."""
+    if not callable(schedule):
+        raise DomainError(
+            f"a schedule is a function of the epoch or the step, got {schedule!r}: silentgrad.schedules has "
+            "linear_decay(steps=...), and constant(...) for a weight that never changes"
+        )
+
+
 def _length(value: float, counted: str) -> float:
     if not 0 < value < float("inf"):
         raise DomainError(f"the number of {counted} has to be positive and finite, got {value}")

@@ -23,6 +23,8 @@ def widened(tensor: Tensor) -> Tensor:
 
 def widened_latent(q: td.Distribution) -> td.Distribution:
     """The same latent with every parameter in single precision at least; itself if they are."""
+    if not isinstance(q, td.Distribution):
+        return q  # what it should be is said where its moments are asked for
     parts = {name: _widened_part(part) for name, part in vars(q).items()}
     if all(part is getattr(q, name) for name, part in parts.items()):
         return q

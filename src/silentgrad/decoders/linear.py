@@ -11,7 +11,7 @@ from silentgrad.decoders.given import GivenDecoder
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.moments import JointMoments, Moments, variance_in
 from silentgrad.ppca import PrincipalComponents, leading_components, ppca_weights
 from silentgrad.shapes import shape_of
 from silentgrad.tracing import underlying
@@ -168,6 +168,7 @@ class LinearDecoder(nn.Module):
             )
         moments = moments_of(q)
         mean = self.flatten_latent(moments.mean, self.examples_of(x))
+        self.require_dtype("the latent's variance", variance_in(moments))
         flat = self._flatten_event(x, mean)
         result = closed_form(flat, mean, moments, q)
         if checked:

@@ -23,7 +23,7 @@ batch shape  event shape                      `integrand`  latents an example
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,10 @@ class Estimator(nn.Module):
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         """E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
         raise NotImplementedError
+
+    if TYPE_CHECKING:  # nn.Module's returns Any
+
+        def __call__(self, q: td.Distribution, integrand: Integrand) -> Tensor: ...
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         """How often a step evaluates the integrand, each time for a whole batch.

@@ -68,14 +68,26 @@ def generating_function(q: td.Distribution) -> GeneratingFunction:
         q: A latent with independent components, of a registered family. `Independent` is looked through.
 
     Raises:
-        UnregisteredLatentError: The family has no formula; the message shows how to add one.
+        UnregisteredLatentError: The family has no formula; the message says what to use, or how to add one.
 
     Example:
         >>> generating_function(td.Poisson(torch.tensor(2.0)))(torch.tensor(0.0)).mean
         tensor(2.)
     """
-    signature = "(q) -> GeneratingFunction(formula, parameters)"
-    raise UnregisteredLatentError(unregistered(q, "generating_function", signature))
+    raise UnregisteredLatentError(unregistered(q, generating_function.registry, _how_to_register(q)))
+
+
+def _how_to_register(q: object) -> str:
+    """What to do for a latent without a formula; torch's own distributions that are not registered have none."""
+    fewer = " Decoders whose variance does not depend on z, as LinearGaussian, need its mean and variance only."
+    name = type(q).__name__
+    if type(q).__module__.startswith("torch."):
+        return fewer
+    return (
+        f"{fewer} If E[exp(tz)] is finite and a formula, register its logarithm:\n"
+        f"    @silentgrad.generating_function.register({name})\n"
+        "    def _(q): return silentgrad.GeneratingFunction(formula, parameters)"
+    )
 
 
 def moments_of(q: td.Distribution) -> Moments | JointMoments:

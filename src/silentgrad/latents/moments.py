@@ -16,7 +16,7 @@ Latents that depend on each other within blocks (a full-covariance Gaussian, a o
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -80,25 +80,69 @@ def central_moments(q: td.Distribution) -> Moments | JointMoments:
         q: A latent of a registered family. `Independent` is looked through.
 
     Raises:
-        UnregisteredLatentError: The family has no formula yet; the message shows how to add one.
+        UnregisteredLatentError: The family has no formula; the message says what to use, or how to add one.
 
     Example:
         >>> central_moments(td.Bernoulli(torch.tensor([0.25]))).s3()
         tensor([0.0938])
     """
-    raise UnregisteredLatentError(unregistered(q, "central_moments", "(q) -> Moments(mean, s2)"))
+    raise UnregisteredLatentError(unregistered(q, central_moments.registry, _how_to_register(q)))
 
 
-def unregistered(q: object, registry: str, signature: str) -> str:
-    """The message for a family that a registry does not hold."""
+def variance_in(moments: Moments | JointMoments) -> Tensor:
+    """The variance of independent latents, or the covariance of others."""
+    if isinstance(moments, Moments):
+        return moments.s2
+    return moments.covariance
+
+
+def unregistered(q: object, registered: Iterable[type], remedy: str) -> str:
+    """The message for a latent that a registry does not hold.
+
+    Args:
+        q: The latent, or what was given in its place.
+        registered: The classes that the registry holds.
+        remedy: How to register the class of q, or an empty string if there is nothing to register.
+    """
     name = type(q).__name__
     if not isinstance(q, td.Distribution):
         return f"expected a torch.distributions.Distribution as the latent, got {name}"
+    known = sorted({kind.__name__ for kind in registered} - {"object", "Independent"})
+    sampled = "Rloo()"
+    if q.has_rsample:
+        sampled = "Reparameterized()"
     return (
-        f"no closed form is registered for {name}. Add it with\n"
-        f"    @silentgrad.{registry}.register({name})\n"
-        f"    def _{signature}: ..."
+        f"no closed form is registered for {name} latents. Take one of {', '.join(known)}, or an estimator that draws "
+        f"samples, such as silentgrad.{sampled}, in a GuidedVAE or by itself.{remedy}"
     )
+
+
+def _how_to_register(q: object) -> str:
+    """How to register the mean and variance of a latent that knows them; of others there may be no formula."""
+    moments = "Moments(q.mean, q.variance)"
+    needed = ["mean", "variance"]
+    if isinstance(q, td.Distribution) and q.event_shape:  # latents that depend on each other
+        moments = "JointMoments(q.mean, q.covariance_matrix)"
+        needed = ["mean", "covariance_matrix"]
+    if not all(_finite_part(q, part) for part in needed):
+        return ""
+    name = type(q).__name__
+    return (
+        " If these are the mean and the variance of z, register them:\n"
+        f"    @silentgrad.central_moments.register({name})\n"
+        f"    def _(q): return silentgrad.{moments}"
+    )
+
+
+def _finite_part(q: object, name: str) -> bool:
+    """Whether a distribution has an attribute that is finite; many have a mean or variance that raises, or is NaN."""
+    try:
+        part = getattr(q, name)
+    except (AttributeError, NotImplementedError):
+        return False
+    if not isinstance(part, Tensor):
+        return False
+    return torch.compiler.is_compiling() or bool(underlying(part).isfinite().all())
 
 
 def symmetric(mean: Tensor, s2: Tensor, s4: Callable[[], Tensor], gaussian: bool = False) -> Moments:

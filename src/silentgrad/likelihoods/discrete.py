@@ -13,6 +13,8 @@ from silentgrad.latents.moments import required
 from silentgrad.likelihoods.continuous import LocationScale
 from silentgrad.mathematics.quadrature import expected_softplus
 
+BETWEEN = "the Bernoulli likelihood takes x between 0 and 1"
+
 
 class Bernoulli(nn.Module):
     """p(x = 1) = sigmoid(u). Grey values between 0 and 1 are taken as the cross-entropy takes them."""
@@ -24,11 +26,12 @@ class Bernoulli(nn.Module):
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """The u at which x has this mean, and its derivative: where a start from data begins."""
+        mean = required(mean, (mean > -0.01) & (mean < 1.01), f"{BETWEEN}; the data to start from are not")
         p = mean.clamp(0.02, 0.98)  # a pixel that is never on should not start beyond recall
         return p.logit(), 1 / (p * (1 - p))
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        x = required(x, (x >= 0) & (x <= 1), "the Bernoulli likelihood takes x between 0 and 1: scale it first")
+        x = required(x, (x >= 0) & (x <= 1), f"{BETWEEN}: scale it first")
         return x * mean - expected_softplus(mean, variance)
 
 
