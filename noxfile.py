@@ -9,8 +9,10 @@ that of constraints.txt, where the exact versions of all other packages stand to
 
 Of torch the CPU build is taken, `torch==2.6+cpu`; on a Mac, where the plain build is one, `torch==2.6`. pip has to be
 told where such builds are, by PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS. A session is skipped, with a message, if its
-Python is not installed or pip finds no such build for it. What was skipped was not tested: release 0.2.0 was tested with
-Python 3.11 and torch 2.13.0, for which alone there was a build at hand; torch 2.6 and Python 3.12 and 3.13 were not.
+Python is not installed or pip finds no such build for it.
+
+What was skipped was not tested. Release 0.2.0 was tested with Python 3.11 and torch 2.13.0, for which alone there was a
+build at hand; with torch 2.6, and with Python 3.12 and 3.13, it was not.
 """
 
 import re

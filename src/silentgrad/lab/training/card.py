@@ -270,4 +270,4 @@ def _told(data: str) -> str:
 
 def _in_a_line(name: str) -> str:
     """The name of a file or folder, which may hold anything, as text of one line."""
-    return " ".join(name.encode(errors="replace").decode().split())
+    return " ".join(name.split())
