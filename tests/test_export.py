@@ -304,6 +304,19 @@ def test_data_that_the_hub_has_are_named_as_there(run: Path) -> None:
     assert card.data.eval_results[0].dataset_type == "ylecun/mnist"
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({}, "estimated by `reparameterized`. At first the encoder was guided by a tractable decoder (`constant`)."),
+        ({"tractable": "none"}, "The gradient through the decoder was estimated by `reparameterized`.\n"),
+        ({"estimator": "none"}, "The encoder was trained by a tractable decoder (`constant`) alone."),
+        ({"tractable": "circuit", "nonlinear": False, "estimator": "exact"}, "(`circuit`) in closed form: no latent"),
+    ],
+)
+def test_the_card_says_how_the_encoder_was_trained(run: Path, model: dict[str, Any], said: str) -> None:
+    assert said in card_of(run, {}, model=ModelConfig(likelihood="gaussian", **model)).text
+
+
 def test_the_card_says_what_its_bound_is(run: Path) -> None:
     assert "better: the ELBO, whose expectation was taken by samples." in card_of(run, {}).text
     circuit = card_of(run, {"exactness": "lower bound", "sampled": 2.5})

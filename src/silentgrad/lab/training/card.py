@@ -180,14 +180,17 @@ def _word(value: object) -> str:
 
 
 def _gradient(settings: Settings) -> str:
-    """How the gradient was come by, in a sentence."""
+    """How the encoder came by its gradient."""
     decoders = settings.model.decoders
-    if not decoders.guided:
-        return f"The gradient through the decoder was estimated by `{decoders.estimator}`."
-    return (
-        f"The gradient through the network was estimated by `{decoders.estimator}`; a tractable decoder "
-        f"(`{decoders.tractable}`) guided the encoder at first."
-    )
+    guide = f"a tractable decoder (`{decoders.tractable}`)"
+    if decoders.estimator == "exact":
+        return f"The encoder's gradient was that of {guide} in closed form: no latent was sampled."
+    if decoders.estimator == "none":
+        return f"The encoder was trained by {guide} alone."
+    sentence = f"The gradient through the decoder was estimated by `{decoders.estimator}`."
+    if decoders.guided:
+        sentence += f" At first the encoder was guided by {guide}."
+    return sentence
 
 
 def _table_of(figures: Sequence[Figure], model: Model, summary: Summary) -> str:
