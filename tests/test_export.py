@@ -1,27 +1,48 @@
 """Exported files say what the model says, to programs that know nothing of it."""
 
 import json
+import re
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from numpy.typing import NDArray
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import load
+from silentgrad.lab.kinds import Kind
 from silentgrad.lab.networks import NonlinearGaussian
-from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, build_model, export, train_model
+from silentgrad.lab.runs.records import Run
+from silentgrad.lab.training import (
+    DataConfig,
+    ModelConfig,
+    Settings,
+    TrainConfig,
+    build_model,
+    export,
+    load_run,
+    read_config,
+    train_model,
+)
+from silentgrad.lab.training.card import Model, model_card
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SHAPES = {"mlp": (1, 8, 8), "conv": (3, 8, 8), "strided": (3, 32, 32)}
 LATENTS = 4
+BITS = {"latent": "bernoulli", "tractable": "none", "estimator": "rloo"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,7 +153,7 @@ def test_a_run_is_exported_and_can_be_rebuilt_from_the_files(run: Path, capsys: 
     assert said.count("differs from torch by at most") == 2
     assert "export/model.safetensors" in said.replace("\n", "")
     files = {path.name for path in (run / "export").iterdir()}
-    assert files == {"model.safetensors", "encoder.onnx", "decoder.onnx"}
+    assert files == {"model.safetensors", "encoder.onnx", "decoder.onnx", "README.md"}
     with safe_open(run / "export" / "model.safetensors", "pt") as file:
         metadata, weights = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     assert json.loads(metadata["figures"]) == json.loads((run / "summary.json").read_text())
@@ -182,3 +203,150 @@ def test_exporting_leaves_the_checks_of_distributions_as_they_were(
     encoder, _, shape = small()
     export.to_onnx(encoder, torch.rand(2, *shape), "x")
     assert torch.distributions.Distribution._validate_args is checked
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("card")
+    export.export_run(run, folder)
+    return folder
+
+
+def test_the_card_tells_the_hub_what_the_summary_says(run: Path, exported: Path) -> None:
+    card = ModelCard.load(exported / "README.md")
+    summary = json.loads((run / "summary.json").read_text())
+    assert card.data.library_name == "silentgrad"
+    assert card.data.license == "unknown"
+    assert "variational-autoencoder" in card.data.tags
+    assert card.data.model_name == "run"
+    told = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert told == {name: summary[name] for name in ("bpd", "mse", "kld")}
+    first = card.data.eval_results[0]
+    assert (first.dataset_name, first.dataset_split) == ("digits", "test")
+    assert first.metric_name == "BPD, bits per dimension"
+    assert first.task_type == "unconditional-image-generation"
+    assert f"| BPD | {summary['bpd']:.4f} | bits per dimension |" in card.text
+    assert "datasets" not in card.data.to_dict()  # the hub has none of that name
+
+
+def test_the_command_of_the_card_makes_the_same_run(
+    run: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (command,) = re.findall(r"```bash\n(.*?)\n```", (exported / "README.md").read_text(), re.DOTALL)
+    trained: list[Settings] = []
+    monkeypatch.setattr("silentgrad.lab.cli.training.train_and_report", lambda settings, *_: trained.append(settings))
+    main(shlex.split(command)[1:])
+    assert trained == [read_config(run)]
+
+
+def test_the_code_of_the_card_loads_the_model(run: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_onnx, by_torch = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(exported)
+    names: dict[str, Any] = {}
+    exec(compile(by_onnx, "card", "exec"), names)
+    exec(compile(by_torch, "card", "exec"), names)
+    expected = load_run(run, load("digits"))
+    x = torch.from_numpy(names["x"])
+    assert x.shape == (1, 1, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(names["vae"].encoder(x).mean, expected.encoder(x).mean)
+        z = expected.encoder(x).mean
+        np.testing.assert_allclose(names["p"]["mean"], expected.decoder(z).mean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings", "unit", "outputs"),
+    [
+        ("digits", "binarized", BITS, "nats per example", ["probs", "probs"]),
+        ("table.csv", "auto", {"latent": "laplace"}, "nats per entry", ["loc", "mean"]),
+        ("table.csv", "counts", {}, "nats per entry", ["mean", "mean"]),
+    ],
+)
+def test_cards_of_other_observations(
+    name: str, kind: Kind, settings: dict[str, Any], unit: str, outputs: list[str], tmp_path: Path
+) -> None:
+    """Bits, reals and counts: their unit, no folder of a path, and code that loads them."""
+    if name != "digits":
+        path = tmp_path / "of somebody" / name
+        path.parent.mkdir()
+        rows = np.random.RandomState(0).poisson(3.0, (100, 5))
+        path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+        name = str(path)
+    model = ModelConfig(latent_dim=2, hidden=[4], **settings)
+    data = DataConfig(name=name, kind=kind, batch_size=256)
+    train_model(data, model, TrainConfig(epochs=1, accelerator="cpu"), tmp_path / "run", quiet=True)
+    export.export_run(tmp_path / "run", tmp_path / "out")
+    text = (tmp_path / "out" / "README.md").read_text()
+    result = ModelCard.load(tmp_path / "out" / "README.md").data.eval_results[0]
+    assert (result.metric_type, result.metric_name) == ("nll", f"NLL, {unit}")
+    assert result.dataset_name == Path(name).name
+    assert "of somebody" not in text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path / "out")
+        names: dict[str, Any] = {}
+        for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(compile(code, "card", "exec"), names)
+    assert [next(iter(names["q"])), next(iter(names["p"]))] == outputs
+
+
+def card_of(run: Path, changes: dict[str, Any], **settings: Any) -> ModelCard:
+    """The card of a run if its figures and settings had been others."""
+    record = Run.read(run)
+    assert record.summary is not None
+    other = read_config(run)._replace(**settings)
+    model = Model(record, other, load("digits"), {"encoder": ["mean"], "decoder": ["mean"]})
+    return ModelCard(model_card(model, replace(record.summary, **changes)))
+
+
+def test_data_that_the_hub_has_are_named_as_there(run: Path) -> None:
+    card = card_of(run, {}, data=DataConfig(name="mnist"))
+    assert card.data.datasets == ["ylecun/mnist"]
+    assert card.data.eval_results[0].dataset_type == "ylecun/mnist"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({}, "estimated by `reparameterized`. At first the encoder was guided by a tractable decoder (`constant`)."),
+        ({"tractable": "none"}, "The gradient through the decoder was estimated by `reparameterized`.\n"),
+        ({"estimator": "none"}, "The encoder was trained by a tractable decoder (`constant`) alone."),
+        ({"tractable": "circuit", "nonlinear": False, "estimator": "exact"}, "(`circuit`) in closed form: no latent"),
+    ],
+)
+def test_the_card_says_how_the_encoder_was_trained(run: Path, model: dict[str, Any], said: str) -> None:
+    assert said in card_of(run, {}, model=ModelConfig(likelihood="gaussian", **model)).text
+
+
+def test_the_card_says_what_its_bound_is(run: Path) -> None:
+    assert "better: the ELBO, whose expectation was taken by samples." in card_of(run, {}).text
+    circuit = card_of(run, {"exactness": "lower bound", "sampled": 2.5})
+    assert "better: a lower bound of the ELBO, in closed form." in circuit.text
+    assert "| SAMPLED | 2.5000 | bits per dimension |" in circuit.text
+    assert [result.metric_type for result in circuit.data.eval_results] == ["bpd", "sampled", "mse", "kld"]
+    weighted = card_of(run, {}, train=TrainConfig(iwae_samples=50))
+    assert "better: the importance-weighted bound of 50 samples." in weighted.text
+
+
+@pytest.mark.parametrize("name", ["two\nlines: #1", "'q\"uote`"])
+def test_odd_names_of_folders(run: Path, name: str, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / name)
+    card = card_of(tmp_path / name, {})
+    title = name.replace("\n", " ")
+    assert card.data.model_name == title
+    assert f"\n# {title}\n" in card.text
+
+
+def test_a_readme_of_somebody_is_not_replaced(run: Path, exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("my own words")
+    with pytest.raises(export.ExportError, match=r"README.md is there already .*nothing was written"):
+        export.export_run(run, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    assert (tmp_path / "README.md").read_text() == "my own words"
+    export.export_run(run, exported)  # its own is, by the same
+
+
+def test_a_run_that_is_not_finished_is_refused(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("export", "summary.json"))
+    with pytest.raises(export.ExportError, match=r"no finished run: it has no summary.json"):
+        export.export_run(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

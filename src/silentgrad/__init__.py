@@ -68,7 +68,7 @@ from silentgrad.likelihoods import expected_log_prob
 from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square
 from silentgrad.ppca import ppca_bound
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Arm",
     "Arms",

@@ -9,7 +9,7 @@ from silentgrad.lab.training.export import export_run
 
 
 def export(run: Path, folder: Path | None = None) -> None:
-    """Exports a finished run: weights with metadata (safetensors), encoder and decoder (ONNX), each file checked.
+    """Exports a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.
 
     Args:
         run: The run's folder.
@@ -24,4 +24,5 @@ def export(run: Path, folder: Path | None = None) -> None:
     names = [files.weights.name]
     for network in differences:
         names.append(files.network(network).name)
+    names.append(files.card.name)
     say(f"files: {output}/{', '.join(names)}")

@@ -97,7 +97,7 @@ COMMANDS: dict[str, Command | Group] = {
         "compare",
     ),
     "export": Command(
-        "Exports a finished run: weights with metadata (safetensors), encoder and decoder (ONNX), each file checked.",
+        "Exports a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.",
         "export",
         "export",
     ),

@@ -86,6 +86,11 @@ class Observations:
         """Whether an example can be shown: it is an image `(channels, height, width)` of one or three channels."""
         return len(self.event_shape) == 3 and self.event_shape[0] in (1, 3)
 
+    @property
+    def seen_as(self) -> str:
+        """What x is, as the model sees it, in words for whoever has to make one."""
+        return "as its observations give it"
+
     def rows(self, split: SplitName) -> Rows:
         """A split with all that stands beside it."""
         parts = (self.labels, self.covariates, self.mask, self.offset)
@@ -146,6 +151,10 @@ class Levels(Observations):
         return self.levels
 
     @property
+    def seen_as(self) -> str:
+        return f"(level + 0.5) / {self.levels}, for levels from 0 to {self.levels - 1}"
+
+    @property
     def noise_deviation(self) -> float:
         return 1 / (self.levels * math.sqrt(12))
 
@@ -174,6 +183,10 @@ class Binarized(Observations):
 
     unit = NATS_PER_EXAMPLE
     likelihoods = ("bernoulli",)
+
+    @property
+    def seen_as(self) -> str:
+        return "bits, 0 or 1"
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
         share = rows.stored / (self.levels - 1)
@@ -208,6 +221,10 @@ class Reals(Observations):
 
     unit = NATS_PER_ENTRY
     likelihoods = ("gaussian", "mixture", "circuit")
+
+    @property
+    def seen_as(self) -> str:
+        return "standardized, by each column's mean and standard deviation in the training rows"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,6 +280,10 @@ class Counts(Observations):
 
     unit = NATS_PER_ENTRY
     likelihoods = OF_COUNTS
+
+    @property
+    def seen_as(self) -> str:
+        return "counts as they are"
 
     def size(self, rows: Rows) -> Tensor:
         """The sum of each row, by which rows of different depth compare."""

@@ -135,6 +135,11 @@ class ExportFolder:
         """The weights, with the settings and figures of their run."""
         return self.path / "model.safetensors"
 
+    @property
+    def card(self) -> Path:
+        """What a reader has to know of the model."""
+        return self.path / "README.md"
+
     def network(self, name: str) -> Path:
         """The encoder or the decoder."""
         return self.path / f"{name}.onnx"

@@ -1,4 +1,4 @@
-"""A trained model as files that other programs read: weights in safetensors, encoder and decoder in ONNX.
+"""A trained model as files that other programs read: weights in safetensors, encoder and decoder in ONNX, and a card.
 
 An exported network gives a distribution's parameters as plain arrays: the encoder the latent's (of Gaussian latents
 mean and std, of others what their family names), the decoder the image's mean and std. Each file is run by ONNX
@@ -23,8 +23,10 @@ from silentgrad.distributions import ZeroInflated
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations
-from silentgrad.lab.runs.folder import ExportFolder
+from silentgrad.lab.runs.folder import ExportFolder, RunFolder
 from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
+from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.training.card import Model, model_card
 from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
 from silentgrad.latents.independent import base_of
@@ -61,35 +63,60 @@ def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
 
 
 def export_run(folder: Path, output: Path) -> dict[str, float]:
-    """Writes `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, in single precision.
+    """Writes `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, and a card, `README.md`.
+
+    Weights and networks are in single precision.
 
     Returns:
         The largest difference between torch and ONNX Runtime for each of the two networks, relative to the largest
         value.
 
     Raises:
-        ExportError: The difference is too large, or the packages are missing; nothing is written then.
+        ExportError: The difference is too large, the packages are missing, the run is not finished, or another
+            README.md is in the way; nothing is written then.
     """
     _require_packages()
     run = Run.read(folder)
-    observations = observations_of(read_config(folder))
+    if run.summary is None:
+        raise ExportError(f"{folder} holds no finished run: it has no {RunFolder(folder).summary.name}")
+    settings = read_config(folder)
+    observations = observations_of(settings)
     if observations.rows("test").between(0, 1).beside:
         raise ExportError(f"an exported network takes x alone, and {observations.name} has more beside it")
     vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
-    files, differences = {}, {}
+    files, differences, outputs = {}, {}, {}
     for name, (network, example) in _networks(vae, observations).items():
         files[name] = to_onnx(network, example, INPUTS[name])
         differences[name] = largest_difference(files[name], network, example)
-        if not differences[name] <= TOLERANCE:
-            raise ExportError(
-                f"ONNX Runtime's {name} differs from torch's by {differences[name]:.1e} of the largest value, "
-                f"more than {TOLERANCE:.0e}; nothing was written"
-            )
+        _require_same(name, differences[name])
+        outputs[name] = list(outputs_of(network(example)))
+    place = ExportFolder(output)
+    card = model_card(Model(run, settings, observations, outputs), run.summary).encode()
+    _require_no_other(place.card, card)
     output.mkdir(parents=True, exist_ok=True)
-    write_tensors_atomically(ExportFolder(output).weights, vae.state_dict(), _metadata(run, observations))
+    write_tensors_atomically(place.weights, vae.state_dict(), _metadata(run, run.summary, observations))
     for name, content in files.items():
-        write_atomically(ExportFolder(output).network(name), content)
+        write_atomically(place.network(name), content)
+    write_atomically(place.card, card)
     return differences
+
+
+def _require_same(name: str, difference: float) -> None:
+    """Refuses a network that does something else in ONNX Runtime than in torch."""
+    if not difference <= TOLERANCE:
+        raise ExportError(
+            f"ONNX Runtime's {name} differs from torch's by {difference:.1e} of the largest value, "
+            f"more than {TOLERANCE:.0e}; nothing was written"
+        )
+
+
+def _require_no_other(path: Path, content: bytes) -> None:
+    """Refuses to replace a page that somebody may have written, or changed, by hand."""
+    if path.exists() and path.read_bytes() != content:
+        raise ExportError(
+            f"{path} is there already and says something else: move it away, or choose another --folder; nothing was "
+            "written"
+        )
 
 
 def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
@@ -143,14 +170,11 @@ def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.
     return {"encoder": (vae.encoder, x), "decoder": (decoder, z)}
 
 
-def _metadata(run: Run, observations: Observations) -> dict[str, str]:
-    figures = {}
-    if run.summary is not None:
-        figures = run.summary.as_json()
+def _metadata(run: Run, summary: Summary, observations: Observations) -> dict[str, str]:
     return {
         "silentgrad": version("silentgrad"),
         "config": json.dumps(run.config),
-        "figures": json.dumps(figures),
+        "figures": json.dumps(summary.as_json()),
         "event_shape": json.dumps(list(observations.event_shape)),
         "levels": str(observations.resolution),
     }

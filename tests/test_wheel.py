@@ -1,0 +1,181 @@
+"""What a newcomer gets: the wheel, in an environment where it is all there is of silentgrad.
+
+Packages that silentgrad needs are lent by the environment of the tests, so that torch is not installed again.
+"""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import silentgrad
+from silentgrad.lab.runs.records import read_json
+
+for tool in ("build", "hatchling", "pip", "twine"):
+    pytest.importorskip(tool)
+
+ROOT = Path(__file__).parents[1]
+README = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+LENDERS = [Path(entry) for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+SMALL = ["--model.latent_dim=2", "--model.hidden=[8]", "--train.epochs=1", "--data.batch_size=256", "--quiet=true"]
+
+RUN_BLOCKS = """
+import json, sys
+import silentgrad
+for code in json.load(sys.stdin):
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+print(silentgrad.__file__)
+"""
+
+
+class Environment:
+    """A virtual environment with the wheel, which finds other packages in some folders.
+
+    Args:
+        folder: Where it is made; commands run there too.
+        wheel: The wheel.
+        lenders: Folders of other packages.
+    """
+
+    def __init__(self, folder: Path, wheel: Path, lenders: list[Path]) -> None:
+        self.folder = folder.resolve()
+        venv.create(self.folder / "venv", symlinks=True)
+        self.pip("install", "--no-deps", str(wheel))
+        (packages,) = self.folder.glob("venv/lib/*/site-packages")
+        # Of a folder that a .pth file names, no .pth file is read: the tests' own silentgrad, of a clone, stays unseen.
+        (packages / "lenders.pth").write_text("".join(f"{path}\n" for path in lenders))
+
+    def run(self, command: str, *words: str, given: str = "", expect: int = 0) -> subprocess.CompletedProcess[str]:
+        """Runs a command of the environment."""
+        surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        surroundings |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        process = subprocess.run(
+            [str(self.folder / "venv" / "bin" / command), *words],
+            cwd=self.folder,
+            env=surroundings,
+            input=given,
+            capture_output=True,
+            text=True,
+        )
+        assert process.returncode == expect, process.stdout + process.stderr
+        return process
+
+    def pip(self, *words: str) -> str:
+        """What the pip of the tests says when it works on this environment, without any index."""
+        python = str(self.folder / "venv" / "bin" / "python")
+        command = [sys.executable, "-m", "pip", "--python", python, *words, "--no-index"]
+        process = subprocess.run(command, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
+
+    def run_blocks(self, blocks: list[str]) -> None:
+        """Runs pieces of Python in one process, each by itself, and looks which silentgrad they had."""
+        said = self.run("python", "-c", RUN_BLOCKS, given=json.dumps(blocks)).stdout
+        assert Path(said.splitlines()[-1]).is_relative_to(self.folder / "venv")
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a source distribution, and of the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (path,) = distributions.glob("*.whl")
+    return path
+
+
+def test_an_index_would_take_both(distributions: Path) -> None:
+    files = sorted(map(str, distributions.iterdir()))
+    assert len(files) == 2
+    process = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True)
+    assert process.returncode == 0, process.stdout
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+    about = f"silentgrad-{silentgrad.__version__}.dist-info"
+    expected = set()
+    for path in (ROOT / "src" / "silentgrad").rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            expected.add(path.relative_to(ROOT / "src").as_posix())
+    assert {name for name in names if not name.startswith(about)} == expected
+    assert {"silentgrad/py.typed", "silentgrad/lab/recipes/mnist-circuit-cpu.yaml"} <= expected
+    assert f"{about}/licenses/LICENSE" in names
+
+
+def requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
+    """Some distributions and all that they need, extras apart."""
+    waiting, seen = list(names), set()
+    while waiting:
+        distribution = importlib.metadata.distribution(waiting.pop())
+        if distribution.name in seen:
+            continue
+        seen.add(distribution.name)
+        yield distribution
+        for line in distribution.requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+
+
+def lend(distribution: importlib.metadata.Distribution, folder: Path) -> None:
+    """Links the packages of a distribution into a folder."""
+    for part in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+        link, target = folder / part, Path(str(distribution.locate_file(part)))
+        if not link.exists():
+            link.symlink_to(target)
+
+
+def test_the_library_needs_torch_and_numpy_only(wheel: Path, tmp_path: Path) -> None:
+    """All that is there is what these two install; the command says what it lacks."""
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    for distribution in requirements("torch", "numpy"):
+        lend(distribution, lent)
+    environment = Environment(tmp_path, wheel, [lent])
+    of_library = [code for code in README if "sg.lab" not in code]
+    assert len(of_library) >= 3
+    environment.run_blocks(of_library)
+    said = environment.run("silentgrad", "train", expect=1).stderr
+    assert re.fullmatch(r"silentgrad: the command needs \w+: pip install 'silentgrad\[lab\]'\n", said)
+
+
+def test_from_the_wheel_to_a_model_that_others_can_use(wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path, wheel, LENDERS)
+    environment.run_blocks(README)
+    assert environment.run("silentgrad", "--version").stdout == f"silentgrad {silentgrad.__version__}\n"
+    for seed in (0, 1):
+        environment.run("silentgrad", "train", *SMALL, f"--train.seed={seed}")
+    runs = ["runs/digits-001", "runs/digits-002"]
+    first, second = (read_json(tmp_path / run / "summary.json")["bpd"] for run in runs)
+    assert f"test BPD {first:.4f} " in environment.run("silentgrad", "evaluate", runs[0]).stdout
+    compared = environment.run("silentgrad", "compare", *runs).stdout
+    assert f"digits-001  {first:.3f} " in compared
+    assert f"digits-002  {second:.3f} " in compared
+    environment.run("silentgrad", "export", runs[0])
+    exported = {path.name for path in (tmp_path / runs[0] / "export").iterdir()}
+    assert exported == {"model.safetensors", "encoder.onnx", "decoder.onnx", "README.md"}
+
+
+def test_an_extra_is_added_to_the_silentgrad_that_is_there(wheel: Path, tmp_path: Path) -> None:
+    """As messages advise: pip takes the installed one, wherever it came from, and looks for what it lacks only."""
+    environment = Environment(tmp_path, wheel, LENDERS)
+    said = environment.pip("install", "--dry-run", "silentgrad[lab,counts,onnx,tensorboard]")
+    assert re.search(r"Requirement already satisfied: silentgrad\[.*\] in \S*venv", said)
+    assert "Would install" not in said
