@@ -48,9 +48,10 @@ def benchmark(
         datasets: The data sets, some of mnist, fashion-mnist.
         likelihoods: What x is: bernoulli for images binarized anew each time, gaussian for images in [-1, 1] with a
             learned variance of every pixel.
-        networks: The networks, some of linear, nonlinear (two hidden layers of 200), circuit (gaussian only).
+        networks: The networks, some of linear, nonlinear (two hidden layers of 200), circuit (gaussian, on mnist).
         estimators: The estimators; all that a setting allows if absent.
-        seeds: Number of runs of each kind; if absent, three of linear networks with a closed form and one elsewhere.
+        seeds: Number of runs of each kind; if absent, three of the linear network with a closed form on mnist, and one
+            elsewhere.
         folder: Folder for runs, tables and the page; benchmark/SCALE if absent.
         jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
         root: Folder that holds the datasets.
@@ -63,7 +64,7 @@ def benchmark(
     require_folder(folder)
     settings = settings_of(datasets, likelihoods, networks)
     if not settings:
-        raise ConfigError("there is nothing to compare: a circuit needs --likelihoods gaussian")
+        raise ConfigError("there is nothing to compare: a circuit needs --likelihoods gaussian and --datasets mnist")
     plan = Plan(scale, settings, estimators, seeds, folder, root, _device(accelerator))
     for setting in settings:
         if not plan.trained(setting):

@@ -9,7 +9,8 @@ form, so that the exact gradient is one of the rows; a third network, the silent
 
 Where this protocol departs from the papers: x of the Gaussian variant is dequantized (a pixel that never changes would
 have an infinite density), and its outputs are in units of their own deviation, which starts at the data's. The encoder
-of the circuit is that of the nonlinear network, and only some estimators are compared there: a circuit is slow.
+of the circuit is that of the nonlinear network, and only some estimators are compared there, on MNIST: a circuit is
+slow.
 """
 
 from collections.abc import Sequence
@@ -143,9 +144,9 @@ def data_of(dataset: str, scale: BenchmarkScale) -> str:
 def settings_of(
     datasets: Sequence[DatasetName], likelihoods: Sequence[LikelihoodKind], networks: Sequence[NetworkKind]
 ) -> list[Setting]:
-    """All settings of these; a circuit has Gaussian leaves only."""
+    """All settings of these; a circuit has Gaussian leaves only, and is compared on MNIST: it is slow."""
     settings = []
     for dataset, likelihood, network in product(datasets, likelihoods, networks):
-        if (likelihood, network) != ("bernoulli", "circuit"):
+        if network != "circuit" or (dataset, likelihood) == ("mnist", "gaussian"):
             settings.append(Setting(dataset, likelihood, network))
     return settings
