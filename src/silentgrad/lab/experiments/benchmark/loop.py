@@ -20,7 +20,6 @@ from silentgrad.lab.experiments.benchmark.records import CHECKPOINT, Curve, Resu
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.records import write_atomically, write_tensors_atomically
 
-
 SAVED_EVERY = 60.0  # seconds between checkpoints: a kill costs no more than that
 
 
