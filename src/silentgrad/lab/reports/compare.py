@@ -13,6 +13,7 @@ from silentgrad.lab.reports import html
 from silentgrad.lab.reports.differences import Flat, differences, run_names
 from silentgrad.lab.reports.figures import DPI, drawable, dress, name_legend, points, y_limits
 from silentgrad.lab.reports.reaches import reaches
+from silentgrad.lab.reports.rounding import finite
 from silentgrad.lab.reports.units import common_unit
 from silentgrad.lab.runs.records import RecordError, Run, write_atomically
 from silentgrad.lab.runs.summary import Summary
@@ -125,7 +126,7 @@ def _spent(run: Run) -> tuple[Content, str]:
     if run.summary is not None:
         return run.summary.epochs, html.duration(run.summary.seconds)
     epochs = len(run.metrics["epoch"])
-    seconds = html.finite(_last(run.metrics.get("seconds", [])))
+    seconds = finite(_last(run.metrics.get("seconds", [])))
     if seconds is None:
         return epochs, ""
     return epochs, html.duration(seconds)

@@ -5,7 +5,6 @@ Titles, captions and cells are plain text and escaped here; arguments called `bo
 
 import base64
 import io
-import math
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import yaml  # type: ignore[import-untyped]
 from matplotlib.figure import Figure
 
+from silentgrad.lab.reports.rounding import number
 from silentgrad.lab.runs.tables import Table
 
 CSS = """
@@ -203,30 +203,6 @@ def details(title: str, content: str) -> str:
 def listing(values: dict[str, Any]) -> str:
     """Named values as YAML."""
     return f'<pre class="box" tabindex="0">{escape(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))}</pre>'
-
-
-def finite(value: object) -> float | None:
-    """The number that a value is; None if it is no finite number."""
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return None
-
-
-def number(value: object) -> str:
-    """A value in print: four significant digits, whole numbers in full, nothing for None, anything else as it stands.
-
-    Example:
-        >>> [number(value) for value in (2.34567, 100000.5, 6, 5e-5, None, "exp")]
-        ['2.346', '100,000', '6', '5.000e-05', '', 'exp']
-    """
-    if value is None:
-        return ""
-    known = finite(value)
-    if known is None or isinstance(value, bool):
-        return str(value)
-    if known.is_integer() or abs(known) >= 10_000:
-        return f"{known:,.0f}"
-    return f"{known:#.4g}"
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from silentgrad.lab.reports import compare, html
 from silentgrad.lab.reports.figures import stacked, unit_range
 from silentgrad.lab.reports.reaches import reaches
+from silentgrad.lab.reports.rounding import number, with_error
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.runs.tables import Content, Spread, Table, read_pictures, read_table
@@ -163,23 +164,26 @@ def _texts(table: Table) -> Iterator[list[str]]:
 def shown(content: Content, digits: int | None) -> str:
     """A cell as people read it.
 
+    Args:
+        content: The cell.
+        digits: Number of digits after the point of a number without an error.
+
     Example:
         >>> shown(Spread(6.7447, 0.0012, 3), 3), shown(6.718, 3), shown(None, 3), shown("no", None)
-        ('6.745 ± 0.001', '6.718', '', 'no')
+        ('6.7447 ± 0.0012', '6.718', '', 'no')
         >>> shown(183000.0, None)
-        '1.83e+05'
+        '183,000'
     """
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if isinstance(content, Spread):
-        mean = shown(content.mean, digits)
         if content.std is None:
-            return mean
-        return f"{mean} ± {shown(content.std, digits)}"
+            return shown(content.mean, digits)
+        return with_error(content.mean, content.std)
     if digits is None:
-        return f"{content:.3g}"
+        return number(content)
     return f"{content:.{digits}f}"
 
 
