@@ -27,7 +27,7 @@ def whole(high: int, *shape: int, seed: int = 0) -> Array:
 
 
 def noisy(levels: Array, number: int) -> Array:
-    """Every level as two points of its bin with the moments of a uniform distribution up to the third: Gauss's nodes."""
+    """Every level as two points of its bin with the moments of a uniform one up to the third: Gauss's nodes."""
     away = 0.5 / math.sqrt(3)
     return np.concatenate([(levels + 0.5 - away) / number, (levels + 0.5 + away) / number])
 

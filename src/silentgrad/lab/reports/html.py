@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from silentgrad.lab.reports.rounding import number
 from silentgrad.lab.runs.tables import Table
 
+TELEPHONE = "40rem"  # up to this width
 CSS = """
 :root { color-scheme: light dark; --ink: #1d2125; --soft: #5b646d; --paper: #fff; --card: #f4f5f7; --line: #d9dde1 }
 @media (prefers-color-scheme: dark) {
@@ -35,16 +36,24 @@ img { display: block; max-width: 100%; height: auto; padding: .4rem; background:
 img.small { width: 30rem }
 figcaption, .caption { margin: .4rem 0 0; overflow-wrap: anywhere }
 .box { max-width: 100%; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px }
+.wide { position: relative; left: 50%; width: max-content; min-width: 100%; max-width: calc(100vw - 2rem);
+  transform: translateX(-50%) }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap }
-th { background: var(--card); font-weight: 600 }
+th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap }
+th { background: var(--card); font-weight: 600; vertical-align: bottom; white-space: normal }
+th:first-child, td:first-child { position: sticky; left: 0 }
+td:first-child { background: var(--paper) }
 td { border-top: 1px solid var(--line) }
 .text { text-align: left }
 .wrapped td { vertical-align: top }
 .wrapped td.text { min-width: 15rem; white-space: normal }
 tr.marked { font-weight: 600 }
+@media (max-width: 40rem) {
+  th:first-child, td:first-child { max-width: 9rem; white-space: normal; overflow-wrap: anywhere }
+}
 details { margin-top: 1rem }
 summary { padding: .3rem 0; font-weight: 600; cursor: pointer }
+pre.command { border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; user-select: all }
 pre { margin: .4rem 0 0; padding: .8rem; background: var(--card); font: .85rem/1.45 ui-monospace, monospace }
 """
 
@@ -120,7 +129,7 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def picture(content: bytes, caption: str, alt: str = "", small: bool = False) -> str:
+def picture(content: bytes, caption: str, alt: str = "", small: bool = False, narrow: bytes | None = None) -> str:
     """A PNG inside the page, and its caption under it.
 
     Args:
@@ -128,13 +137,25 @@ def picture(content: bytes, caption: str, alt: str = "", small: bool = False) ->
         caption: What the picture shows, for everybody.
         alt: What the picture shows, for those who do not see it; the caption if absent.
         small: Whether the picture takes at most about half the width of a desktop screen.
+        narrow: The content of the PNG file that is shown on a telephone instead, if there is one.
     """
-    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    attributes = f'src="{source}" alt="{escape(alt or caption)}"'
+    attributes = f'src="{_address(content)}" alt="{escape(alt or caption)}"'
     if small:
         attributes += ' class="small"'
     image = f"<img {attributes}>"
+    if narrow is not None:
+        image = f'<picture><source media="(max-width: {TELEPHONE})" srcset="{_address(narrow)}">{image}</picture>'
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _address(content: bytes) -> str:
+    """A PNG as the address of itself."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def command(text: str) -> str:
+    """A command to copy: a click chooses all of it."""
+    return f'<pre class="command" tabindex="0">{escape(text)}</pre>'
 
 
 def table(
@@ -165,7 +186,7 @@ def table(
             opening = '<tr class="marked">'
         lines += f"{opening}{_cells(cells, classes)}</tr>"
     # focusable, so that the keyboard can scroll it
-    kind = "box"
+    kind = "box wide"
     if wrapped:
         kind += " wrapped"
     box = f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(label)}">'

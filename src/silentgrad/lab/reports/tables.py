@@ -6,7 +6,6 @@ A figure over seeds is shown as mean ± standard deviation.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from silentgrad.lab.reports import compare, html
@@ -16,8 +15,6 @@ from silentgrad.lab.reports.rounding import number, with_error
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.runs.tables import Content, Spread, Table, read_pictures, read_table
-
-PICTURED = 10  # images to a row of the figures
 
 
 def write_tables(record: Path) -> Path:
@@ -110,15 +107,16 @@ def _three_cells(content: Content) -> tuple[object, object, object]:
 def write_pictures(record: Path) -> Path:
     """Writes the page of reconstructions, and its pictures as PNG, from a record of rows of runs."""
     pictures = read_pictures(record)
-    parts = [html.header(pictures.title, html.paragraph(f"Made by {pictures.command}"))]
+    parts = [html.header(pictures.title, html.command(pictures.command))]
     for group in pictures.groups:
-        content = html.png(_reconstructions(_read_runs(record.parent, group.runs)))
+        rows = _image_rows(_read_runs(record.parent, group.runs))
+        content, narrow = html.png(stacked(rows)), html.png(stacked(rows, narrow=True))
         write_atomically(record.with_name(f"{group.name}.png"), content)
-        parts.append(html.section(group.title, html.picture(content, group.caption)))
+        parts.append(html.section(group.title, html.picture(content, group.caption, narrow=narrow)))
     return _write(record, ".html", html.document(pictures.title, "".join(parts)))
 
 
-def _reconstructions(runs: dict[str, Run]) -> Figure:
+def _image_rows(runs: dict[str, Run]) -> dict[str, Tensor]:
     """The originals once, then each run's means and, where they are learned, standard deviations."""
     rows: dict[str, Tensor] = {}
     for label, run in runs.items():
@@ -128,11 +126,11 @@ def _reconstructions(runs: dict[str, Run]) -> Figure:
         rows[label] = run.pictures.means
         if run.pictures.stds is not None:
             rows[f"{label}, std. dev."] = unit_range(run.pictures.stds)
-    return stacked(rows, PICTURED)
+    return rows
 
 
 def _page(table: Table, runs: dict[str, Run]) -> str:
-    parts = [html.header(table.title, html.paragraph(f"Made by {table.command}"))]
+    parts = [html.header(table.title, html.command(table.command))]
     parts.append(html.table(_heads(table), _texts(table), table.title, table.best))
     parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
     parts.append(html.section("How it was made", "".join(map(html.paragraph, table.notes))))
@@ -143,7 +141,8 @@ def _page(table: Table, runs: dict[str, Run]) -> str:
 
 def _convergence(runs: dict[str, Run]) -> list[str]:
     caption = "Validation figures of each first seed, by epoch and time."
-    picture = html.picture(html.png(compare.curves(runs)), caption)
+    wide, narrow = compare.curves(runs), compare.curves(runs, narrow=True)
+    picture = html.picture(html.png(wide), caption, narrow=html.png(narrow))
     sections = [html.section("Convergence", picture)]
     reached = reaches(runs)
     if reached is not None:
