@@ -49,12 +49,14 @@ td { border-top: 1px solid var(--line) }
 .wrapped td.text { min-width: 15rem; white-space: normal }
 tr.marked { font-weight: 600 }
 @media (max-width: 40rem) {
-  th:first-child, td:first-child { max-width: 9rem; white-space: normal; overflow-wrap: anywhere }
+  .text:first-child { min-width: 6rem; max-width: 9rem; white-space: normal; overflow-wrap: anywhere }
 }
 details { margin-top: 1rem }
 summary { padding: .3rem 0; font-weight: 600; cursor: pointer }
-pre.command { border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; user-select: all }
+.command span { display: inline-block; max-width: 100% }
 pre { margin: .4rem 0 0; padding: .8rem; background: var(--card); font: .85rem/1.45 ui-monospace, monospace }
+pre.command { margin-bottom: 1rem; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere;
+  user-select: all }
 """
 
 
@@ -154,8 +156,12 @@ def _address(content: bytes) -> str:
 
 
 def command(text: str) -> str:
-    """A command to copy: a click chooses all of it."""
-    return f'<pre class="command" tabindex="0">{escape(text)}</pre>'
+    """A command to copy: a click chooses all of it. Its lines end between options."""
+    first, *options = escape(text).split(" --")
+    words = [first]
+    for option in options:
+        words.append(f"<span>--{option}</span>")
+    return f'<pre class="command" tabindex="0">{" ".join(words)}</pre>'
 
 
 def table(
@@ -188,7 +194,7 @@ def table(
     # focusable, so that the keyboard can scroll it
     kind = "box wide"
     if wrapped:
-        kind += " wrapped"
+        kind = "box wrapped"
     box = f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
     return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 

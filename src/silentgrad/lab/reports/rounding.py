@@ -19,8 +19,8 @@ def number(value: object) -> str:
     """A value in print: four significant digits, whole numbers in full, nothing for None, anything else as it stands.
 
     Example:
-        >>> [number(value) for value in (2.34567, 100000.5, 6, 5e-5, None, "exp")]
-        ['2.346', '100,000', '6', '5.000e-05', '', 'exp']
+        >>> [number(value) for value in (2.34567, 1087.2, 100000.5, 6, 5e-5, None, "exp")]
+        ['2.346', '1087', '100,000', '6', '5.000e-05', '', 'exp']
     """
     if value is None:
         return ""
@@ -29,7 +29,7 @@ def number(value: object) -> str:
         return str(value)
     if known.is_integer() or abs(known) >= 10_000:
         return f"{known:,.0f}"
-    return f"{known:#.4g}"
+    return f"{known:#.4g}".rstrip(".")
 
 
 def with_error(value: float, error: float | None) -> str:

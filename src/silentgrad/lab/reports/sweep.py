@@ -65,7 +65,8 @@ def _page(sweep: SweepRecord) -> str:
 def _caption(unit: Unit) -> str:
     return (
         f"The best validation {unit.in_words} of each trial, by the value of each setting (the line joins the best "
-        "ones) and in the order of the trials. A trial that is not complete was pruned, has diverged or is still in training."
+        "ones) and in the order of the trials. A trial that is not complete was pruned, has diverged or is "
+        "still in training."
     )
 
 

@@ -12,6 +12,7 @@ from silentgrad.lab.reports import compare, html
 from silentgrad.lab.reports.figures import stacked, unit_range
 from silentgrad.lab.reports.reaches import reaches
 from silentgrad.lab.reports.rounding import number, with_error
+from silentgrad.lab.reports.units import common_unit, legend
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.runs.tables import Content, Spread, Table, read_pictures, read_table
@@ -132,8 +133,11 @@ def _image_rows(runs: dict[str, Run]) -> dict[str, Tensor]:
 def _page(table: Table, runs: dict[str, Run]) -> str:
     parts = [html.header(table.title, html.command(table.command))]
     parts.append(html.table(_heads(table), _texts(table), table.title, table.best))
-    parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
-    parts.append(html.section("How it was made", "".join(map(html.paragraph, table.notes))))
+    if runs:
+        parts.append(html.caption(legend(_heads(table), common_unit(runs))))
+    for title, sentences in (("What it says", table.verdicts), ("How it was made", table.notes)):
+        if sentences:
+            parts.append(html.section(title, "".join(map(html.paragraph, sentences))))
     if len(runs) > 1:
         parts += _convergence(runs)
     return html.document(table.title, "".join(parts))
@@ -146,7 +150,7 @@ def _convergence(runs: dict[str, Run]) -> list[str]:
     sections = [html.section("Convergence", picture)]
     reached = reaches(runs)
     if reached is not None:
-        sections.append(html.section("First reached", html.plain_table(reached)))
+        sections.append(html.section(reached.title, html.plain_table(reached)))
     return sections
 
 

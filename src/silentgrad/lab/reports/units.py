@@ -11,7 +11,8 @@ COUNTED = {
     "active": "latents that are used",
     "loss": "nats per example",
     "weight": "of the tractable decoder, from 0 to 1",
-    "lr": "learning rates",
+    "variance": "of the linear decoder's outputs",
+    "lr": "learning rate",
     "seconds": "of training",
 }
 
@@ -39,7 +40,7 @@ def axis_title(metric: str, unit: Unit) -> str:
 
 
 def legend(names: Iterable[str], unit: Unit) -> str:
-    """What the columns of a table are counted in, in a sentence.
+    """What the columns of a table are counted in, in a sentence; empty if none of them is known here.
 
     Args:
         names: Names of the columns, such as valid_bpd, lr_mean, "test BPD" or KLD.
@@ -55,6 +56,8 @@ def legend(names: Iterable[str], unit: Unit) -> str:
             counted_in = counted(word, unit)
             if counted_in:
                 told[word] = f"{_in_print(word)}: {counted_in}"
+    if not told:
+        return ""
     return "; ".join(told.values()) + "."
 
 

@@ -15,14 +15,21 @@ def train_command(settings: Settings) -> str:
         >>> train_command(Settings(DataConfig("my table.csv"), ModelConfig(hidden=[8, 8]), TrainConfig(epochs=5)))
         "silentgrad train --data.name 'my table.csv' --model.hidden '[8, 8]' --train.epochs 5"
     """
-    words = ["silentgrad", "train", "--data.name", settings.data.name]
+    words = ["silentgrad", "train", *_option("data.name", settings.data.name)]
     for group, kind in GROUPS.items():
         standard, given = kind(), getattr(settings, group)
         for option in fields(kind):
             value = getattr(given, option.name)
             if value != getattr(standard, option.name) and (group, option.name) != ("data", "name"):
-                words += [f"--{group}.{option.name}", _word(value)]
+                words += _option(f"{group}.{option.name}", _word(value))
     return shlex.join(words)
+
+
+def _option(name: str, word: str) -> list[str]:
+    """An option and its value: two words, but one where the value would be taken for an option."""
+    if word.startswith("-"):
+        return [f"--{name}={word}"]
+    return [f"--{name}", word]
 
 
 def _word(value: object) -> str:
