@@ -16,6 +16,7 @@ from silentgrad.lab.reports.rounding import number
 from silentgrad.lab.runs.tables import Table
 
 TELEPHONE = "40rem"  # up to this width
+MANY = 12  # columns, above which a table is set closer
 CSS = """
 :root { color-scheme: light dark; --ink: #1d2125; --soft: #5b646d; --paper: #fff; --card: #f4f5f7; --line: #d9dde1 }
 @media (prefers-color-scheme: dark) {
@@ -40,6 +41,7 @@ figcaption, .caption { margin: .4rem 0 0; overflow-wrap: anywhere }
   transform: translateX(-50%) }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap }
+.many th, .many td { padding: .3rem .35rem; font-size: .78rem }
 th { background: var(--card); font-weight: 600; vertical-align: bottom; white-space: normal }
 th:first-child, td:first-child { position: sticky; left: 0 }
 td:first-child { background: var(--paper) }
@@ -49,8 +51,9 @@ td { border-top: 1px solid var(--line) }
 .wrapped td.text { min-width: 15rem; white-space: normal }
 tr.marked { font-weight: 600 }
 @media (max-width: 40rem) {
-  .text:first-child { min-width: 6rem; max-width: 9rem; white-space: normal; overflow-wrap: anywhere }
+  .text:first-child { max-width: 9.5rem; white-space: normal; overflow-wrap: break-word }
 }
+@media (min-width: 40.01rem) { td.text { white-space: normal } }
 details { margin-top: 1rem }
 summary { padding: .3rem 0; font-weight: 600; cursor: pointer }
 .command span { display: inline-block; max-width: 100% }
@@ -193,6 +196,8 @@ def table(
         lines += f"{opening}{_cells(cells, classes)}</tr>"
     # focusable, so that the keyboard can scroll it
     kind = "box wide"
+    if len(names) > MANY:
+        kind = "box wide many"
     if wrapped:
         kind = "box wrapped"
     box = f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
