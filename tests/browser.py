@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WIDTHS = (390, 1280)
+WIDTHS = TELEPHONE, DESK = (390, 1280)
 FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update",
     "disable-sync", "no-first-run", "window-size=1400,900",
@@ -34,9 +34,11 @@ MEASURE = """<script>
         const {contentWindow: view, contentDocument: page} = document.querySelector("iframe")
         const images = [...page.images]
         const broken = images.filter(image => !(image.complete && image.naturalWidth > 0)).map(image => image.alt)
+        const boxes = [...page.querySelectorAll("div.box")]
+        const clipped = boxes.filter(box => box.scrollWidth > box.clientWidth).map(box => box.ariaLabel)
         const found = {
             width: view.innerWidth, content: page.documentElement.scrollWidth, images: images.length, broken,
-            errors: view.seen,
+            clipped, errors: view.seen,
         }
         document.body.setAttribute("data-found", JSON.stringify(found))
     }))
@@ -45,18 +47,24 @@ MEASURE = """<script>
 
 @dataclass(frozen=True)
 class Seen:
-    """A page as the browser showed it: widths in pixels, the number of images, what those say that are broken."""
+    """A page as the browser showed it: widths in pixels, the number of images, what those say that are broken.
+
+    `clipped` names the tables that have to be scrolled to be seen whole, which is no fault on a telephone.
+    """
 
     width: int
     content: int
     images: int
     broken: list[str]
+    clipped: list[str]
     errors: list[str]
 
     @property
     def problems(self) -> list[str]:
         """Sentences about all that is wrong; an empty list is what a test wants."""
         wide = [f"content {self.content} pixels wide in a window of {self.width}"] if self.content > self.width else []
+        if self.width >= DESK:
+            wide += [f"clipped table: {label}" for label in self.clipped]
         return [*wide, *(f"broken image: {alt}" for alt in self.broken), *(f"error: {error}" for error in self.errors)]
 
 

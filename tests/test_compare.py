@@ -90,7 +90,7 @@ def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
     heads = [column.name for column in comparison(runs).results.columns]
     assert heads == ["run", "test NLL, nats per entry", "limit NLL", "MSE", "KLD", "active", "epochs", "time"]
     assert comparison(runs).results.rows[1][1] == 1.25
-    assert curves(runs).axes[0].get_title(loc="left") == "NLL"
+    assert curves(runs).axes[0].get_title(loc="left") == "NLL, nats per entry"
     assert len(curves(runs).axes[0].get_lines()) == 3  # with the limit
     reached = reaches(runs)
     assert reached is not None

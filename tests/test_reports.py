@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import re
+import shlex
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,22 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from browser import WIDTHS, look, needs_browser
+from browser import DESK, TELEPHONE, WIDTHS, look, needs_browser
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.cli.main import main
 from silentgrad.lab.reports import figures, html, write_report
+from silentgrad.lab.reports.rounding import with_error
 from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import RecordError, Run, read_summary, write_json_atomically, write_summary
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
+from silentgrad.lab.runs.summary import Baseline, Summary
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+from silentgrad.lab.training.commands import train_command
+from silentgrad.lab.training.documents import read_settings
 from summaries import WHOLE
 
 CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
 SUMMARY = WHOLE | {"bpd": 2.3456, "mse": 0.0211, "limit_bpd": 2.21, "epochs": 30}
+BASELINE = {"baseline_bpd": 3.5, "baseline": "every pixel an independent Gaussian", "test_images": 360}
 PAGE_FILES = {"reconstructions.png", "samples.png", "curves.png", "report.html"}
 
 
@@ -162,7 +169,15 @@ def test_the_report_stands_on_its_own(run_folder: Path) -> None:
 
 def test_the_report_shows_the_figures_and_escapes_what_it_read(run_folder: Path) -> None:
     page = write_report(run_folder).read_text()
-    for text in ("2.346", "pPCA limit 2.210", "0.02110", "7.500", "active latents", "1 min 15 s", "All 30 epochs"):
+    for text in (
+        "2.346",
+        "below 2.210 (pPCA limit)",
+        "0.02110",
+        "7.500",
+        "active latents",
+        "1 min 15 s",
+        "All 30 epochs",
+    ):
         assert text in page
     assert "<script" not in page
     assert "&lt;script&gt;" in page
@@ -234,12 +249,14 @@ def test_a_browser_shows_the_page_whole(run_folder: Path, tmp_path: Path, width:
         ("<script>Promise.reject(new Error('too late'))</script>", "too late"),
         ('<img src="data:image/png;base64,AAAA" alt="a broken one">', "broken image: a broken one"),
         ('<details><div style="width: 700px">wide</div></details>', "pixels wide in a window of 390"),
+        (html.table(["x" * 10] * 30, [["y" * 10] * 30], "too many columns"), "clipped table: too many columns"),
     ],
 )
 def test_the_browser_finds_what_is_wrong(content: str, problem: str, tmp_path: Path) -> None:
     page = tmp_path / "wrong.html"
     page.write_text(html.document("wrong", content))
-    assert any(problem in line for line in look(page, 390, tmp_path).problems)
+    width = DESK if problem.startswith("clipped") else TELEPHONE
+    assert any(problem in line for line in look(page, width, tmp_path).problems)
 
 
 def test_everything_a_page_is_given_is_escaped() -> None:
@@ -253,6 +270,7 @@ def test_everything_a_page_is_given_is_escaped() -> None:
         html.picture(b"", evil, evil),
         html.table([evil], [[evil]], evil),
         html.details(evil, ""),
+        html.command(evil),
         html.listing({"key": evil}),
     ]
     for part in parts:
@@ -286,12 +304,16 @@ def test_the_weight_is_drawn_where_two_decoders_share_the_loss(
     assert len(figure.axes) == 4 + weighed
 
 
-@pytest.mark.parametrize("more", [{}, {"limit_bpd": 2.25, "closed_form": "exact", "worst": 0.5}])
+@pytest.mark.parametrize("more", [{}, {"limit_bpd": 2.25, "closed_form": "exact", "worst": 0.5}, BASELINE])
 def test_a_summary_is_written_as_it_was_read(more: dict[str, Any], tmp_path: Path) -> None:
     content = WHOLE | {"sampled": 2.25, "gap": 0.25} | more
+    baseline = None
+    if "baseline" in more:
+        baseline = Baseline(3.5, "every pixel an independent Gaussian")
     write_json_atomically(tmp_path / "summary.json", content)
     summary = read_summary(tmp_path / "summary.json")
     assert (summary.unit.metric, summary.figure, summary.sampled) == ("bpd", 2.5, 2.25)
+    assert (summary.baseline, summary.test_examples) == (baseline, more.get("test_images"))
     assert (summary.limit, summary.closed_form) == (more.get("limit_bpd"), more.get("closed_form"))
     assert summary.metrics == {name: value for name, value in content.items() if name in ("mse", "worst")}
     write_summary(tmp_path / "again.json", summary)
@@ -307,6 +329,7 @@ def test_a_summary_is_written_as_it_was_read(more: dict[str, Any], tmp_path: Pat
         ("epochs", 1.5, "epochs is 1.5"),
         ("active", True, "active is True"),
         ("worst", "much", "worst is 'much'"),
+        ("baseline", "every pixel an independent Gaussian", "it has no baseline_bpd"),
     ],
 )
 def test_a_summary_that_lacks_something_is_refused(name: str, value: object, reason: str, tmp_path: Path) -> None:
@@ -332,3 +355,113 @@ def test_a_bound_stands_beside_the_sampled_elbo(run_folder: Path) -> None:
     assert "by the sampled ELBO" in page
     assert "2.312" in page
     assert "gap of the bound +0.0333" in page
+
+
+def opened(folder: Path, **changes: Any) -> str:
+    """The first paragraph of a run's page, its summary and settings changed."""
+    settings = Settings(DataConfig(), ModelConfig(latent_dim=16), TrainConfig(epochs=30))
+    (folder / "config.yaml").write_text(settings._replace(**changes).resolved(["gaussian"]).as_yaml())
+    found = re.search(r"</h1><p>([^<]*)</p>", write_report(folder).read_text())
+    assert found
+    return found[1]
+
+
+def test_the_page_begins_with_what_was_trained_and_whether_it_is_good(run_folder: Path) -> None:
+    write_json_atomically(run_folder / "summary.json", SUMMARY | BASELINE | {"train_images": 1078})
+    assert opened(run_folder) == (
+        "A VAE with 16 Gaussian latents, a fully connected network and a silent guide, trained for 30 epochs on digits "
+        "(1,078 images): 2.346 bits per dimension on 360 test images; lower is better. A model that ignores its input "
+        "(every pixel an independent Gaussian, fitted to the same training data, no latent) has 3.500, so the latents "
+        "gain 1.154. No linear decoder of this variance can get below 2.210 (pPCA limit)."
+    )
+    worse = SUMMARY | BASELINE | {"baseline_bpd": 2.0}
+    write_json_atomically(run_folder / "summary.json", worse)
+    assert "has 2, so" not in opened(run_folder)
+    assert "has 2: this run is not better than that." in opened(run_folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (
+            ModelConfig(latent="bernoulli", tractable="none", estimator="rloo"),
+            "Bernoulli latents, a fully connected network and no guide",
+        ),
+        (ModelConfig(nonlinear=False, estimator="exact"), "a fully connected encoder and a linear decoder"),
+        (
+            ModelConfig(nonlinear=False, estimator="exact", tractable="circuit"),
+            "encoder and a circuit of linear decoders",
+        ),
+        (
+            ModelConfig(guide_estimator="reparameterized", network="conv"),
+            "a convolutional network and a guide by reparameterized",
+        ),
+    ],
+)
+def test_the_page_says_which_model(run_folder: Path, model: ModelConfig, told: str) -> None:
+    assert told in opened(run_folder, model=model)
+
+
+def test_an_older_run_says_nothing_of_what_it_does_not_know(run_folder: Path) -> None:
+    page = write_report(run_folder).read_text()  # its settings are not those of this version
+    assert "A VAE, trained for 30 epochs on 100 images: 2.346 bits per dimension on the test images; lower" in page
+    assert "without latents" not in page
+    assert "ignores its input" not in page
+    assert "silentgrad train" not in page
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(DataConfig(), ModelConfig(), TrainConfig()),
+        Settings(
+            DataConfig(
+                "it's a table.csv", root=Path("/data here"), label="--odd", covariates=["a b", "c,d"], missing=True
+            ),
+            ModelConfig(latent="categorical", hidden=[8, 4], nonlinear=False, variance_start=1e-5, hard=True, cutoff=3),
+            TrainConfig(epochs=7, lr=3e-4, keep=[1, 7], precision="64-true", decay="cosine", warmup=0.1),
+        ),
+        Settings(DataConfig("null"), ModelConfig(), TrainConfig()),
+    ],
+)
+def test_the_command_in_the_report_gives_the_same_settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Settings] = []
+    monkeypatch.setattr("silentgrad.lab.cli.training.train_and_report", lambda given, *_: found.append(given))
+    program, *words = shlex.split(train_command(settings))
+    main(words)
+    assert (program, found) == ("silentgrad", [settings])
+
+
+def test_the_command_can_be_copied_from_the_page(run_folder: Path) -> None:
+    opened(run_folder)
+    page = write_report(run_folder).read_text()
+    found = re.search(r'<pre class="command"[^>]*>(.*?)</pre>', page)
+    assert found
+    text = unescape(re.sub(r"<[^>]*>", "", found[1]))
+    assert text == train_command(read_settings(run_folder / "config.yaml"))
+    assert "--model.latent_dim 16" in text
+    assert "--train.epochs 30" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (139.4, 10.3, "139 ± 10"),
+        (0.02143, 0.00332, "0.0214 ± 0.0033"),
+        (0.5, 0.0996, "0.50 ± 0.10"),  # rounding makes the error longer by a digit
+        (1234.5, 123.4, "1,230 ± 120"),
+        (-2.0, 0.25, "-2.00 ± 0.25"),
+        (0.0, 0.0031, "0.0000 ± 0.0031"),
+        (5.0, 0.0, "5 ± 0"),
+        (1.5, math.nan, "1.500 ± nan"),
+        (2.5e8, 1.25e7, "(2.50 ± 0.12)e+08"),
+    ],
+)
+def test_a_number_ends_where_its_error_does(value: float, error: float, text: str) -> None:
+    assert with_error(value, error) == text
+
+
+def test_every_number_of_a_page_has_its_unit(run_folder: Path) -> None:
+    page = write_report(run_folder).read_text()
+    for unit in ("bits per dimension", "nats per example", "squared error per example", "seconds: of training"):
+        assert unit in page

@@ -167,8 +167,8 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     record = write_record(tmp_path, Table("t", "A & B", [Column(""), Column("x", 1)], rows, best=[0], command="c"))
     page = write_tables(record).read_text()
     assert "&lt;i&gt;" in page
-    assert "1.2 ± 0.5" in page
-    assert r"\textbf{1.2 $\pm$ 0.5}" in (tmp_path / "t.tex").read_text()
+    assert "1.25 ± 0.50" in page
+    assert r"\textbf{1.25 $\pm$ 0.50}" in (tmp_path / "t.tex").read_text()
     assert (tmp_path / "t.csv").read_text().splitlines()[1] == "<i>,1.25,0.5,3"
 
 

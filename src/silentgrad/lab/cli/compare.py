@@ -8,7 +8,7 @@ from rich.table import Table
 from silentgrad.lab.cli.console import console, say, verbatim
 from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.reports.compare import write_comparison
-from silentgrad.lab.reports.html import number
+from silentgrad.lab.reports.rounding import number
 from silentgrad.lab.runs.tables import Table as Record
 from silentgrad.lab.training.ranges import ConfigError
 

@@ -14,6 +14,7 @@ from silentgrad.estimators import Enumerate, GumbelSoftmax, Reinforce
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.console import console, say, verbatim
 from silentgrad.lab.cli.options import next_folder, require_folder, require_output
+from silentgrad.lab.reports.rounding import with_error
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.records import write_rows_atomically
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
@@ -84,10 +85,10 @@ def variance_table(found: dict[str, Decomposition]) -> Table:
             cosine = f"{d.cosine:.4f}"
         table.add_row(
             name,
-            f"{d.batch:.3g} ± {d.errors.batch:.1g}",
-            f"{d.est:.3g} ± {d.errors.est:.1g}",
-            f"{d.est_percent:.2f} ± {d.errors.est_percent:.2f}",
-            f"{d.snr:.3g} ± {d.errors.snr:.1g}",
+            with_error(d.batch, d.errors.batch),
+            with_error(d.est, d.errors.est),
+            with_error(d.est_percent, d.errors.est_percent),
+            with_error(d.snr, d.errors.snr),
             cosine,
         )
     return table

@@ -188,11 +188,17 @@ class Binarized(Observations):
     def seen_as(self) -> str:
         return "bits, 0 or 1"
 
-    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+    def share(self, rows: Rows) -> Tensor:
+        """The probability that a pixel is white, over what is drawn."""
         share = rows.stored / (self.levels - 1)
+        if self.threshold is None:
+            return share
+        return (share >= self.threshold).float()
+
+    def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
         if self.threshold is not None:
-            return (share >= self.threshold).float()
-        return (uniform(rows.stored, generator, part) < share).float()
+            return self.share(rows)
+        return (uniform(rows.stored, generator, part) < self.share(rows)).float()
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
         return -elbo

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+WORDS = {"bpd": "bits per dimension"}
+
 
 class Unit(NamedTuple):
     """How a result is told; of every unit, the lower the better.
@@ -15,6 +17,8 @@ class Unit(NamedTuple):
         'NLL 1.2500 nats per entry'
         >>> Unit.from_print("NLL nats per entry")
         Unit(metric='nll', of=' nats per entry')
+        >>> Unit("nll", " nats per entry").words, Unit("bpd").words
+        ('nats per entry', 'bits per dimension')
     """
 
     metric: str
@@ -35,6 +39,18 @@ class Unit(NamedTuple):
     def in_print(self) -> str:
         """The whole unit in print."""
         return self.title + self.of
+
+    @property
+    def words(self) -> str:
+        """What the number counts, in words; empty for a unit that does not say what it is counted per."""
+        return self.of.strip() or WORDS.get(self.metric, "")
+
+    @property
+    def in_words(self) -> str:
+        """The metric's name and what it counts, as in a sentence."""
+        if not self.words:
+            return self.title
+        return f"{self.title} in {self.words}"
 
     def tell(self, figure: float) -> str:
         """A figure in print."""

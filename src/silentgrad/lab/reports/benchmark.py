@@ -40,7 +40,7 @@ def _markdown(record: BenchmarkRecord) -> str:
 
 
 def _page(record: BenchmarkRecord) -> str:
-    parts = [html.header(TITLE, html.paragraph(f"Made by {record.command}"))]
+    parts = [html.header(TITLE, html.command(record.command))]
     if record.verdicts:
         parts.append(html.section("What it says", "".join(map(html.paragraph, record.verdicts))))
     for panel in record.panels:
@@ -56,27 +56,41 @@ def _table(table: Table) -> str:
 
 
 def _picture(panel: Panel) -> str:
-    caption = "ELBO of training images in nats, first seed, over steps and over seconds of training."
-    return html.picture(html.png(_curves(panel.curves)), caption)
+    caption = "ELBO of training images in nats per image, first seed, over steps and over seconds of training."
+    return html.picture(html.png(_curves(panel.curves)), caption, narrow=html.png(_curves(panel.curves, narrow=True)))
 
 
-def _curves(curves: dict[str, Progress]) -> Figure:
-    figure = Figure(figsize=(1000 / DPI, 520 / DPI), dpi=DPI, layout="constrained")
-    over_steps, over_seconds = figure.subplots(1, 2, sharey=True)
-    lowest, highest = [], []
+def _curves(curves: dict[str, Progress], narrow: bool = False) -> Figure:
+    """The ELBO of all estimators, the exact one in a broad line; the panels above each other if narrow."""
+    rows, columns, size = 1, 2, (1120 / DPI, 520 / DPI)
+    if narrow:
+        rows, columns, size = 2, 1, (480 / DPI, 1100 / DPI)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    over_steps, over_seconds = figure.subplots(rows, columns, sharey=True)
     for number, (name, progress) in enumerate(curves.items()):
-        look = {
-            "color": COLOURS[number % len(COLOURS)],
-            "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
-            "linewidth": 2.4 if name == "exact" else 1.3,
-        }
-        over_steps.plot(progress.steps, progress.elbos, label=name, **look)
-        over_seconds.plot(progress.seconds, progress.elbos, **look)
-        lowest.append(progress.elbos[min(len(progress.elbos) - 1, 1 + len(progress.elbos) // 10)])
+        colour = COLOURS[number % len(COLOURS)]
+        style = STYLES[number // len(COLOURS) % len(STYLES)]
+        width = 1.3
+        if name == "exact":
+            width = 2.6
+        for axes, across in ((over_steps, progress.steps), (over_seconds, progress.seconds)):
+            axes.plot(across, progress.elbos, color=colour, linestyle=style, linewidth=width, label=name)
+    over_steps.set_ylim(*_limits(list(curves.values())))
+    dress(over_steps, "ELBO in nats per image", "step")
+    dress(over_seconds, "ELBO in nats per image", "seconds")
+    place, across = "outside right upper", 1
+    if narrow:
+        place, across = "outside lower center", 2
+    figure.legend(*over_steps.get_legend_handles_labels(), loc=place, ncols=across, frameon=False, fontsize=9)
+    return figure
+
+
+def _limits(curves: list[Progress]) -> tuple[float, float]:
+    """The ends of the vertical axis: from what the slowest has after a tenth of the steps to the best of all."""
+    lowest, highest = [], []
+    for progress in curves:
+        tenth = min(len(progress.elbos) - 1, 1 + len(progress.elbos) // 10)
+        lowest.append(progress.elbos[tenth])
         highest.append(max(progress.elbos))
     margin = 0.05 * (max(highest) - min(lowest)) or 1.0
-    over_steps.set_ylim(min(lowest) - margin, max(highest) + margin)
-    dress(over_steps, "ELBO in nats", "step")
-    dress(over_seconds, "ELBO in nats", "seconds")
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    return figure
+    return min(lowest) - margin, max(highest) + margin

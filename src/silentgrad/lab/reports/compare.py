@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from silentgrad.lab.data import Unit
 from silentgrad.lab.reports import html
 from silentgrad.lab.reports.differences import Flat, differences, run_names
-from silentgrad.lab.reports.figures import DPI, drawable, dress, name_legend, points, y_limits
+from silentgrad.lab.reports.figures import drawable, dress, name_legend, panels, points, y_limits
 from silentgrad.lab.reports.reaches import reaches
-from silentgrad.lab.reports.units import common_unit
+from silentgrad.lab.reports.rounding import finite, number
+from silentgrad.lab.reports.units import axis_title, common_unit, legend
 from silentgrad.lab.runs.records import RecordError, Run, write_atomically
 from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.runs.tables import Column, Content, Table
@@ -125,7 +126,7 @@ def _spent(run: Run) -> tuple[Content, str]:
     if run.summary is not None:
         return run.summary.epochs, html.duration(run.summary.seconds)
     epochs = len(run.metrics["epoch"])
-    seconds = html.finite(_last(run.metrics.get("seconds", [])))
+    seconds = finite(_last(run.metrics.get("seconds", [])))
     if seconds is None:
         return epochs, ""
     return epochs, html.duration(seconds)
@@ -139,19 +140,29 @@ def _last(column: list[float | None]) -> float | None:
 
 def _page(runs: Mapping[str, Run], table: Table) -> str:
     title = f"{len(runs)} runs"
-    curves_section = html.section("Curves", html.picture(html.png(curves(runs)), _caption(runs)))
-    sections = [html.header(title, html.plain_table(table)), curves_section]
+    told = html.caption(legend([column.name for column in table.columns], common_unit(runs)))
+    opening = html.paragraph(_opening(runs, table))
+    picture = html.picture(html.png(curves(runs)), _caption(runs), narrow=html.png(curves(runs, narrow=True)))
+    sections = [html.header(title, opening + html.plain_table(table) + told), html.section("Curves", picture)]
     reached = reaches(runs)
     if reached is not None:
         sections.append(html.section(reached.title, html.plain_table(reached)))
     return html.document(title, "\n".join(sections))
 
 
-def _caption(runs: Mapping[str, Run]) -> str:
+def _opening(runs: Mapping[str, Run], table: Table) -> str:
+    """What the figures are, which way is better, and which run is best."""
     unit = common_unit(runs)
-    told = unit.title
-    if unit.of:
-        told += f" in{unit.of}"
+    told = f"Figures of the test in {unit.words or unit.title}; lower is better."
+    for place in table.best:
+        best = runs[str(table.rows[place][0])].summary
+        assert best is not None
+        told += f" The best is {table.rows[place][0]} with {number(best.figure)}."
+    return told
+
+
+def _caption(runs: Mapping[str, Run]) -> str:
+    told = common_unit(runs).in_words
     caption = f"Validation {told} over epochs and over seconds, then KL divergence and squared error over epochs."
     if _limit(runs) is not None:
         caption += " The dotted grey line is the probabilistic PCA limit of linear decoders."
@@ -169,14 +180,12 @@ def _limit(runs: Mapping[str, Run]) -> float | None:
     return limits.pop()
 
 
-def curves(runs: Mapping[str, Run]) -> Figure:
-    """Validation curves of all runs, each in its own colour and line style."""
+def curves(runs: Mapping[str, Run], narrow: bool = False) -> Figure:
+    """Validation curves of all runs, each in its own colour and line style; the panels above each other if narrow."""
     unit = common_unit(runs)
     limit = _limit(runs)
-    columns = _legend_columns(runs)
-    legend_height = 0.22 * math.ceil(len(runs) / columns)
-    figure = Figure(figsize=(8, 6 + legend_height), dpi=DPI, layout="constrained")
-    (by_epoch, by_second), (kld, mse) = figure.subplots(2, 2)
+    columns = _legend_columns(runs, narrow)
+    figure, (by_epoch, by_second, kld, mse) = panels(narrow, 0.22 * math.ceil(len(runs) / columns))
     _panel(by_epoch, runs, unit.metric, "epoch", limit)
     _panel(by_second, runs, unit.metric, "seconds", limit)
     _panel(kld, runs, "kld", "epoch", None)
@@ -187,22 +196,25 @@ def curves(runs: Mapping[str, Run]) -> Figure:
     return figure
 
 
-def _legend_columns(names: Iterable[str]) -> int:
+def _legend_columns(names: Iterable[str], narrow: bool) -> int:
     """Number of columns of the legend: as many as fit beside each other, from one to four."""
+    letters = 90
+    if narrow:
+        letters = 44
     longest = max(len(drawable(name)) for name in names)
-    return max(1, min(4, 90 // (6 + longest)))
+    return max(1, min(4, letters // (6 + longest)))
 
 
 def _panel(axes: Axes, runs: Mapping[str, Run], metric: str, clock: str, limit: float | None) -> None:
     values: list[float] = []
-    for number, run in enumerate(runs.values()):
+    for place, run in enumerate(runs.values()):
         curve = points(run.metrics, clock, f"valid_{metric}")
         values += curve.y
-        colour = COLOURS[number % len(COLOURS)]
-        style = STYLES[number // len(COLOURS) % len(STYLES)]
-        axes.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=1.6, label=f"run {number}")
+        colour = COLOURS[place % len(COLOURS)]
+        style = STYLES[place // len(COLOURS) % len(STYLES)]
+        axes.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=1.6, label=f"run {place}")
     if limit is not None:
         axes.axhline(limit, color=LIMIT_COLOUR, linestyle=":", linewidth=1.2)
     if values:
         axes.set_ylim(y_limits(values, limit))
-    dress(axes, metric.upper(), clock)
+    dress(axes, axis_title(metric, common_unit(runs)), clock)

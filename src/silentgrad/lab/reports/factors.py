@@ -21,19 +21,23 @@ LATENTS = 32  # in the table of the page
 LETTERS = 20  # of a name in the legend
 
 
-def scatter(factors: Factors, label: str) -> Figure:
+def scatter(factors: Factors, label: str, narrow: bool = False) -> Figure:
     """The rows in the plane of their first two principal latents, coloured by their labels.
 
     Args:
         factors: The latents.
         label: Name of the labels.
+        narrow: Whether the figure is for the screen of a telephone, with the legend below.
     """
-    figure = Figure(figsize=(8, 6), dpi=DPI, layout="constrained")
+    size = (8.0, 6.0)
+    if narrow:
+        size = (4.4, 5.2)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     axes = figure.subplots()
     if factors.labels is None:
         _dots(axes, factors.points, COLOURS[0])
     elif factors.label_names:
-        _by_name(axes, factors, factors.labels, label)
+        _by_name(figure, axes, factors, factors.labels, label, narrow)
     else:
         _by_number(figure, axes, factors, factors.labels, label)
     first, second = factors.shares
@@ -51,7 +55,7 @@ def _dots(
     return axes.scatter(across, up, s=area, c=colours, linewidths=0, alpha=0.8)
 
 
-def _by_name(axes: Axes, factors: Factors, labels: Sequence[float], label: str) -> None:
+def _by_name(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str, narrow: bool) -> None:
     """A colour for each of the most frequent labels, grey for the others; in the order of the rows, which has none."""
     frequent = [code for code, _ in Counter(labels).most_common(len(COLOURS))]
     colours = dict(zip(sorted(frequent), COLOURS, strict=False))
@@ -60,9 +64,15 @@ def _by_name(axes: Axes, factors: Factors, labels: Sequence[float], label: str) 
     if len(set(labels)) > len(frequent):
         shown[OTHERS] = GREY
     handles = [Line2D([], [], linestyle="", marker="o", color=colour) for colour in shown.values()]
-    legend = axes.legend(
-        handles, [""] * len(handles), title=" ", frameon=False, fontsize=11, loc="upper left", bbox_to_anchor=(1, 1)
-    )
+    names = [""] * len(handles)
+    if narrow:
+        legend = figure.legend(
+            handles, names, title=" ", frameon=False, fontsize=11, loc="outside lower center", ncols=2
+        )
+    else:
+        legend = axes.legend(
+            handles, names, title=" ", frameon=False, fontsize=11, loc="upper left", bbox_to_anchor=(1, 1)
+        )
     name_legend(legend, map(_short, shown))
     legend.get_title().set_parse_math(False)
     legend.get_title().set_text(drawable(label))

@@ -16,13 +16,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from silentgrad.lab.reports.units import metric_of
+from silentgrad.lab.data import Unit
+from silentgrad.lab.reports.units import axis_title, metric_of
 from silentgrad.lab.runs.pictures import RunPictures
 from silentgrad.lab.runs.records import Metrics
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
 TILE, GAP, MARGIN, LABELS, LETTER = 128, 8, 8, 132, 13  # figure pixels
-COLUMNS = 10
+COLUMNS, NARROW_COLUMNS = 10, 5
+HEADING = 40  # figure pixels above a row of images that is named there
 
 # Okabe and Ito's colours, told apart by colour-blind readers
 SPLITS = {"train": ("#999999", "training"), "valid": ("#0072B2", "validation"), "test": ("#D55E00", "test")}
@@ -41,18 +43,29 @@ class Curve(NamedTuple):
     y: list[float]
 
 
-def reconstructions(pictures: RunPictures) -> Figure:
-    """Originals, reconstructed means under them, and the learned standard deviations when there are any."""
+def reconstructions(pictures: RunPictures, narrow: bool = False) -> Figure:
+    """Originals, reconstructed means under them, and the learned standard deviations when there are any.
+
+    Args:
+        pictures: The pictures of a run.
+        narrow: Whether the figure is for the screen of a telephone, as in all that follow.
+    """
     rows = {"original": pictures.originals, "mean": pictures.means}
     if pictures.stds is not None:
         rows["std. dev."] = unit_range(pictures.stds)
-    return stacked(rows, min(COLUMNS, *map(len, rows.values())))
+    return stacked(rows, narrow)
 
 
-def stacked(rows: dict[str, Tensor], count: int) -> Figure:
-    """The first images of each row, the rows above each other and named."""
-    first = [images[:count] for images in rows.values()]
-    return image_figure(torch.cat(first), count, list(rows))
+def stacked(rows: dict[str, Tensor], narrow: bool = False) -> Figure:
+    """The first images of each row, the rows above each other and named: on the left or, if narrow, above each row."""
+    most = COLUMNS
+    if narrow:
+        most = NARROW_COLUMNS
+    count = min(most, *map(len, rows.values()))
+    first = {name: images[:count] for name, images in rows.items()}
+    if narrow:
+        return _named_above(first)
+    return image_figure(torch.cat(list(first.values())), count, list(rows))
 
 
 def samples(images: Tensor) -> Figure:
@@ -61,30 +74,44 @@ def samples(images: Tensor) -> Figure:
     return image_figure(images, min(fullest, len(images)), [])
 
 
-def curves(metrics: Metrics, limit: float | None = None) -> Figure:
+def panels(narrow: bool, legend_height: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Four panels, two by two or, if narrow, one above the other, and inches for a legend on top of them."""
+    if narrow:
+        figure = Figure(figsize=(4.2, 10.8 + legend_height), dpi=DPI, layout="constrained")
+        return figure, list(figure.subplots(4, 1))
+    figure = Figure(figsize=(8, 6 + legend_height), dpi=DPI, layout="constrained")
+    return figure, list(figure.subplots(2, 2).flat)
+
+
+def curves(metrics: Metrics, limit: float | None = None, unit: Unit | None = None, narrow: bool = False) -> Figure:
     """The run's metric over epochs and over seconds; below them KLD and MSE over epochs.
 
     Args:
         metrics: Columns of `metrics.csv`; missing columns and cells are left out.
         limit: The pPCA limit of the metric, drawn as a dashed line.
+        unit: Unit of the metric; if absent, the one that the columns name.
+        narrow: Whether the panels stand one above the other.
     """
-    metric = metric_of(metrics)
-    figure = Figure(figsize=(8, 6), dpi=DPI, layout="constrained")
-    (by_epoch, by_second), (kld, mse) = figure.subplots(2, 2)
-    _panel(by_epoch, metrics, metric, "epoch", limit)
-    _panel(by_second, metrics, metric, "seconds", limit)
-    _panel(kld, metrics, "kld", "epoch", None)
-    _panel(mse, metrics, "mse", "epoch", None)
+    unit = unit or Unit(metric_of(metrics))
+    figure, (by_epoch, by_second, kld, mse) = panels(narrow)
+    _panel(by_epoch, metrics, unit.metric, "epoch", unit, limit)
+    _panel(by_second, metrics, unit.metric, "seconds", unit, limit)
+    _panel(kld, metrics, "kld", "epoch", unit)
+    _panel(mse, metrics, "mse", "epoch", unit)
     _tractable_weight(by_epoch, metrics)
     handles: dict[str, Line2D] = {}
     for axes in figure.axes:
         handles |= _named_lines(axes)
     if handles:
-        figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=5, frameon=False, fontsize=11)
+        columns = 5
+        if narrow:
+            columns = 1
+        lines = list(handles.values())
+        figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, fontsize=11)
     return figure
 
 
-def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float | None) -> None:
+def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, unit: Unit, limit: float | None = None) -> None:
     values: list[float] = []
     for split, (colour, name) in SPLITS.items():
         curve = points(metrics, clock, f"{split}_{metric}")
@@ -97,7 +124,7 @@ def _panel(axes: Axes, metrics: Metrics, metric: str, clock: str, limit: float |
         axes.set_ylim(y_limits(values, limit))
     else:
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
-    dress(axes, metric.upper(), clock)
+    dress(axes, axis_title(metric, unit), clock)
 
 
 def y_limits(values: list[float], limit: float | None) -> tuple[float, float]:
@@ -210,6 +237,22 @@ def image_figure(images: Tensor, columns: int, labels: list[str]) -> Figure:
     for row, label in enumerate(labels):
         centre = (row + 0.5) / len(labels)
         axes.text(-12 / width, 1 - centre, label, transform=axes.transAxes, ha="right", va="center", fontsize=13)
+    return figure
+
+
+def _named_above(rows: dict[str, Tensor]) -> Figure:
+    """Rows of images, each under its name."""
+    strips = [_grid(_tiles(images), len(images)) for images in rows.values()]
+    height, width = strips[0].shape[:2]
+    full_width, full_height = width + 2 * MARGIN, len(strips) * (height + HEADING) + MARGIN
+    figure = Figure(figsize=(full_width / DPI, full_height / DPI), dpi=DPI)
+    for row, (name, strip) in enumerate(zip(rows, strips, strict=True)):
+        top = (row + 1) * (height + HEADING)
+        place = (MARGIN / full_width, 1 - top / full_height, width / full_width, height / full_height)
+        axes = figure.add_axes(place)
+        axes.imshow(strip.numpy(), interpolation="nearest", aspect="auto")
+        axes.set_axis_off()
+        axes.text(0, 1 + 8 / height, name, transform=axes.transAxes, ha="left", va="bottom", fontsize=14)
     return figure
 
 

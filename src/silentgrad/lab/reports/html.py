@@ -5,7 +5,6 @@ Titles, captions and cells are plain text and escaped here; arguments called `bo
 
 import base64
 import io
-import math
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -13,8 +12,11 @@ from typing import Any, NamedTuple
 import yaml  # type: ignore[import-untyped]
 from matplotlib.figure import Figure
 
+from silentgrad.lab.reports.rounding import number
 from silentgrad.lab.runs.tables import Table
 
+TELEPHONE = "40rem"  # up to this width
+MANY = 12  # columns, above which a table is set closer
 CSS = """
 :root { color-scheme: light dark; --ink: #1d2125; --soft: #5b646d; --paper: #fff; --card: #f4f5f7; --line: #d9dde1 }
 @media (prefers-color-scheme: dark) {
@@ -35,17 +37,29 @@ img { display: block; max-width: 100%; height: auto; padding: .4rem; background:
 img.small { width: 30rem }
 figcaption, .caption { margin: .4rem 0 0; overflow-wrap: anywhere }
 .box { max-width: 100%; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px }
+.wide { position: relative; left: 50%; width: max-content; min-width: 100%; max-width: calc(100vw - 2rem);
+  transform: translateX(-50%) }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap }
-th { background: var(--card); font-weight: 600 }
+th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap }
+.many th, .many td { padding: .3rem .35rem; font-size: .78rem }
+th { background: var(--card); font-weight: 600; vertical-align: bottom; white-space: normal }
+th:first-child, td:first-child { position: sticky; left: 0 }
+td:first-child { background: var(--paper) }
 td { border-top: 1px solid var(--line) }
 .text { text-align: left }
 .wrapped td { vertical-align: top }
 .wrapped td.text { min-width: 15rem; white-space: normal }
 tr.marked { font-weight: 600 }
+@media (max-width: 40rem) {
+  .text:first-child { max-width: 9.5rem; white-space: normal; overflow-wrap: break-word }
+}
+@media (min-width: 40.01rem) { td.text { white-space: normal } }
 details { margin-top: 1rem }
 summary { padding: .3rem 0; font-weight: 600; cursor: pointer }
+.command span { display: inline-block; max-width: 100% }
 pre { margin: .4rem 0 0; padding: .8rem; background: var(--card); font: .85rem/1.45 ui-monospace, monospace }
+pre.command { margin-bottom: 1rem; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere;
+  user-select: all }
 """
 
 
@@ -120,7 +134,7 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def picture(content: bytes, caption: str, alt: str = "", small: bool = False) -> str:
+def picture(content: bytes, caption: str, alt: str = "", small: bool = False, narrow: bytes | None = None) -> str:
     """A PNG inside the page, and its caption under it.
 
     Args:
@@ -128,13 +142,29 @@ def picture(content: bytes, caption: str, alt: str = "", small: bool = False) ->
         caption: What the picture shows, for everybody.
         alt: What the picture shows, for those who do not see it; the caption if absent.
         small: Whether the picture takes at most about half the width of a desktop screen.
+        narrow: The content of the PNG file that is shown on a telephone instead, if there is one.
     """
-    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-    attributes = f'src="{source}" alt="{escape(alt or caption)}"'
+    attributes = f'src="{_address(content)}" alt="{escape(alt or caption)}"'
     if small:
         attributes += ' class="small"'
     image = f"<img {attributes}>"
+    if narrow is not None:
+        image = f'<picture><source media="(max-width: {TELEPHONE})" srcset="{_address(narrow)}">{image}</picture>'
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _address(content: bytes) -> str:
+    """A PNG as the address of itself."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def command(text: str) -> str:
+    """A command to copy: a click chooses all of it. Its lines end between options."""
+    first, *options = escape(text).split(" --")
+    words = [first]
+    for option in options:
+        words.append(f"<span>--{option}</span>")
+    return f'<pre class="command" tabindex="0">{" ".join(words)}</pre>'
 
 
 def table(
@@ -165,9 +195,11 @@ def table(
             opening = '<tr class="marked">'
         lines += f"{opening}{_cells(cells, classes)}</tr>"
     # focusable, so that the keyboard can scroll it
-    kind = "box"
+    kind = "box wide"
+    if len(names) > MANY:
+        kind = "box wide many"
     if wrapped:
-        kind += " wrapped"
+        kind = "box wrapped"
     box = f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(label)}">'
     return f"{box}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
 
@@ -203,30 +235,6 @@ def details(title: str, content: str) -> str:
 def listing(values: dict[str, Any]) -> str:
     """Named values as YAML."""
     return f'<pre class="box" tabindex="0">{escape(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))}</pre>'
-
-
-def finite(value: object) -> float | None:
-    """The number that a value is; None if it is no finite number."""
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    return None
-
-
-def number(value: object) -> str:
-    """A value in print: four significant digits, whole numbers in full, nothing for None, anything else as it stands.
-
-    Example:
-        >>> [number(value) for value in (2.34567, 100000.5, 6, 5e-5, None, "exp")]
-        ['2.346', '100,000', '6', '5.000e-05', '', 'exp']
-    """
-    if value is None:
-        return ""
-    known = finite(value)
-    if known is None or isinstance(value, bool):
-        return str(value)
-    if known.is_integer() or abs(known) >= 10_000:
-        return f"{known:,.0f}"
-    return f"{known:#.4g}"
 
 
 def duration(seconds: float) -> str:

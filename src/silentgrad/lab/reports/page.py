@@ -9,12 +9,17 @@ from matplotlib.figure import Figure
 from silentgrad.lab.kinds import OF_COUNTS
 from silentgrad.lab.reports import figures, html
 from silentgrad.lab.reports.factors import loadings_section, scatter
-from silentgrad.lab.reports.units import unit_of
+from silentgrad.lab.reports.sentences import opening
+from silentgrad.lab.reports.units import counted, legend, unit_of
 from silentgrad.lab.runs.factors import Factors
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.pictures import RunPictures
-from silentgrad.lab.runs.records import Metrics, Run, write_atomically
+from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.training.commands import train_command
+from silentgrad.lab.training.config import Settings
+from silentgrad.lab.training.documents import read_settings
+from silentgrad.lab.training.ranges import ConfigError
 
 LAST_EPOCHS = 5
 Section = Callable[[Run], str]  # a part of a run's page in HTML, as `html.section` makes it
@@ -27,11 +32,13 @@ class Plate(NamedTuple):
         name: Name of the PNG file, and the heading.
         figure: The figure.
         caption: What the figure shows, in sentences.
+        narrow: The figure for the screen of a telephone, if it is another.
     """
 
     name: str
     figure: Figure
     caption: str
+    narrow: Figure | None = None
 
 
 def write_report(folder: Path, more: Sequence[Section] = ()) -> Path:
@@ -80,7 +87,7 @@ def _latents(run: Run, factors: Factors) -> Plate:
     caption = f"{len(factors.points):,} rows in the plane of the first two principal components of {what}"
     if factors.labels is not None:
         caption += f", coloured by {label}"
-    return Plate("latents", scatter(factors, label), f"{caption}.")
+    return Plate("latents", scatter(factors, label), f"{caption}.", scatter(factors, label, narrow=True))
 
 
 def _data(run: Run) -> dict[str, Any]:
@@ -102,32 +109,37 @@ def _reconstructions(pictures: RunPictures) -> Plate:
     rows = "Originals on top and their reconstructed means below"
     if pictures.stds is not None:
         rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-    return Plate("reconstructions", figures.reconstructions(pictures), f"{rows}.")
+    wide, narrow = figures.reconstructions(pictures), figures.reconstructions(pictures, narrow=True)
+    return Plate("reconstructions", wide, f"{rows}.", narrow)
 
 
 def _curves(run: Run) -> Plate:
     unit = unit_of(run)
-    told = unit.in_print
-    if unit.metric == "bpd":
-        told = "Bits per dimension"
-    caption = f"{told} over epochs and over seconds, then KL divergence and squared error over epochs."
+    caption = f"{unit.in_words} over epochs and over seconds, then KL divergence and squared error over epochs."
     limit = None
     if run.summary is not None:
         limit = run.summary.limit
     if limit is not None:
         caption += " The dashed line is the probabilistic PCA limit of linear decoders."
-    return Plate("curves", figures.curves(run.metrics, limit), caption)
+    wide, narrow = (figures.curves(run.metrics, limit, unit, narrow) for narrow in (False, True))
+    return Plate("curves", wide, caption, narrow)
 
 
 def _section(plate: Plate, png: bytes) -> str:
     title = plate.name.capitalize()
     alt = f"{title}: {plate.caption}"
-    return html.section(title, html.picture(png, plate.caption, alt, small=plate.name == "samples"))
+    narrow = None
+    if plate.narrow is not None:
+        narrow = html.png(plate.narrow)
+    return html.section(title, html.picture(png, plate.caption, alt, plate.name == "samples", narrow))
 
 
 def _page(run: Run, sections: list[str]) -> str:
     name = run.folder.resolve().name
-    parts = [html.header(name, _headline(run.summary)), *sections, html.section("Epochs", _epochs(run.metrics))]
+    settings = _settings(run)
+    parts = [html.header(name, _headline(run, settings)), *sections, html.section("Epochs", _epochs(run))]
+    if settings is not None:
+        parts.append(html.section("The same run again", html.command(train_command(settings))))
     if run.summary is not None:
         parts.append(html.details("Final figures", html.listing(run.summary.as_json())))
     parts.append(html.details("Configuration", html.listing(run.config)))
@@ -136,33 +148,44 @@ def _page(run: Run, sections: list[str]) -> str:
     return html.document(name, "\n".join(parts))
 
 
-def _headline(summary: Summary | None) -> str:
-    if summary is None:
+def _settings(run: Run) -> Settings | None:
+    """The run's settings; None if this version does not know all of them."""
+    try:
+        return read_settings(RunFolder(run.folder).config)
+    except ConfigError:
+        return None
+
+
+def _headline(run: Run, settings: Settings | None) -> str:
+    if run.summary is None:
         return html.paragraph("The run has left no summary: it has not finished.")
-    tiles = [html.Tile(f"test {summary.unit.title}", summary.figure, _remark(summary))]
+    return html.paragraph(opening(run, run.summary, settings)) + html.tiles(_tiles(run.summary))
+
+
+def _tiles(summary: Summary) -> list[html.Tile]:
+    unit = summary.unit
+    tiles = [html.Tile(f"test {unit.title}", summary.figure, unit.words)]
     if summary.sampled is not None:
-        gap = f"gap of the bound {summary.figure - summary.sampled:+.4f}"
+        gap = f"{unit.words}; gap of the bound {summary.figure - summary.sampled:+.4f}"
         tiles.append(html.Tile("by the sampled ELBO", summary.sampled, gap))
+    if summary.baseline is not None:
+        tiles.append(html.Tile("without latents", summary.baseline.figure, unit.words))
+    if summary.limit is not None:
+        tiles.append(html.Tile("pPCA limit", summary.limit, unit.words))
     for name, value in summary.metrics.items():
-        tiles.append(html.Tile(name.upper(), value))
-    tiles.append(html.Tile("KLD", summary.kld))
+        tiles.append(html.Tile(name.upper(), value, counted(name, unit)))
+    tiles.append(html.Tile("KLD", summary.kld, counted("kld", unit)))
     tiles.append(html.Tile("active latents", summary.active))
     tiles.append(html.Tile("bound", summary.exactness))
     if summary.closed_form is not None:
         tiles.append(html.Tile("closed form", summary.closed_form))
     tiles.append(html.Tile("time", html.duration(summary.seconds)))
     tiles.append(html.Tile("epochs", summary.epochs))
-    return html.tiles(tiles)
+    return tiles
 
 
-def _remark(summary: Summary) -> str:
-    """The limit of linear decoders or, of a run without one, what its metric is counted in."""
-    if summary.limit is None:
-        return summary.unit.of.strip()
-    return f"pPCA limit {html.number(summary.limit)}"
-
-
-def _epochs(metrics: Metrics) -> str:
+def _epochs(run: Run) -> str:
+    metrics = run.metrics
     columns: dict[str, Sequence[object]] = {}
     for name, cells in metrics.items():
         if any(cell is not None for cell in cells):
@@ -172,6 +195,7 @@ def _epochs(metrics: Metrics) -> str:
         return html.paragraph("No epoch has been recorded.")
     rows = list(zip(*columns.values(), strict=True))
     last = html.table(list(columns), rows[-LAST_EPOCHS:], "Metrics of the last epochs")
+    last += html.caption(legend(columns, unit_of(run)))
     if count <= LAST_EPOCHS:
         return last
     return last + html.details(f"All {count} epochs", html.table(list(columns), rows, "Metrics by epoch"))

@@ -14,6 +14,7 @@ from silentgrad.lab.data import Unit
 from silentgrad.lab.reports import html
 from silentgrad.lab.reports.figures import DPI, GREEN, SPLITS, Curve, dress, y_limits
 from silentgrad.lab.reports.html import Tile
+from silentgrad.lab.reports.rounding import number
 from silentgrad.lab.runs.folder import SweepFolder
 from silentgrad.lab.runs.records import write_atomically
 from silentgrad.lab.runs.trials import STATES, SweepRecord, Trial, read_sweep
@@ -50,23 +51,22 @@ def _page(sweep: SweepRecord) -> str:
     sections = [html.header(sweep.study, _headline(sweep))]
     measured = _measured(sweep.trials)
     if measured:
-        figure = sweep_figure(measured, sweep.space)
-        picture = html.picture(html.png(figure), _caption(sweep.unit))
+        wide, narrow = sweep_figure(measured, sweep.space), sweep_figure(measured, sweep.space, narrow=True)
+        picture = html.picture(html.png(wide), _caption(sweep.unit), narrow=html.png(narrow))
         sections.append(html.section(f"Validation {sweep.unit.title}", picture))
     if trials:
-        sections.append(html.section("Trials", _table(trials, list(sweep.space), sweep.unit)))
+        told = html.caption(f"{sweep.unit.title}: {sweep.unit.words}.")
+        sections.append(html.section("Trials", _table(trials, list(sweep.space), sweep.unit) + told))
     settings = sweep.settings | {"space": sweep.space}
     sections.append(html.details("Settings of all trials", html.listing(settings)))
     return html.document(sweep.study, "\n".join(sections))
 
 
 def _caption(unit: Unit) -> str:
-    told = unit.title
-    if unit.of:
-        told += f" in{unit.of}"
     return (
-        f"The best validation {told} of each trial, by the value of each setting (the line joins the best ones) and in "
-        "the order of the trials. A trial that is not complete was pruned, has diverged or is still in training."
+        f"The best validation {unit.in_words} of each trial, by the value of each setting (the line joins the best "
+        "ones) and in the order of the trials. A trial that is not complete was pruned, has diverged or is "
+        "still in training."
     )
 
 
@@ -84,11 +84,20 @@ def _headline(sweep: SweepRecord) -> str:
     best = sweep.best_trial()
     if best is None:
         return html.tiles([done]) + html.paragraph("No trial is complete yet.")
-    title, of = sweep.unit.title, sweep.unit.of.strip()
-    tiles = [Tile(f"best valid. {title}", best.valid, f"trial {best.number}"), Tile(f"its test {title}", best.test, of)]
+    title, words = sweep.unit.title, sweep.unit.words
+    tiles = [Tile(f"best valid. {title}", best.valid, words), Tile(f"its test {title}", best.test, words)]
     for name, value in best.point.items():
         tiles.append(Tile(name, setting(value)))
-    return html.tiles([*tiles, done])
+    return html.paragraph(_opening(sweep, best)) + html.tiles([*tiles, done])
+
+
+def _opening(sweep: SweepRecord, best: Trial) -> str:
+    """What was tried, and which trial is best."""
+    names = " and ".join(sweep.space)
+    return (
+        f"{sweep.points_done()} of {sweep.size} trainings that differ in {names}, judged by {sweep.unit.in_words} in "
+        f"validation; lower is better. The best is trial {best.number} with {number(best.valid)}."
+    )
 
 
 def _count_by_state(trials: Sequence[Trial]) -> str:
@@ -128,25 +137,29 @@ def _row(trial: Trial, space: list[str]) -> list[object]:
     return [*row, trial.epochs, time, trial.folder, trial.remark]
 
 
-def sweep_figure(trials: Sequence[Trial], space: dict[str, list[float]]) -> Figure:
+def sweep_figure(trials: Sequence[Trial], space: dict[str, list[float]], narrow: bool = False) -> Figure:
     """The best validation figure of each trial, by each setting and by its number.
 
     Args:
         trials: Trials that have finished an epoch.
         space: The values of each setting that is varied.
+        narrow: Whether the panels stand one above the other.
     """
-    rows = len(space) // 2 + 1
-    figure = Figure(figsize=(8, 3.1 * rows), dpi=DPI, layout="constrained")
-    grid = figure.add_gridspec(rows, 2)
+    columns = 2
+    if narrow:
+        columns = 1
+    rows = len(space) // columns + 1
+    figure = Figure(figsize=(4.1 * columns, 3.1 * rows), dpi=DPI, layout="constrained")
+    grid = figure.add_gridspec(rows, columns)
     for place, name in enumerate(space):
-        _by_setting(figure.add_subplot(grid[place // 2, place % 2]), trials, name, sorted(space[name]))
-    history = figure.add_subplot(grid[-1, len(space) % 2 :])  # what is left of the last row
+        _by_setting(figure.add_subplot(grid[place // columns, place % columns]), trials, name, sorted(space[name]))
+    history = figure.add_subplot(grid[-1, len(space) % columns :])  # what is left of the last row
     _history(history, trials)
     heights = y_limits([trial.reached for trial in trials], None)
     for axes in figure.axes:
         axes.set_ylim(heights)
     handles, names = history.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
+    figure.legend(handles, names, loc="outside upper center", ncols=2 * columns, frameon=False, fontsize=10)
     return figure
 
 

@@ -6,17 +6,16 @@ A figure over seeds is shown as mean ± standard deviation.
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from silentgrad.lab.reports import compare, html
 from silentgrad.lab.reports.figures import stacked, unit_range
 from silentgrad.lab.reports.reaches import reaches
+from silentgrad.lab.reports.rounding import number, with_error
+from silentgrad.lab.reports.units import common_unit, legend
 from silentgrad.lab.runs.records import Run, write_atomically
 from silentgrad.lab.runs.rows import csv_line
 from silentgrad.lab.runs.tables import Content, Spread, Table, read_pictures, read_table
-
-PICTURED = 10  # images to a row of the figures
 
 
 def write_tables(record: Path) -> Path:
@@ -113,15 +112,16 @@ def _three_cells(content: Content) -> tuple[object, object, object]:
 def write_pictures(record: Path) -> Path:
     """Writes the page of reconstructions, and its pictures as PNG, from a record of rows of runs."""
     pictures = read_pictures(record)
-    parts = [html.header(pictures.title, html.paragraph(f"Made by {pictures.command}"))]
+    parts = [html.header(pictures.title, html.command(pictures.command))]
     for group in pictures.groups:
-        content = html.png(_reconstructions(_read_runs(record.parent, group.runs)))
+        rows = _image_rows(_read_runs(record.parent, group.runs))
+        content, narrow = html.png(stacked(rows)), html.png(stacked(rows, narrow=True))
         write_atomically(record.with_name(f"{group.name}.png"), content)
-        parts.append(html.section(group.title, html.picture(content, group.caption)))
+        parts.append(html.section(group.title, html.picture(content, group.caption, narrow=narrow)))
     return _write(record, ".html", html.document(pictures.title, "".join(parts)))
 
 
-def _reconstructions(runs: dict[str, Run]) -> Figure:
+def _image_rows(runs: dict[str, Run]) -> dict[str, Tensor]:
     """The originals once, then each run's means and, where they are learned, standard deviations."""
     rows: dict[str, Tensor] = {}
     for label, run in runs.items():
@@ -131,14 +131,17 @@ def _reconstructions(runs: dict[str, Run]) -> Figure:
         rows[label] = run.pictures.means
         if run.pictures.stds is not None:
             rows[f"{label}, std. dev."] = unit_range(run.pictures.stds)
-    return stacked(rows, PICTURED)
+    return rows
 
 
 def _page(table: Table, runs: dict[str, Run]) -> str:
-    parts = [html.header(table.title, html.paragraph(f"Made by {table.command}"))]
+    parts = [html.header(table.title, html.command(table.command))]
     parts.append(html.table(_heads(table), texts(table), table.title, table.best))
-    parts.append(html.section("What it says", "".join(map(html.paragraph, table.verdicts))))
-    parts.append(html.section("How it was made", "".join(map(html.paragraph, table.notes))))
+    if runs:
+        parts.append(html.caption(legend(_heads(table), common_unit(runs))))
+    for title, sentences in (("What it says", table.verdicts), ("How it was made", table.notes)):
+        if sentences:
+            parts.append(html.section(title, "".join(map(html.paragraph, sentences))))
     if len(runs) > 1:
         parts += _convergence(runs)
     return html.document(table.title, "".join(parts))
@@ -146,11 +149,12 @@ def _page(table: Table, runs: dict[str, Run]) -> str:
 
 def _convergence(runs: dict[str, Run]) -> list[str]:
     caption = "Validation figures of each first seed, by epoch and time."
-    picture = html.picture(html.png(compare.curves(runs)), caption)
+    wide, narrow = compare.curves(runs), compare.curves(runs, narrow=True)
+    picture = html.picture(html.png(wide), caption, narrow=html.png(narrow))
     sections = [html.section("Convergence", picture)]
     reached = reaches(runs)
     if reached is not None:
-        sections.append(html.section("First reached", html.plain_table(reached)))
+        sections.append(html.section(reached.title, html.plain_table(reached)))
     return sections
 
 
@@ -167,23 +171,26 @@ def texts(table: Table) -> Iterator[list[str]]:
 def shown(content: Content, digits: int | None) -> str:
     """A cell as people read it.
 
+    Args:
+        content: The cell.
+        digits: Number of digits after the point of a number without an error.
+
     Example:
         >>> shown(Spread(6.7447, 0.0012, 3), 3), shown(6.718, 3), shown(None, 3), shown("no", None)
-        ('6.745 ± 0.001', '6.718', '', 'no')
+        ('6.7447 ± 0.0012', '6.718', '', 'no')
         >>> shown(183000.0, None)
-        '1.83e+05'
+        '183,000'
     """
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if isinstance(content, Spread):
-        mean = shown(content.mean, digits)
         if content.std is None:
-            return mean
-        return f"{mean} ± {shown(content.std, digits)}"
+            return shown(content.mean, digits)
+        return with_error(content.mean, content.std)
     if digits is None:
-        return f"{content:.3g}"
+        return number(content)
     return f"{content:.{digits}f}"
 
 

@@ -112,10 +112,10 @@ def evaluate_model(
     per_latent = rest[len(METRICS) :]
     sampled_figure = None
     if samples > 1 or probe.exactness not in (Exactness.EXACT, "sampled"):
-        sampled_figure = _figure(observations, sampled, rows)
+        sampled_figure = figure_of(observations, sampled, rows)
     return Evaluation(
         unit=observations.unit,
-        figure=_figure(observations, elbo, rows),
+        figure=figure_of(observations, elbo, rows),
         elbo=elbo,
         metrics=metrics,
         kld=kld,
@@ -127,11 +127,11 @@ def evaluate_model(
     )
 
 
-def _figure(observations: Observations, elbo: float, rows: Rows) -> float:
+def figure_of(observations: Observations, elbo: float, rows: Rows) -> float:
     """A bound in the unit of the observations, over the entries of some rows that were observed."""
     if rows.mask is None:
         return observations.figure(elbo)
-    return observations.figure(elbo, rows.mask.sum(0) / len(rows))
+    return observations.figure(elbo, rows.mask.double().mean(0))
 
 
 def _metrics(x: Tensor, found: BatchEvaluation, noise: float, beside: Beside) -> Tensor:

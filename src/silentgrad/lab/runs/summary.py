@@ -1,7 +1,8 @@
 """What a finished run came to, and how `summary.json` names it.
 
 The file is flat. The figure of the test stands there under the name of its unit, `bpd` or `nll`, its limit under
-`limit_bpd` or `limit_nll`, and each of `silentgrad.lab.runs.metrics` under its own name.
+`limit_bpd` or `limit_nll`, that of the model without latents under `baseline_bpd` or `baseline_nll`, and each of
+`silentgrad.lab.runs.metrics` under its own name.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,19 @@ from typing import Any, TypeVar
 from silentgrad.lab.data import Unit
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A model without latents, and what it comes to.
+
+    Args:
+        figure: Its figure on the test examples, in the unit of the run.
+        model: What it is, as in "every pixel an independent Gaussian".
+    """
+
+    figure: float
+    model: str
 
 
 @dataclass(frozen=True)
@@ -26,11 +40,13 @@ class Summary:
         exactness: What the bound is to the expectation in the ELBO: exact, lower bound, approximation or sampled.
         sampled: The ELBO by samples, where the bound is another number; else None.
         limit: The figure that no encoder can beat; None where none is known.
+        baseline: What a model without latents comes to; None where none is known, as in runs of earlier versions.
         closed_form: What the closed form is that the model was trained with; None if it has none.
         seconds: The time that the run took.
         epochs: Number of epochs.
         best_epoch: The epoch whose weights were kept, by validation.
         training_examples: Number of examples that the model was trained on.
+        test_examples: Number of examples of the test; None in runs of earlier versions.
         parameters: Number of the model's parameters.
     """
 
@@ -42,11 +58,13 @@ class Summary:
     exactness: str
     sampled: float | None
     limit: float | None
+    baseline: Baseline | None
     closed_form: str | None
     seconds: float
     epochs: int
     best_epoch: int
     training_examples: int
+    test_examples: int | None
     parameters: int
 
     @property
@@ -64,8 +82,12 @@ class Summary:
             content |= {"sampled": self.sampled, "gap": self.figure - self.sampled}
         if self.limit is not None:
             content[_limit(self.unit)] = self.limit
+        if self.baseline is not None:
+            content |= {_baseline(self.unit): self.baseline.figure, "baseline": self.baseline.model}
         if self.closed_form is not None:
             content["closed_form"] = self.closed_form
+        if self.test_examples is not None:
+            content["test_images"] = self.test_examples
         return content | {
             "unit": self.unit.in_print,
             "seconds": self.seconds,
@@ -93,11 +115,13 @@ class Summary:
             exactness=_text(left, "exactness"),
             sampled=_if_there(left, "sampled", _number),
             limit=_if_there(left, _limit(unit), _number),
+            baseline=_taken_baseline(left, unit),
             closed_form=_if_there(left, "closed_form", _text),
             seconds=_number(left, "seconds"),
             epochs=_whole(left, "epochs"),
             best_epoch=_whole(left, "best_epoch"),
             training_examples=_whole(left, "train_images"),
+            test_examples=_if_there(left, "test_images", _whole),
             parameters=_whole(left, "parameters"),
             metrics={name: _number(left, name) for name in list(left)},  # all that is left
         )
@@ -106,6 +130,18 @@ class Summary:
 def _limit(unit: Unit) -> str:
     """The name of the limit."""
     return f"limit_{unit.metric}"
+
+
+def _baseline(unit: Unit) -> str:
+    """The name of the figure of the model without latents."""
+    return f"baseline_{unit.metric}"
+
+
+def _taken_baseline(content: dict[str, Any], unit: Unit) -> Baseline | None:
+    model = _if_there(content, "baseline", _text)
+    if model is None:
+        return None
+    return Baseline(_number(content, _baseline(unit)), model)
 
 
 def _number(content: dict[str, Any], name: str) -> float:

@@ -34,7 +34,7 @@ class Column:
 
     Args:
         name: Its head.
-        digits: Number of digits to show after the point; three significant ones in all if absent.
+        digits: Number of digits to show after the point of a number without an error; four significant ones if absent.
     """
 
     name: str

@@ -9,6 +9,7 @@ from silentgrad.decoders import CircuitDistribution, LinearLikelihood
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Counts, Observations, Reals, SplitName
 from silentgrad.lab.networks import NonlinearBernoulli
+from silentgrad.lab.runs.baseline import baseline
 from silentgrad.lab.runs.evaluation import evaluating
 from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.runs.pictures import RunPictures
@@ -77,11 +78,13 @@ def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds:
         exactness=str(test.exactness),
         sampled=test.sampled,
         limit=limit(model, observations),
+        baseline=baseline(observations),
         closed_form=_closed_form(plan.model, observations),
         seconds=round(seconds, 1),
         epochs=plan.config.epochs,
         best_epoch=best_epoch,
         training_examples=len(observations.train),
+        test_examples=len(observations.test),
         parameters=sum(p.numel() for p in plan.model.parameters()),
     )
 

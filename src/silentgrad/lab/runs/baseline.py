@@ -1,0 +1,166 @@
+r"""What a model without latents comes to: the figure that a run has to beat.
+
+It gives every entry of x a distribution of its own, fitted to the training examples, and the same for every example:
+
+============  ================================================================================================
+observations  distribution of an entry
+============  ================================================================================================
+levels        Gaussian with mean and variance of the dequantized training examples, the noise integrated out
+binarized     Bernoulli with probability (k + 1) / (n + 2), of k white pixels among n
+reals         Gaussian with mean and variance of the column
+counts        negative binomial with mean and variance of the column, Poisson where the variance does not exceed
+              the mean; for a row of size s the mean is s times the column's rate, (sum of x + 1) / (sum of s + 1)
+============  ================================================================================================
+
+The ones that are added keep what training never showed from being impossible. A kind of observations of one's own has a
+baseline once a function is registered for it, as those below are.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from silentgrad.lab.data import Binarized, Counts, Levels, Observations, Reals, Rows
+from silentgrad.lab.runs.evaluation import figure_of
+from silentgrad.lab.runs.summary import Baseline
+
+ENTRIES = 2**22  # that are looked at together
+OfEntries = Callable[[Rows], Tensor]  # a number for each entry of a batch
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A distribution of the entries that is the same for every example.
+
+    Args:
+        model: What it is, in words.
+        log_prob: The log-probability of each entry of a batch as a model sees it, its noise integrated out.
+    """
+
+    model: str
+    log_prob: OfEntries
+
+
+def baseline(observations: Observations) -> Baseline | None:
+    """The model without latents on the test examples; None for observations that have none."""
+    constant = fitted(observations)
+    if constant is None:
+        return None
+    rows = observations.rows("test")
+    nats = float(_total(rows, constant.log_prob).sum()) / len(rows)
+    return Baseline(figure_of(observations, nats, rows), constant.model)
+
+
+@singledispatch
+def fitted(observations: Observations) -> Constant | None:
+    """The model without latents, fitted to the training examples; None for a kind of observations that has none."""
+    return None
+
+
+@fitted.register
+def _of_levels(observations: Levels) -> Constant:
+    rows, noise = observations.rows("train"), observations.noise_deviation**2
+    number = _number(rows)
+    mean = _total(rows, observations.centre) / number
+
+    def squares(batch: Rows) -> Tensor:
+        return (observations.centre(batch).double() - mean).square() + noise
+
+    variance = _total(rows, squares) / number
+
+    def log_prob(batch: Rows) -> Tensor:
+        return -(math.log(2 * math.pi) + variance.log() + squares(batch) / variance) / 2
+
+    return Constant(f"every {_entry(observations)} an independent Gaussian", log_prob)
+
+
+@fitted.register
+def _of_bits(observations: Binarized) -> Constant:
+    rows = observations.rows("train")
+    white = (_total(rows, observations.share) + 1) / (_number(rows) + 2)
+
+    def log_prob(batch: Rows) -> Tensor:
+        share = observations.share(batch)
+        return share * white.log() + (1 - share) * (-white).log1p()
+
+    return Constant(f"every {_entry(observations)} an independent coin", log_prob)
+
+
+@fitted.register
+def _of_reals(observations: Reals) -> Constant:
+    standard = td.Normal(0.0, 1.0)  # as a model sees them, the columns have mean 0 and variance 1
+
+    def log_prob(batch: Rows) -> Tensor:
+        return standard.log_prob(observations.as_seen(batch))
+
+    return Constant("every column an independent Gaussian", log_prob)
+
+
+@fitted.register
+def _of_counts(observations: Counts) -> Constant:
+    rows = observations.rows("train")
+    rate = (_total(rows, _counts) + 1) / (_total(rows, _sizes) + 1)
+
+    def surplus(batch: Rows) -> Tensor:
+        mean = _sizes(batch) * rate
+        return (_counts(batch) - mean).square() - mean
+
+    # E[(x - m)^2] = m + m^2 / r, summed over rows of mean m = s rate
+    dispersion = _total(rows, surplus) / _total(rows, lambda batch: (_sizes(batch) * rate).square())
+    spread = dispersion > 0
+
+    def log_prob(batch: Rows) -> Tensor:
+        x, mean = _counts(batch), _sizes(batch) * rate
+        total = dispersion.where(spread, 1).reciprocal()
+        binomial = td.NegativeBinomial(total, logits=mean.log() - total.log()).log_prob(x)
+        return binomial.where(spread, td.Poisson(mean).log_prob(x))
+
+    model = "every column an independent negative binomial"
+    if observations.offset is not None:
+        model += " times the size factor of the row"
+    return Constant(model, log_prob)
+
+
+def _counts(batch: Rows) -> Tensor:
+    return batch.stored.double()
+
+
+def _sizes(batch: Rows) -> Tensor:
+    """The size factor of the row of each entry."""
+    sizes = torch.ones(batch.stored.shape, dtype=torch.float64)
+    if batch.offset is None:
+        return sizes
+    return sizes * batch.offset.double().exp().reshape(-1, *[1] * (sizes.dim() - 1))
+
+
+def _entry(observations: Observations) -> str:
+    if observations.pictured:
+        return "pixel"
+    return "entry"
+
+
+def _number(rows: Rows) -> Tensor:
+    """In how many rows each entry was observed; 1 for one that never was."""
+    return _total(rows, lambda batch: torch.ones(batch.stored.shape)).clamp(min=1)
+
+
+def _total(rows: Rows, of_entries: OfEntries) -> Tensor:
+    """The sum over rows of a number for each entry, where it was observed."""
+    total = torch.zeros(1, dtype=torch.float64)
+    for batch in _batches(rows):
+        numbers = of_entries(batch).double()
+        if batch.mask is not None:
+            numbers = numbers.where(batch.mask, 0)
+        total = total + numbers.sum(0)
+    return total
+
+
+def _batches(rows: Rows) -> Iterator[Rows]:
+    step = max(1, ENTRIES // rows.between(0, 1).stored.numel())
+    for start in range(0, len(rows), step):
+        yield rows.between(start, start + step)
