@@ -224,6 +224,10 @@ def test_a_benchmark_has_a_table_for_each_setting(finished: Path) -> None:
         names = [row[0] for row in panel.table.rows]
         assert sorted(map(str, names)) == sorted(panel.curves)
         assert ("exact" in names) == panel.table.name.endswith(("gaussian-linear", "gaussian-circuit"))
+        heads = [column.name for column in panel.table.columns]
+        assert ("cosine to exact, step 20" in heads) == ("exact" in names)
+        assert all(len(row) == len(heads) for row in panel.table.rows)
+        assert panel.table.best == []
         for progress in panel.curves.values():
             assert progress.steps == [0, 10, 20]
             assert all(map(math.isfinite, progress.elbos))

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from silentgrad.lab.experiments.benchmark.measuring import Noise, read_noise
@@ -93,10 +94,29 @@ def _panel(plan: Plan, found: Found) -> Panel:
         rows.append(_row(found, name))
         if found.results.get(name):
             curves[name] = _progress(found, name)
+    table = Table(found.setting.name, found.setting.title(plan.scale), _columns(plan), rows, _best(plan, found, names))
+    return Panel(_without_empty_columns(table), curves)
+
+
+def _best(plan: Plan, found: Found, names: Sequence[EstimatorName]) -> list[int]:
+    """The place of the estimator with the highest ELBO; none at a scale whose figures mean nothing."""
     trained = [place for place, name in enumerate(names) if found.ends(name)]
-    best = max(trained, key=lambda place: statistics.fmean(found.ends(names[place])))
-    table = Table(found.setting.name, found.setting.title(plan.scale), _columns(plan), rows, [best])
-    return Panel(table, curves)
+    if plan.scale == "smoke" or not trained:
+        return []
+    return [max(trained, key=lambda place: statistics.fmean(found.ends(names[place])))]
+
+
+def _without_empty_columns(table: Table) -> Table:
+    """The table without columns that hold nothing: the cosine to the exact gradient, where there is none."""
+    kept = []
+    for place in range(len(table.columns)):
+        if any(row[place] is not None for row in table.rows):
+            kept.append(place)
+    columns = [table.columns[place] for place in kept]
+    rows: list[list[Content]] = []
+    for row in table.rows:
+        rows.append([row[place] for place in kept])
+    return replace(table, columns=columns, rows=rows)
 
 
 def _columns(plan: Plan) -> list[Column]:
@@ -104,7 +124,7 @@ def _columns(plan: Plan) -> list[Column]:
     for step in plan.size.measured:
         columns.append(Column(f"variance, step {step:,}"))
     last = plan.size.measured[-1]
-    columns.append(Column(f"x evaluations, step {last:,}"))
+    columns.append(Column(f"variance x evaluations, step {last:,}"))
     columns.append(Column(f"signal-to-noise, step {last:,}"))
     columns.append(Column(f"cosine to exact, step {last:,}", 3))
     return [*columns, Column("evaluations", 0), Column("ms a step", 1)]
