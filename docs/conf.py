@@ -1,0 +1,91 @@
+"""Settings of the documentation's site: `make docs` builds it, `build/site/index.html` is its first page.
+
+The pages are those of `docs/`, which a git host shows as well; the API reference is made of docstrings, tutorials are
+executed. Nothing is fetched, neither when the site is built nor when it is read.
+
+Formulas become MathML by docutils' own converter, which is here already. All browsers draw it without a script; MathJax
+would come from the network or weigh megabytes, KaTeX a script and fonts, pictures would need LaTeX. And a formula that
+cannot be converted is a warning of the build, not a red line that a reader finds.
+"""
+
+from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.writers.html5 import HTML5Translator
+
+import silentgrad
+
+project = "silentgrad"
+author = "The silentgrad authors"
+project_copyright = "2026, the silentgrad authors"
+version = release = silentgrad.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_static"]
+nitpicky = True
+
+html_theme = "furo"
+html_title = f"silentgrad {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_math_renderer = "mathml"
+
+# Headings are anchors by the rule of git hosts, so that one link serves both.
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # tables that `silentgrad reproduce` writes begin with a heading of second rank
+
+nb_execution_mode = "force"
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+
+# A name in single backticks is a link if it is documented, and code if not: it need not be. A role that is spelled out
+# has to lead somewhere.
+default_role = "py:obj"
+autosummary_generate = False
+autodoc_inherit_docstrings = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 80
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+nitpick_ignore = [  # inner types that signatures name
+    ("py:class", "silentgrad.decoders.given.GivenDecoder"),
+    ("py:class", "silentgrad.decoders.sum_product.SumProduct"),
+    ("py:class", "silentgrad.decoders.sums.Gate"),
+    ("py:class", "silentgrad.factors.pieces.Table"),
+    ("py:class", "silentgrad.lab.data.loader.R"),
+    ("py:class", "silentgrad.lab.data.rows.T"),
+    ("py:class", "silentgrad.lab.runs.evaluation.Share"),
+    ("py:class", "silentgrad.lab.training.defaults.Decoders"),
+    ("py:class", "silentgrad.likelihoods.continuous.NoisyNormal"),
+]
+nitpick_ignore_regex = [
+    ("py:obj", ".*"),
+    ("py:class", r"(collections|lightning|numpy|pathlib|torch)\..*"),  # documented elsewhere, and nothing is fetched
+]
+
+
+def formula(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """Writes a formula, in the line or on lines of its own."""
+    block = isinstance(node, nodes.math_block)
+    try:
+        markup = tex2mathml(node.astext(), as_block=block)
+    except MathError as error:
+        logging.getLogger(__name__).warning("formula %r: %s", node.astext(), error, location=node)
+        raise nodes.SkipNode from error
+    if block:
+        markup = f'<div class="math">{markup}</div>'
+    self.body.append(markup)
+    raise nodes.SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    app.add_html_math_renderer("mathml", (formula, None), (formula, None))
