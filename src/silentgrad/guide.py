@@ -11,7 +11,8 @@ scalar does not tell how it was reduced, so the host has to say it. What it says
 hosts average over outputs. About a nat per output is the natural size of an untrained host's loss, more if its variance
 is fixed and small. So the first call refuses, with K outputs,
 
-- a "mean" above 5 K, and :math:`5 |x|^2 / \sigma^2` if the guide's variance is fixed: it looks like a sum over the batch;
+- a "mean" above 5 K, and :math:`5 |x|^2` / variance if the guide's variance is fixed: it looks like a sum over the
+  batch;
 - any loss that per example is below min(10, K / 20), which looks like a mean over outputs (a "sum", over the batch).
 
 Mistakes can pass in batches of less than about eight, with few outputs, or with a host that is already trained; those
