@@ -8,6 +8,7 @@ would come from the network or weigh megabytes, KaTeX a script and fonts, pictur
 cannot be converted is a warning of the build, not a red line that a reader finds.
 """
 
+import os
 import re
 
 from docutils import nodes
@@ -45,6 +46,9 @@ nb_execution_mode = "force"
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
+nb_merge_streams = True
+nb_output_stderr = "warn"  # and so an error: a cell that complains is not for readers
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # progress bars without widgets are fine
 
 # A name in single backticks is a link if it is documented, and code if not: it need not be. A role that is spelled out
 # has to lead somewhere.
