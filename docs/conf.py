@@ -105,12 +105,22 @@ def formula(self: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
 def signature(
     app: Sphinx, what: str, name: str, documented: object, options: object, written: str | None, returned: str | None
 ) -> tuple[str, str | None] | None:
-    """No arguments in place of "*args, **kwargs", which is what a class without a constructor of its own inherits."""
-    if what == "class" and written is not None and written.startswith("(*args"):
+    """A signature without what Python makes up: arguments of an inherited constructor, "<factory>" as a default."""
+    if written is None:
+        return None
+    if what == "class" and written.startswith("(*args"):
         return "()", returned
+    return written.replace("<factory>", "..."), returned
+
+
+def skipped(app: Sphinx, what: str, name: str, member: object, skip: bool, options: object) -> bool | None:
+    """Fields of a named tuple, whose docstrings Python makes up, are not listed: the class says what they are."""
+    if str(member.__doc__).startswith("Alias for field number"):
+        return True
     return None
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("autodoc-process-signature", signature)
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
+    app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-skip-member", skipped)
