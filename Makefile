@@ -4,15 +4,19 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 # Each says that its packages are installed.
 LAB := .venv/installed-lab
+DOCS := .venv/installed-docs
 ALL := .venv/installed-all
 
-.PHONY: test demo lint format bench clean
+.PHONY: test demo docs lint format bench clean
 
 test: lint
 	$(BIN)/pytest -n 2
 
 demo: $(LAB)
 	$(BIN)/silentgrad demo
+
+docs: $(DOCS)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 lint: $(ALL)
 	$(BIN)/ruff check .
@@ -31,9 +35,13 @@ $(LAB): pyproject.toml constraints.txt | .venv
 	$(PIP) '.[lab]'
 	touch $@
 
-$(ALL): pyproject.toml constraints.txt | .venv
-	$(PIP) '.[lab,counts,onnx,tensorboard,examples,dev]'
+$(DOCS): pyproject.toml constraints.txt | .venv
+	$(PIP) '.[lab,docs]'
 	touch $(LAB) $@
+
+$(ALL): pyproject.toml constraints.txt | .venv
+	$(PIP) '.[lab,counts,onnx,tensorboard,examples,docs,dev]'
+	touch $(LAB) $(DOCS) $@
 
 .venv:
 	$(PYTHON) -m venv .venv

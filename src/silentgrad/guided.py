@@ -172,7 +172,7 @@ class GuidedVAE(nn.Module):
 
     @property
     def decoder(self) -> Callable[[Tensor], td.Distribution]:
-        """The decoder that a trained model is judged by: the nonlinear one if there is one."""
+        """The decoder that a trained model is judged by, the nonlinear one if there is one."""
         if self.nonlinear is not None:
             return self.nonlinear
         assert self.tractable is not None

@@ -4,7 +4,8 @@ What a host says of its loss can be wrong, and so can the units of the loss and 
 natural size of an untrained host's loss, more if its variance is fixed and small. So the first call refuses, with K
 outputs,
 
-- a "mean" above 5 K, and 5 |x|^2 / variance if the guide's variance is fixed: it looks like a sum over the batch;
+- a "mean" above 5 K, and :math:`5 |x|^2` / variance if the guide's variance is fixed: it looks like a sum over the
+  batch;
 - any loss that per example is below min(10, K / 20), which looks like a mean over outputs (a "sum", over the batch);
 - a loss below what it can be: 0 if the guide's likelihood gives probabilities, and the logarithm of a normalizing
   constant if its variance is fixed. It looks like log p in place of -log p;

@@ -6,7 +6,7 @@ A product costs as much as the encoder's backward pass. The mean over draws is o
 - `every`: one for every draw, :math:`\sum_s |J^T (c_s - c_1)|^2 - S |J^T (\bar c - c_1)|^2`;
 - `sketch`: K of them, whatever the number of draws. With random signs :math:`r_s` the cross terms vanish in
 
-  .. math:: E_r \Big| J^T \sum_s r_s (c_s - \bar c) \Big|^2 = \sum_s |J^T (c_s - \bar c)|^2,
+  .. math:: E_r \Bigl| J^T \sum_s r_s (c_s - \bar c) \Bigr|^2 = \sum_s |J^T (c_s - \bar c)|^2,
 
   and the sums over s are taken as the draws come.
 

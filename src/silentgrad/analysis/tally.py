@@ -35,7 +35,7 @@ class Decomposition:
         est: Variance over the latent draws.
         batch: Variance over the mini-batches.
         est_percent: 100 est / (est + batch).
-        snr: |E g|^2 / (est + batch).
+        snr: `|E g|^2 / (est + batch)`.
         errors: Standard errors of these four.
         cosine: Cosine of the angle between the mean gradient and the closed form's; None where there is no closed form.
         groups: The parts by layer, named as in the encoder.
@@ -53,7 +53,7 @@ class Decomposition:
 
     @property
     def work(self) -> float:
-        """The work-normalized variance: est times evaluations.
+        """The work-normalized variance, est times evaluations.
 
         An average of n draws has a variance of est / n and costs n times the evaluations. So of two estimators the one
         of less work has less variance at equal cost. What it leaves out is the bias of a biased one.

@@ -1,6 +1,6 @@
 r"""The variance of the gradient that training follows, whatever in the objective draws.
 
-:func:`silentgrad.analysis.variance.gradient_variance` compares estimators of one decoder and is quick at it. Here the
+:func:`silentgrad.gradient_variance` compares estimators of one decoder and is quick at it. Here the
 whole training loss is differentiated for every draw, so that a guide that is sampled itself is measured with its host.
 The figures are the same.
 """

@@ -3,7 +3,7 @@ r"""ARM: a sample of bits compared with its mirror image.
 With one uniform number u for a bit of logit l, :math:`z = [u > \sigma(-l)]` and :math:`z' = [u < \sigma(l)]` are both
 draws of it, and by Stein's identity for the exponential distributions behind u
 
-.. math:: \nabla_l E f = E_u\big[(f(z) - f(z'))\,(u - \tfrac12)\big],
+.. math:: \nabla_l E f = E_u\bigl[(f(z) - f(z'))\,(u - \tfrac12)\bigr],
 
 for all bits at once, with a number u for each. Where z and z' are equal the gradient is 0.
 """

@@ -4,8 +4,8 @@ Let :math:`b_1, \ldots, b_n` be exchangeable draws of a bit of mean p with corre
 estimator is the mean over pairs of :math:`\tfrac12 (f(b_i) - f(b_j)) (b_i - b_j)`, and a pair counts where it differs,
 which is :math:`1 - \rho` times as often as for independent draws. So
 
-.. math:: \nabla_l E f = E\Big[\frac{1}{1 - \rho} \cdot \frac{1}{n} \sum_i
-          \Big(f(b_i) - \frac{1}{n-1} \sum_{j \ne i} f(b_j)\Big)(b_i - p)\Big],
+.. math:: \nabla_l E f = E\Bigl[\frac{1}{1 - \rho} \cdot \frac{1}{n} \sum_i
+          \Bigl(f(b_i) - \frac{1}{n-1} \sum_{j \ne i} f(b_j)\Bigr)(b_i - p)\Bigr],
 
 with a factor of its own for every bit. Negative correlation spreads the samples out, and their mean varies less.
 

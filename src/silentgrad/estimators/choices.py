@@ -10,7 +10,7 @@ largest of :math:`x = l +` Gumbel noise (Gumbel 1954).
 **Given the draw**, the noise can be drawn again. For a bit, with :math:`s = 2z - 1` and uniform v, inverting the
 logistic distribution function beyond 0 gives
 
-.. math:: x = s\,\big(-\log v + \mathrm{softplus}(s l + \log(1 - v))\big).
+.. math:: x = s\,\bigl(-\log v + \mathrm{softplus}(s l + \log(1 - v))\bigr).
 
 For a group the largest is a Gumbel variable at :math:`\mathrm{logsumexp}(l)`, whatever its place, and the others are
 Gumbel variables truncated below it (Maddison, Tarlow and Minka 2014): :math:`-\log(E_i e^{-l_i} + e^{-x_{\max}})` with

@@ -7,7 +7,7 @@ To each of K samples belongs a linear function, the first order of a Taylor expa
 Since :math:`g_k` does not depend on :math:`z_k`, :math:`b_k` has mean 0, and :math:`E[b_k (z_k - \mu)] = \alpha\,
 \mathrm{Cov}(z)\, g_k`. Leave-one-out of :math:`f - b`, with that put back, has the same expectation:
 
-.. math:: \nabla_l \approx \frac1K \sum_k \Big[(f_k - b_k) - \frac{1}{K-1} \sum_{j \ne k} (f_j - b_j)\Big] (z_k - \mu)
+.. math:: \nabla_l \approx \frac1K \sum_k \Bigl[(f_k - b_k) - \frac{1}{K-1} \sum_{j \ne k} (f_j - b_j)\Bigr] (z_k - \mu)
           + \alpha\, \mathrm{Cov}(z)\, \frac1K \sum_k f'(z_k).
 
 For a linear f and :math:`\alpha = 1` it has no variance. The slopes come with the evaluations by one backward pass;

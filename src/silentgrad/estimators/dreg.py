@@ -4,8 +4,8 @@ Differentiating :math:`L_K` (see `bounds`) through reparameterized samples leave
 :math:`\nabla \log q`, whose share in the gradient does not shrink with K though the signal does. Reparameterizing that
 term a second time removes it:
 
-.. math:: \nabla_\phi L_K = E\Big[\sum_k \tilde w_k^2
-          \frac{\partial \log w_k}{\partial z_k} \frac{d z_k}{d \phi}\Big],
+.. math:: \nabla_\phi L_K = E\Bigl[\sum_k \tilde w_k^2
+          \frac{\partial \log w_k}{\partial z_k} \frac{d z_k}{d \phi}\Bigr],
 
 where :math:`\log w_k = \log p(x|z_k) + \log p(z_k) - \log q(z_k|x)` is differentiated in the sample only. The gradient
 in the parameters of decoder and prior is :math:`\sum_k \tilde w_k \nabla \log w_k`, as without it.

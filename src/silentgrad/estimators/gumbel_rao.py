@@ -3,7 +3,7 @@ r"""Gumbel-Rao: the straight-through Gumbel-Softmax gradient, averaged over the 
 The hard sample z depends on the Gumbel noise through its largest place only. Given z the rest of the noise can be
 averaged over, which leaves the expected gradient as it is and by Rao and Blackwell lowers its variance:
 
-.. math:: \nabla_l \approx E\Big[\frac{\partial\, \mathrm{softmax}_\tau(l + g)}{\partial l} \,\Big|\, z\Big] f'(z).
+.. math:: \nabla_l \approx E\Bigl[\frac{\partial\, \mathrm{softmax}_\tau(l + g)}{\partial l} \mid z\Bigr] f'(z).
 
 The expectation is the mean over several draws of the noise given z, in which the noise g itself is held fixed. They
 cost nothing but random numbers: the integrand is evaluated once.

@@ -4,8 +4,8 @@ With noise :math:`\epsilon` and :math:`z(\theta) = \mathrm{argmax}_z\, z \cdot (
 gradient of a concave target is approached by that of the marginals towards :math:`\theta' = \theta + \lambda f'(z)`,
 and both marginals by one sample of the same noise:
 
-.. math:: \nabla_\theta \approx \frac{1}{\lambda} \big(\mu(\theta') - \mu(\theta)\big)
-          \approx \frac{1}{\lambda} \big(z(\theta') - z(\theta)\big).
+.. math:: \nabla_\theta \approx \frac{1}{\lambda} \bigl(\mu(\theta') - \mu(\theta)\bigr)
+          \approx \frac{1}{\lambda} \bigl(z(\theta') - z(\theta)\bigr).
 
 For one-hot categories the noise is Gumbel's and for bits logistic, and z is a draw of q. For subsets of k it is a sum
 of Gamma variables, of which k add up to a Gumbel variable: every subset then has Gumbel noise, but not independently of

@@ -3,7 +3,7 @@ r"""IndeCateR: the sum over the values of each latent, all others sampled.
 For independent latents the gradient in the parameters of one is a sum over its values alone,
 
 .. math:: \nabla_{l_i} E f = \mathrm{Cov}(z_i)\, F_i, \qquad
-          F_{iv} = E_{z_{\ne i}}\big[f(z_1, \ldots, z_i = v, \ldots)\big],
+          F_{iv} = E_{z_{\ne i}}\bigl[f(z_1, \ldots, z_i = v, \ldots)\bigr],
 
 and the others may be one sample, the same for all i. So every latent is set in turn to each of its other values, while
 the rest of the sample stays (the CatLog-derivative trick; for bits the local expectation gradients of Titsias and

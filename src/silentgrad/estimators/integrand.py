@@ -2,8 +2,8 @@
 
 A plain function takes latents of q's shape and returns one number per example; every estimator takes it. A
 :class:`TractableIntegrand` also answers `expectation(q)`, which the exact estimator asks for. Of log p(x|z)
-:func:`integrand_of` makes whichever the decoder allows. A :class:`PriorIntegrand` comes with the prior of the latents,
-which bounds of several samples weigh them by.
+:func:`silentgrad.integrand_of` makes whichever the decoder allows. A :class:`PriorIntegrand` comes with the prior of
+the latents, which bounds of several samples weigh them by.
 """
 
 from abc import ABC, abstractmethod

@@ -3,7 +3,7 @@ r"""RELAX: a control variate that is a function of the noise behind a sample, an
 A sample z is the hard value of noisy logits x. Let c be any smooth function of x, and let :math:`\tilde x` be drawn
 again given z. Then
 
-.. math:: \nabla_l E f = E\big[(f(z) - c(\tilde x))\, \nabla \log q(z) + \nabla_l c(x) - \nabla_l c(\tilde x)\big],
+.. math:: \nabla_l E f = E\bigl[(f(z) - c(\tilde x))\, \nabla \log q(z) + \nabla_l c(x) - \nabla_l c(\tilde x)\bigr],
 
 since the terms of c cancel in expectation: x and :math:`\tilde x` have one distribution, of which the last two terms
 are the gradient by reparameterization, and the first by the score function with a reparameterized remainder. The closer

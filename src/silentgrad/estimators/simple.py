@@ -3,7 +3,7 @@ r"""SIMPLE: the exact marginals of a subset as the gradient of its sample.
 A subset of k out of n is sampled, and the gradient is passed to the marginals :math:`\mu = E z`, which
 :class:`~silentgrad.KSubset` knows exactly:
 
-.. math:: \nabla_\theta \approx \Big(\frac{\partial \mu}{\partial \theta}\Big)^T f'(z) = \mathrm{Cov}(z)\, f'(z).
+.. math:: \nabla_\theta \approx \Bigl(\frac{\partial \mu}{\partial \theta}\Bigr)^T f'(z) = \mathrm{Cov}(z)\, f'(z).
 
 For bits and one-hot categories it is the straight-through estimator.
 """

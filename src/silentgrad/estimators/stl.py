@@ -1,7 +1,7 @@
 r"""Sticking the landing: the ELBO's gradient without its score, which has mean 0 and only adds variance.
 
-.. math:: \nabla_\phi\, \mathrm{ELBO} = E\Big[
-          \frac{\partial}{\partial z} \big(\log p(x|z) + \log p(z) - \log q(z|x)\big) \frac{d z}{d \phi}\Big],
+.. math:: \nabla_\phi\, \mathrm{ELBO} = E\Bigl[
+          \frac{\partial}{\partial z} \bigl(\log p(x|z) + \log p(z) - \log q(z|x)\bigr) \frac{d z}{d \phi}\Bigr],
 
 for a reparameterized z, with :math:`\log q` differentiated in z only. Where q is the posterior the bracket is constant
 and the gradient has no variance. The divergence that an objective subtracts is added here, as `bounds` says.

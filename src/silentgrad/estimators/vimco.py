@@ -2,12 +2,12 @@ r"""VIMCO: the bound of several samples for latents that cannot be reparameteriz
 
 The gradient of :math:`L_K` (see `bounds`) has a part through the samples and one through their weights,
 
-.. math:: \nabla L_K = E\Big[\sum_k (\hat L - \hat L_{-k})\, \nabla \log q(z_k|x)
-          + \sum_k \tilde w_k \nabla \log w_k\Big],
+.. math:: \nabla L_K = E\Bigl[\sum_k (\hat L - \hat L_{-k})\, \nabla \log q(z_k|x)
+          + \sum_k \tilde w_k \nabla \log w_k\Bigr],
           \qquad \hat L = \log \frac1K \sum_j w_j,\quad \tilde w_k = \frac{w_k}{\sum_j w_j}.
 
 The baseline of a sample may depend on all others, and is the bound with its own weight replaced by their geometric
-mean: :math:`\hat L_{-k} = \log \frac1K \big(\sum_{j \ne k} w_j + (\prod_{j \ne k} w_j)^{1/(K-1)}\big)`.
+mean: :math:`\hat L_{-k} = \log \frac1K \bigl(\sum_{j \ne k} w_j + (\prod_{j \ne k} w_j)^{1/(K-1)}\bigr)`.
 """
 
 import torch

@@ -4,7 +4,7 @@ An output's :math:`\theta = (w, b, c)` meets the features :math:`\varphi = (m, 1
 the derivatives :math:`g', g''` of the expected log-likelihood in the means of u, and the covariance S of z,
 
 .. math:: \nabla = \sum_n g'_n \varphi_n + g''_n\, (S_n w, 0), \qquad
-    H \approx -\sum_n g''_n \big(\varphi_n \varphi_n^T + S_n \big),
+    H \approx -\sum_n g''_n \bigl(\varphi_n \varphi_n^T + S_n \bigr),
 
 where what is left out of the Hessian are third and fourth derivatives. Sums over examples are all that is kept, so the
 data can come in pieces.

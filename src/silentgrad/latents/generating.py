@@ -3,8 +3,8 @@ r"""Cumulant generating functions of latents, for decoders that are exponential 
 With :math:`k(t) = \log E[e^{t z}]`, the distribution tilted by :math:`e^{t z}` has mean :math:`k'(t)` and variance
 :math:`k''(t)`. That is all the exponential precision link needs: :math:`E[e^{tz} f(z)] = e^{k(t)} E_t[f(z)]`.
 
-:func:`generating_function` is a registry like :func:`silentgrad.central_moments`. A family joins it with a formula and
-the parameters that the formula takes::
+:func:`silentgrad.generating_function` is a registry like :func:`silentgrad.central_moments`. A family joins it with a
+formula and the parameters that the formula takes::
 
     @silentgrad.generating_function.register(MyDistribution)
     def _(q: MyDistribution) -> silentgrad.GeneratingFunction:

@@ -1,8 +1,8 @@
 r"""Moments of latents, the only thing a closed form needs to know about q(z|x).
 
 For independent latents :math:`q(z|x) = \prod_i q_i(z_i)` these are the mean and the central moments
-:math:`s_n = E[(z_i - E z_i)^n]` up to the fourth, one number per latent. :func:`central_moments` is a registry over
-`torch.distributions` classes; a family joins it with one formula::
+:math:`s_n = E[(z_i - E z_i)^n]` up to the fourth, one number per latent. :func:`silentgrad.central_moments` is a
+registry over `torch.distributions` classes; a family joins it with one formula::
 
     @silentgrad.central_moments.register(MyDistribution)
     def _(q: MyDistribution) -> silentgrad.Moments:

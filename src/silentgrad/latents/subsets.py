@@ -1,6 +1,6 @@
 r"""Subsets of k out of n, by the logits of their members: the latent of SIMPLE and I-MLE.
 
-.. math:: q(z) = e^{\theta \cdot z} / e_k, \qquad z \in \{0, 1\}^n,\ \textstyle\sum_i z_i = k,
+.. math:: q(z) = e^{\theta \cdot z} / e_k, \qquad z \in \{0, 1\}^n,\ {\textstyle \sum_i} z_i = k,
 
 where :math:`e_k` is the elementary symmetric polynomial of degree k in :math:`e^{\theta_i}`. It has a recursion over
 the members (Chen and Liu 1997; Ahmed et al. 2023): with :math:`a_{ij}` the polynomial of degree j of the first i,

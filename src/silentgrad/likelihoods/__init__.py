@@ -7,7 +7,7 @@ With m and V the mean and variance of u, :math:`t = (x - u) / s` and the expecta
 Bernoulli, logits u   :math:`x m - E \log(1 + e^u)`
 Poisson, log rate u   :math:`x m - e^{m + V/2} - \log x!`
 negative binomial     :math:`\log \frac{\Gamma(x + r)}{\Gamma(r) x!} - r E \log(1 + e^v) - x E \log(1 + e^{-v})`
-binomial, n trials    :math:`\log {n \choose x} - (n - x) E \log(1 + e^u) - x E \log(1 + e^{-u})`
+binomial, n trials    :math:`\log \binom{n}{x} - (n - x) E \log(1 + e^u) - x E \log(1 + e^{-u})`
 ordinal               as in levels, the borders learned
 multinomial           :math:`\ge \log \frac{n!}{\prod x_c!} + \sum x_c m_c - n \log \sum e^{m_c + V_c/2}`
 more zeros            :math:`\ge \log(\pi + (1 - \pi) e^{E \log p(0|u)})` at a zero

@@ -5,8 +5,8 @@ The three logarithms are large numbers whose difference is small. With Stirling'
 :math:`a = r + n`, :math:`b = x + 1 + n` and :math:`A = x + r + n = a + b - n - 1`, the large parts cancel by hand:
 
 .. math::
-    \log \frac{\Gamma(A)}{\Gamma(a) \Gamma(b)} = \big(a - \tfrac12\big) \log\Big(1 + \frac{x}{a}\Big)
-    + \big(b - \tfrac12\big) \log\Big(1 + \frac{r - 1}{b}\Big) - \big(n + \tfrac12\big) \log A + n + 1
+    \log \frac{\Gamma(A)}{\Gamma(a) \Gamma(b)} = \bigl(a - \tfrac12\bigr) \log\Bigl(1 + \frac{x}{a}\Bigr)
+    + \bigl(b - \tfrac12\bigr) \log\Bigl(1 + \frac{r - 1}{b}\Bigr) - \bigl(n + \tfrac12\bigr) \log A + n + 1
     - \tfrac12 \log 2\pi + S(A) - S(a) - S(b),
 
 and the way back down is the logarithm of :math:`\prod_{j < n} (r + j)(x + 1 + j) / (x + r + j)`.

@@ -18,8 +18,8 @@ are found with the value.
 **The logarithm of a square**, with :math:`a = E u^2`, by Frullani's integral,
 
 .. math::
-    E[\log(1 + u^2)] = \log(1 + a) + \int_0^\infty \Big( e^{-a t} - \frac{e^{-m^2 t / (1 + 2 V t)}}{\sqrt{1 + 2 V t}}
-    \Big) e^{-t} \frac{dt}{t},
+    E[\log(1 + u^2)] = \log(1 + a) + \int_0^\infty \Bigl( e^{-a t} - \frac{e^{-m^2 t / (1 + 2 V t)}}{\sqrt{1 + 2 V t}}
+    \Bigr) e^{-t} \frac{dt}{t},
 
 again by the trapezoidal rule in log t.
 

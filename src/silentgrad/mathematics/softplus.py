@@ -10,8 +10,8 @@ weights :math:`w_k` is used in another way. With an exponential variable added t
 
 and tilting the Gaussian u by :math:`e^u` moves its mean by V. So, with :math:`s_k^2 = c_k + V`,
 
-.. math:: E[\log(1 + e^u)] = \sum_k w_k \left( e^{m + V/2}\, \Phi\Big({-\frac{m + V}{s_k}}\Big)
-    + e^{c_k/2}\, \Phi\Big(\frac{m - c_k}{s_k}\Big) \right),
+.. math:: E[\log(1 + e^u)] = \sum_k w_k \left( e^{m + V/2}\, \Phi\Bigl({-\frac{m + V}{s_k}}\Bigr)
+    + e^{c_k/2}\, \Phi\Bigl(\frac{m - c_k}{s_k}\Bigr) \right),
 
 a sum of positive terms whose error is that of the mixture times :math:`E[e^u]`. It is taken where :math:`m + V/2 < 0`,
 the other rule elsewhere. The derivative in m is :math:`e^{m + V/2} \sum_k w_k \Phi(-(m + V)/s_k)`, because the two

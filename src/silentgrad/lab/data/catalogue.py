@@ -2,13 +2,16 @@
 
 The splits never depend on the machine or on a random state:
 
-| dataset | train | validation | test |
-|---|---|---|---|
-| `digits` | 1297 | 250 | 250, by a fixed permutation |
-| `mnist`, `fashion-mnist` | first 55,000 | last 5,000 training images | canonical, 10,000 |
-| `cifar10` | first 45,000 | last 5,000 training images | canonical, 10,000 |
-| `imagenet32`, `imagenet64` | the rest | last tenth of training, at most 5,000 | the official validation file |
-| a folder, an array, a table or a sparse matrix | 80 % | 10 % | 10 %, by a fixed permutation |
+==========================  ============  =====================================  ============================
+dataset                     train         validation                             test
+==========================  ============  =====================================  ============================
+`digits`                    1297          250                                    250, by a fixed permutation
+`mnist`, `fashion-mnist`    first 55,000  last 5,000 training images             canonical, 10,000
+`cifar10`                   first 45,000  last 5,000 training images             canonical, 10,000
+`imagenet32`, `imagenet64`  the rest      last tenth of training, at most 5,000  the official validation file
+a folder, an array, a
+table or a sparse matrix    80 %          10 %                                   10 %, by a fixed permutation
+==========================  ============  =====================================  ============================
 
 CIFAR-10 that is there only in part keeps its last tenth for validation. A `.npy` file of images above 2 GiB stays on
 disk, which a permutation would not allow, so it is cut in the order of the file, with a warning.

@@ -78,12 +78,12 @@ class Observations:
 
     @property
     def resolution(self) -> int:
-        """In how many steps x is resolved within one unit: what a learned precision need not exceed."""
+        """In how many steps x is resolved within one unit, which a learned precision need not exceed."""
         return TABLE_LEVELS
 
     @property
     def pictured(self) -> bool:
-        """Whether an example can be shown: it is an image `(channels, height, width)` of one or three channels."""
+        """Whether an example can be shown, being an image `(channels, height, width)` of one or three channels."""
         return len(self.event_shape) == 3 and self.event_shape[0] in (1, 3)
 
     @property
