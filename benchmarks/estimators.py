@@ -2,8 +2,8 @@
 
     python benchmarks/estimators.py
 
-A step is `estimator(q, log p(x|z))` and its gradient in the decoder's parameters and the logits of 200 bits, for a batch
-of 100: with the nonlinear decoder of `silentgrad benchmark`, whose evaluation takes about 3 ms, and with the paper's
+A step is `estimator(q, log p(x|z))` and its gradient in the decoder's parameters and the logits of 200 bits, for 100
+examples: with the nonlinear decoder of `silentgrad benchmark`, whose evaluation takes about 3 ms, and with the paper's
 convolutions of 8 channels, where the estimator's own work counts for less. It is compared with as many plain
 evaluations of log p(x|z) at samples of z, with their gradients in the decoder and in z, as the estimator declares.
 Processor time of one thread, the two by turns, median of the ratios. The limit is 1.15 for every estimator.
