@@ -17,8 +17,8 @@ def compare(*runs: Path, output: Path = Path("compare.html")) -> None:
     """Compares runs: a table of what differs and where they ended, and a page that shows their curves too.
 
     Args:
-        *runs: The runs' folders, one after the other; all have to be told in the same unit.
-        output: The page.
+        *runs: Folders of the runs, one after the other.
+        output: An .html file to write the page to.
     """
     require_folder(output.parent, "--output")
     if output.is_dir():
