@@ -7,6 +7,7 @@ from sqlalchemy import URL, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from silentgrad.lab.cli.console import say
+from silentgrad.lab.cli.interrupts import going_on
 from silentgrad.lab.cli.options import require_folder, stem_of
 from silentgrad.lab.data import Unit, kind_of
 from silentgrad.lab.experiments.grid import Grid
@@ -55,13 +56,10 @@ def sweep_and_report(
     if storage is not None:
         _require_storage(storage)
     say(f"sweep {plan.name}: {plan.size} points over {', '.join(plan.space)}, in {plan.folder}")
-    try:
+    with going_on():
         for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
             say(line(trial, read_sweep(plan.folder).unit))
             write_sweep_page(plan.folder)
-    except KeyboardInterrupt:
-        say("interrupted; the same command goes on")
-        raise SystemExit(130) from None
     for text in closing(read_sweep(plan.folder), plan.folder):
         say(text)
     say(f"page: {write_sweep_page(plan.folder)}")
