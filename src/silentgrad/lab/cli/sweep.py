@@ -10,7 +10,7 @@ def sweep(
     data: DataConfig = DataConfig(),  # noqa: B008
     model: ModelConfig = ModelConfig(),  # noqa: B008
     train: TrainConfig = TrainConfig(),  # noqa: B008
-    over: str = "lr",
+    over: list[str] = ["lr"],  # noqa: B006
     grid: Grid = Grid(),  # noqa: B008
     study: str | None = None,
     storage: str | None = None,

@@ -26,7 +26,7 @@ from silentgrad.lab.training.ranges import COUNT, ConfigError, require
 
 def sweep_and_report(
     around: Settings,
-    over: str,
+    over: list[str],
     grid: Grid,
     study: str | None,
     storage: str | None,
@@ -38,7 +38,7 @@ def sweep_and_report(
 
     Args:
         around: Settings that all trials have in common.
-        over: Names of the settings to vary, separated by commas.
+        over: Names of the settings to vary.
         grid: Values to try.
         study: Name of the sweep; made of the data's name and of what is varied if absent.
         storage: URL of the study's database; a file in the sweep's folder if absent.
@@ -65,12 +65,11 @@ def sweep_and_report(
     say(f"page: {write_sweep_page(plan.folder)}")
 
 
-def _planned(around: Settings, over: str, grid: Grid, study: str | None, folder: Path | None) -> Sweep:
+def _planned(around: Settings, over: list[str], grid: Grid, study: str | None, folder: Path | None) -> Sweep:
     """The sweep that the options ask for; arguments are those of `sweep_and_report`."""
-    names = list(map(str.strip, over.split(",")))
-    space = search_space(names, grid, around)
+    space = search_space(over, grid, around)
     if study is None:
-        study = "-".join([stem_of(around.data.name), *names])
+        study = "-".join([stem_of(around.data.name), *over])
     if not study or study != Path(study).name:
         raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
     return Sweep(study, around, space, folder or Path("sweeps") / study)
