@@ -51,7 +51,8 @@ OUTPUTS = {"reconstruct": ".safetensors", "sample": ".png", "variance": ".csv", 
 FILES = (
     "train --config {}", "train --recipe {}", "train --data.name {}", "sweep --data.name {}", "sweep --recipe {}",
     "evaluate run --data {}", "reconstruct run --data {}", "variance run --data {}", "variance run --checkpoint {}",
-    "bias --data.name {}", "bias --run {}", "data get {}", "data check {}", "demo --config {}", "sample run --config {}",
+    "bias --data.name {}", "bias --run {}", "data get {}", "data check {}", "demo --config {}",
+    "sample run --config {}",
 )  # fmt: skip
 CONTRADICTIONS = (
     "train --resume true",
@@ -172,7 +173,7 @@ class Generator:
         """A command that does not exist."""
         known = [*COMMANDS, *(f"data {name}" for name in ("list", "get", "check"))]
         name = misspelt(self.chance, self.chance.choice(known))
-        while name in known or name.split()[0] not in ("data", *LETTERS) and name in known:
+        while name in known:
             name = misspelt(self.chance, self.chance.choice(known))
         return [*name.split(), *self.chance.choice([[], ["run"], ["--seed", "1"]])]
 
@@ -228,7 +229,10 @@ class Generator:
     def missing_run(self) -> Words:
         """A run that is not there, or is none."""
         command = self.chance.choice(TAKE_A_RUN).split()
-        return [*command, self.chance.choice(["nothing", "file", "folder.png", "run/config.yaml", "missing/deeper", ""])]
+        return [
+            *command,
+            self.chance.choice(["nothing", "file", "folder.png", "run/config.yaml", "missing/deeper", ""]),
+        ]
 
     def missing_file(self) -> Words:
         """A file or name that does not exist."""

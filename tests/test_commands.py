@@ -84,7 +84,9 @@ def _packages(path: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
 
 
-@pytest.mark.parametrize(("missing", "importing"), [("jsonargparse", ["main", "parsing"]), ("rich.table", ["recipes"])])
+@pytest.mark.parametrize(
+    ("missing", "importing"), [("jsonargparse", ["main", "parsing"]), ("rich.table", ["recipes", "console"])]
+)
 def test_without_its_extra_the_command_says_what_to_install(
     missing: str, importing: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +144,7 @@ def test_an_option_after_a_recipe_changes_it(trained: list[Settings]) -> None:
 def test_the_help_shows_the_recipe_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["train", "--help"])
-    assert "--recipe FILE" in capsys.readouterr().out
+    assert "--recipe RECIPE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["a", "[b]", "--output", "c.html"], ["--output=c.html", "a", "[b]"]])

@@ -24,8 +24,8 @@ def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> N
 
     Args:
         run: Folder of the finished run.
-        output: A .npy file to write, or an .h5ad file: a copy of the data's own with the latents in obsm["X_silentgrad"];
-            latents.npy in the run's folder if absent.
+        output: A .npy file to write, or an .h5ad file: a copy of the data's own with the latents in
+            obsm["X_silentgrad"]; latents.npy in the run's folder if absent.
         overwrite: Whether to replace the file of --output if it is there; it may be the data's own.
     """
     settings = read_config(run)

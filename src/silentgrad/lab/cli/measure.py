@@ -20,10 +20,11 @@ from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConf
 from silentgrad.lab.training.checkpoints import load_checkpoint
 from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches
-from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
+from silentgrad.lab.training.ranges import COUNT, SEED, ConfigError, Range, require
 from silentgrad.lab.training.suitable import EstimatorName, family_named
 
 LINKS: tuple[Link, ...] = ("linear", "exp")
+LATENTS, EPOCHS = 10, 20  # of the models that `bias` trains
 
 
 def variance(
@@ -49,7 +50,8 @@ def variance(
         batches: Number of batches of training images, each of the run's batch size.
         draws: Number of draws of the latent for each batch.
         method: How to measure: sketch, or every for every draw's gradient, which is slower.
-        guided: Whether to measure the guided objective of the checkpoint's epoch, instead of the nonlinear decoder's alone.
+        guided: Whether to measure the guided objective of the checkpoint's epoch, instead of the nonlinear decoder's
+            alone.
         seed: Seed of the batches and of the draws.
         data: Name or path of another dataset of the same shape; the run's own data if absent.
         root: Folder that holds the datasets; that of the run if absent.
@@ -97,8 +99,8 @@ def variance_table(found: dict[str, Decomposition]) -> Table:
 def bias(
     run: Path | None = None,
     data: DataConfig = DataConfig(),  # noqa: B008
-    latents: int = 10,
-    epochs: int = 20,
+    latents: int = LATENTS,
+    epochs: int = EPOCHS,
     images: int = 16,
     draws: int = 100_000,
     seed: int = 0,
@@ -126,6 +128,7 @@ def bias(
     require("--seed", seed, SEED)
     runs = []
     if run is not None:
+        _require_no_training(data, latents, epochs)
         runs.append(run)
         folder = folder or run
     else:
@@ -168,6 +171,14 @@ def bias_table(found: list[MeasuredBias]) -> Table:
         share = f"{100 * bias.relative:.3g} %"
         table.add_row(link, gradient, f"{bias.deviation:.3g}", f"{bias.noise:.3g}", share)
     return table
+
+
+def _require_no_training(data: DataConfig, latents: int, epochs: int) -> None:
+    """Refuses options of the two models where a run is measured instead of them."""
+    if (data, latents, epochs) != (DataConfig(), LATENTS, EPOCHS):
+        raise ConfigError(
+            "--data, --latents and --epochs are for models that bias trains itself: leave them or --run out"
+        )
 
 
 def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: int, seed: int) -> Path:

@@ -13,8 +13,8 @@ from jsonargparse import ActionConfigFile, ArgumentParser, set_parsing_settings 
 import silentgrad
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.helping import HelpFormatter
-from silentgrad.lab.cli.lists import list_options, with_brackets
 from silentgrad.lab.cli.table import COMMANDS, Command, Group
+from silentgrad.lab.cli.values import in_sixties, option_types, with_brackets
 from silentgrad.lab.hints import did_you_mean, nearest_option
 from silentgrad.lab.training.messages import plainly
 from silentgrad.lab.training.recipes import recipe_file
@@ -51,7 +51,10 @@ def run(words: Sequence[str]) -> None:
     command, program, rest = _chosen("silentgrad", silentgrad.__doc__, COMMANDS, words)
     function = _function(command)
     parser = _option_parser(command, function, program)
-    options = parser.instantiate(parser.parse_args(with_brackets(rest, list_options(function))))
+    types = option_types(function)
+    for option, value in in_sixties(rest, types):
+        parser.error(f"{option}: {value} is no number")
+    options = parser.instantiate(parser.parse_args(with_brackets(rest, types)))
     options.pop("config", None)
     several: list[object] = []
     for name in SEVERAL:
@@ -59,11 +62,11 @@ def run(words: Sequence[str]) -> None:
     function(*several, **options)
 
 
-def _with_help(message: str, help: str) -> str:
+def _with_help(message: str, where: str) -> str:
     """A message and where to look, unless it asks a question already."""
     if message.endswith("?"):
         return message
-    return f"{message.removesuffix('.')}; {help}"
+    return f"{message.removesuffix('.')}; {where}"
 
 
 class ListParser(argparse.ArgumentParser):
@@ -122,7 +125,7 @@ class OptionParser(ArgumentParser):
         raise UsageError(_with_help(message, f"{self.prog} --help lists the options")) from ex
 
     def _no_option(self, word: str) -> str:
-        options = []
+        options: list[str] = []
         for action in self._actions:
             options += action.option_strings[:1]
         near = nearest_option(word, options)
@@ -178,7 +181,9 @@ def _option_parser(command: Command, function: Callable[..., None], program: str
         formatter_class=HelpFormatter,
     )
     if command.takes_recipe:
-        told = "A recipe's name, or a file of settings such as a sweep's best.yaml; options after it change what it says."
+        told = (
+            "A recipe's name, or a file of settings such as a sweep's best.yaml; options after it change what it says."
+        )
         parser.add_argument("--recipe", "--config", action=SettingsFile, metavar="RECIPE", dest="config", help=told)
     elif parameters:
         parser.add_argument("--config", action=ActionConfigFile, metavar="FILE", help="A YAML file of these options.")

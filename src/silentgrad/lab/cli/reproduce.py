@@ -42,8 +42,8 @@ def reproduce(
         scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, conv has the paper's
             convolutional networks with few channels (bpd, kld and mse on mnist), paper is the paper's.
         seeds: Number of runs of each kind, which differ in their seeds.
-        datasets: Datasets, separated by commas: of the tables with learned variance, some of mnist, imagenet32, cifar10;
-            of causes, some of mnist, fashion-mnist, cifar10.
+        datasets: Datasets, separated by commas: of the tables with learned variance, some of mnist, imagenet32,
+            cifar10; of causes, some of mnist, fashion-mnist, cifar10.
         folder: Folder of the runs and the tables; reproduce/SCALE if absent.
         jobs: Number of runs to make side by side; one per processor core, or one on an accelerator, if absent.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.

@@ -9,8 +9,8 @@ class Grid:
 
     Args:
         lr: Learning rates to try (--train.lr).
-        guided: Parts of the training to try in which the tractable decoder guides (--model.guided); the paper's rates, 0.05 to 0.005 an epoch,
-            make parts of 0.1 to 1 of its 200 epochs, and its smallest, 0.001, never reaches 0.
+        guided: Parts of the training to try in which the tractable decoder guides (--model.guided); the paper's rates,
+            0.05 to 0.005 an epoch, make parts of 0.1 to 1 of its 200 epochs, and its smallest, 0.001, never reaches 0.
         cutoff: Epochs to try at which the encoder is frozen (--model.cutoff).
     """
 

@@ -52,7 +52,8 @@ def write_comparison(folders: Sequence[Path], page: Path) -> dict[str, Compariso
     """Writes a page that compares runs, and returns what its tables hold, by the data of the runs.
 
     Raises:
-        RecordError: A folder is no run, one of its files is damaged, or runs of one data set are told in different units.
+        RecordError: A folder is no run, one of its files is damaged, or runs of the same data are told in different
+            units.
     """
     if len(folders) < 2:
         raise RecordError("there is nothing to compare: give the folders of two runs or more")

@@ -40,8 +40,8 @@ class DataConfig:
     """The data of a run.
 
     Args:
-        name: Name or path of the data: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, a folder of images,
-            or a .npy, .npz, .csv, .tsv, .parquet or .h5ad file.
+        name: Name or path of the data: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, a folder of
+            images, or a .npy, .npz, .csv, .tsv, .parquet or .h5ad file.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
         batch_size: Number of rows in a training step, over all processes.
         kind: What the rows are. auto: images are levels, tables are reals, sparse matrices and .h5ad files are counts;
@@ -99,8 +99,8 @@ class ModelConfig:
             paper does not give its own.
         tractable: Tractable decoder, whose expected log-likelihood is a closed form: none; a linear one with a fixed
             variance (fixed), with a learned one that is constant in z (constant), or with a learned precision of linear
-            or exponential link (linear, exp); a mixture of linear ones, or a circuit of them over a tree of the outputs.
-            If absent, constant; linear for bits and counts, which have no precision.
+            or exponential link (linear, exp); a mixture of linear ones, or a circuit of them over a tree of the
+            outputs. If absent, constant; linear for bits and counts, which have no precision.
         components: Number of components of the mixture or circuit that --model.tractable or --model.likelihood names; 3
             of a mixture and 8 of a circuit if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
@@ -119,8 +119,8 @@ class ModelConfig:
         temperature_factor: Factor by which the temperature of gumbel-softmax shrinks every epoch.
         hard: Whether the samples of gumbel-softmax are rounded, with the gradient of those that are not.
         variance: Variance of the decoder --model.tractable fixed.
-        variance_start: Variance of --model.tractable fixed in the first epoch, from which it shrinks every epoch, down to
-            --model.variance, which keeps Bernoulli latents unsaturated; it is constant if absent.
+        variance_start: Variance of --model.tractable fixed in the first epoch, from which it shrinks every epoch, down
+            to --model.variance, which keeps Bernoulli latents unsaturated; it is constant if absent.
         variance_factor: Factor by which the variance of --model.tractable fixed shrinks every epoch.
         guided: Part of the training in which the tractable decoder guides a nonlinear one: its weight falls from 1 to 0
             over it. Above 1 it never reaches 0.

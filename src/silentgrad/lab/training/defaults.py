@@ -68,7 +68,7 @@ def decoders_for(
 
 
 def _sampling(latent: str) -> EstimatorName:
-    """The estimator of a sampled decoder's gradient: the paper's where the latents allow one, else RLOO, which all do."""
+    """The estimator of a sampled decoder's gradient: the paper's where the latents allow it, else RLOO."""
     of_the_paper: tuple[EstimatorName, ...] = ("reparameterized", "gumbel-softmax")
     for name in of_the_paper:
         if ESTIMATORS[name].suits(family_named(latent)):
