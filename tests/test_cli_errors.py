@@ -77,7 +77,7 @@ WRONG = {
     "train --train.epochs 1:2": "--train.epochs: 1:2 is no number",
     "train --model.hidden 64,x": "--model.hidden: Expected a value of type int. Got value: x",
     "train --train.keep 3,99": "--train.keep 99 comes after the last of 60 epochs",
-    "train --train.accelerator gpu --train.devices 99": "--train.accelerator gpu",
+    "train --train.accelerator tpu --train.devices 2": "--train.accelerator tpu",
     "train --recipe mnist-circuit": "Did you mean mnist-circuit-cpu?",
     "trian": "there is no command 'trian'. Did you mean train?",
     "data gte digits": "there is no command 'gte'. Did you mean get?",

@@ -15,7 +15,9 @@ def in_words(text: str) -> str:
         >>> in_words("Widths of layers. (type: list[int], default: [512])")
         'Widths of layers. (list of int, default: 512)'
     """
-    text = re.sub(r"(?:Optional\[)?Literal\[(.*?)\]\]?", lambda found: f"one of {found[1]}".replace("'", ""), text)
+    text = re.sub(r"Optional\[(.*?)\](?=[,)])", r"\1", text)
+    text = re.sub(r"Literal\[(.*?)\]", lambda found: f"one of {found[1]}".replace("'", ""), text)
+    text = re.sub(r"list\[one of (.*?)\]", r"some of \1", text)
     text = re.sub(r"list\[(.*?)\]", r"list of \1", text)
     text = re.sub(r" \| null|\btype: |, default: null|, default: \[\](?=\))", "", text)
     text = re.sub(r"default: (True|False)\)", lambda found: found[0].lower(), text)
