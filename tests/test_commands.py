@@ -14,7 +14,7 @@ from silentgrad.lab.cli import parsing
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.cli.table import COMMANDS, Command, Group
 from silentgrad.lab.training import Settings
-from silentgrad.lab.training.recipes import read_recipe, recipe_path
+from silentgrad.lab.training.recipes import read_recipe, recipe_names, recipe_path
 
 LABORATORY = ("jsonargparse", "lightning", "matplotlib", "optuna", "PIL", "pooch", "rich", "safetensors", "sklearn",
               "sqlalchemy", "torchmetrics", "yaml")  # fmt: skip
@@ -84,7 +84,9 @@ def _packages(path: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
 
 
-@pytest.mark.parametrize(("missing", "importing"), [("jsonargparse", ["main", "parsing"]), ("rich.table", ["recipes"])])
+@pytest.mark.parametrize(
+    ("missing", "importing"), [("jsonargparse", ["main", "parsing"]), ("rich.table", ["recipes", "console"])]
+)
 def test_without_its_extra_the_command_says_what_to_install(
     missing: str, importing: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +144,7 @@ def test_an_option_after_a_recipe_changes_it(trained: list[Settings]) -> None:
 def test_the_help_shows_the_recipe_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["train", "--help"])
-    assert "--recipe FILE" in capsys.readouterr().out
+    assert "--recipe RECIPE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["a", "[b]", "--output", "c.html"], ["--output=c.html", "a", "[b]"]])
@@ -159,3 +161,34 @@ def _comparing(calls: list[tuple[tuple[Path, ...], Path]]) -> object:
         calls.append((runs, output))
 
     return compare
+
+
+def test_lists_need_no_brackets(trained: list[Settings]) -> None:
+    main(["train", "--model.hidden", "64,32", "--train.keep=7", "--data.covariates", "age, batch: 1"])
+    main(["train", "--model.hidden", "[64,32]", "--train.keep", "[7]", "--data.covariates", '["age", "batch: 1"]'])
+    assert trained[0] == trained[1]
+    assert trained[0].model.hidden == [64, 32]
+    assert trained[0].train.keep == [7]
+    assert trained[0].data.covariates == ["age", "batch: 1"]
+
+
+def test_recipes_are_chosen_by_words_and_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["recipes", "mnist", "circuit"])
+    said = capsys.readouterr().out
+    names = [line for line in said.splitlines() if not line.startswith(" ")]
+    assert names == [name for name in recipe_names() if "mnist" in name and "circuit" in name]
+    main(["recipes"])
+    said = capsys.readouterr().out
+    assert [line for line in said.splitlines() if not line.startswith(" ")] == recipe_names()
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in COMMANDS if name != "data"), "data list", "data get", "data check"]
+)
+def test_help_is_in_sentences(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*name.split(), "--help"])
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].startswith(f"usage: silentgrad {name}")
+    for notation in ("Literal", "Optional", "null", "type:", "Which data", "How to train"):
+        assert notation not in said

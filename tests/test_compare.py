@@ -171,6 +171,22 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path, capsys
     assert "&lt;b&gt;[red]one" in page
 
 
+def test_runs_of_different_data_are_not_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [make_run(tmp_path / "one", summary=SUMMARY), make_run(tmp_path / "two", 2.2, summary=SUMMARY)]
+    cells = make_run(tmp_path / "cells", summary=PER_ENTRY, metric="nll")
+    (cells / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"data": {"name": "cells.csv"}}))
+    main(["compare", str(folders[0]), str(cells), str(folders[1]), "--output", str(tmp_path / "page.html")])
+    digits, table = capsys.readouterr().out.split("cells.csv:\n")
+    assert digits.startswith("digits:\n")
+    assert "test BPD" in digits
+    assert "test NLL, nats per entry" in table
+    assert "two" in digits
+    assert "two" not in table
+    page = (tmp_path / "page.html").read_text()
+    assert page.index("<h2>digits</h2>") < page.index("<h2>cells.csv</h2>")
+    assert page.count("<h2>Curves, ") == 2
+
+
 @needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_browser_shows_the_page_whole(tmp_path: Path, width: int) -> None:

@@ -95,6 +95,6 @@ def test_ctrl_c_leaves_a_run_to_go_on_with(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     process.join()
     assert process.exitcode == 130
-    assert f"silentgrad train --folder {folder}/RUN --resume true" in output.read_text()
+    assert f"go on by: silentgrad train --folder {folder}/network --resume true\n" in output.read_text()
     assert "Traceback" not in output.read_text()
     assert [path.name for path in folder.iterdir()] == ["network"]

@@ -107,7 +107,12 @@ def test_what_is_done_is_not_done_again(everything: Path, capsys: pytest.Capture
     before = [path.stat().st_mtime_ns for path in models]
     assert len(models) == 10 + 8
     main(["reproduce", "kld", *SMOKE, "--folder", str(everything)])
-    assert "8 of them finished before" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "8 of them finished before" in said
+    record = read_table(everything / "kld.json")
+    assert record.title in said
+    for text in ("Continuous", "Discrete", f"kld: {everything / 'kld.html'}"):
+        assert text in said
     assert [path.stat().st_mtime_ns for path in models] == before
 
 

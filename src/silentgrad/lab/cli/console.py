@@ -1,11 +1,17 @@
 """What commands say, with the names of folders and files as they are: no markup, no emoji codes, no wrapping."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+NOBODYS_WIDTH = 250  # of what is no terminal, and so does not say how wide it is
+
 console = Console()
+if not console.is_terminal:
+    console.width = NOBODYS_WIDTH
 
 
 def say(line: str) -> None:
@@ -16,6 +22,16 @@ def say(line: str) -> None:
 def verbatim(text: object) -> Text:
     """A cell of a table, or another part of what rich lays out."""
     return Text(str(text))
+
+
+def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table, whole: what does not fit into its column takes several lines."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(verbatim(head), overflow="fold")
+    for row in rows:
+        table.add_row(*map(verbatim, row))
+    console.print(table)
 
 
 def metrics(values: Mapping[str, float]) -> str:

@@ -13,7 +13,7 @@ def list_all(root: Path | None = None) -> None:
     """Lists the datasets and where they were found.
 
     Args:
-        root: Folder that holds the datasets.
+        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
     table = Table("name", "shape", "levels", "files", "found")
     for row in describe(root):
@@ -25,8 +25,8 @@ def get(name: str, root: Path | None = None) -> None:
     """Downloads a dataset, or says which files to put where.
 
     Args:
-        name: One of the names that data list shows.
-        root: Folder that holds the datasets.
+        name: Name of the dataset, one of those that silentgrad data list shows.
+        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
     images = load(name, root)
     say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
@@ -36,7 +36,7 @@ def verify(name: str, root: Path | None = None) -> None:
     """Verifies a dataset's files.
 
     Args:
-        name: One of the names that data list shows.
-        root: Folder that holds the datasets.
+        name: Name of the dataset, one of those that silentgrad data list shows.
+        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
     say(check(name, root))

@@ -10,7 +10,7 @@ def demo(seed: int = 0, folder: Path | None = None) -> None:
 
     Args:
         seed: Seed of all three runs.
-        folder: Where the runs and the page that compares them go; runs/demo-NUMBER if absent.
+        folder: Folder of the runs and of the page that compares them, which is made; runs/demo-NUMBER if absent.
     """
     # Here, so that --help does not wait for Lightning and matplotlib.
     from silentgrad.lab.cli.demonstration import demonstrate

@@ -27,11 +27,7 @@ def demonstrate(seed: int, folder: Path | None) -> None:
     require("--seed", seed, SEED)
     place = DemoFolder(folder or next_folder("demo"))
     _require_new(place.path)
-    try:
-        _train_and_compare(demo_runs(seed), place)
-    except KeyboardInterrupt:
-        say(f"interrupted; go on with a run by silentgrad train --folder {place.run('RUN')} --resume true")
-        raise SystemExit(130) from None
+    _train_and_compare(demo_runs(seed), place)
 
 
 def _require_new(folder: Path) -> None:

@@ -24,9 +24,9 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
     """Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.
 
     Args:
-        run: The run's folder.
-        data: Another dataset's name or path.
-        root: Folder that holds the datasets.
+        run: Folder of the finished run.
+        data: Name or path of another dataset of the same shape; the run's own data if absent.
+        root: Folder that holds the datasets; that of the run if absent.
         samples: Number of samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
     require("--samples", samples, COUNT)
@@ -49,10 +49,10 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
     """Reconstructs test images and draws samples with a finished run; writes the pictures and renews its report.
 
     Args:
-        run: The run's folder.
-        data: Another dataset's name or path, of the same shape.
-        root: Folder that holds the datasets.
-        output: A .safetensors file for the pictures; the run's own if absent.
+        run: Folder of the finished run.
+        data: Name or path of another dataset of the same shape; the run's own data if absent.
+        root: Folder that holds the datasets; that of the run if absent.
+        output: A .safetensors file to write the pictures to; the one in the run's folder if absent.
     """
     settings = read_config(run)
     path = output or RunFolder(run).pictures
@@ -69,10 +69,10 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     """Draws images from a finished run's prior and decoder, as a picture.
 
     Args:
-        run: The run's folder.
-        count: Number of images.
+        run: Folder of the finished run.
+        count: Number of images to draw.
         seed: Seed of the draws.
-        output: A .png file; samples.png in the run's folder if absent.
+        output: A .png file to write the picture to; samples.png in the run's folder if absent.
     """
     require("--count", count, Range(1, MOST_SAMPLES))
     require("--seed", seed, SEED)

@@ -12,8 +12,8 @@ def export(run: Path, folder: Path | None = None) -> None:
     """Exports a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.
 
     Args:
-        run: The run's folder.
-        folder: Where the files go; the folder export in the run's if absent.
+        run: Folder of the finished run.
+        folder: Folder to write the files to; the folder export in the run's own if absent.
     """
     output = folder or RunFolder(run).export
     require_folder(output)

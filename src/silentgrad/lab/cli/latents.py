@@ -23,9 +23,9 @@ def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> N
     """Writes the means of the latents of all rows, those of training too, in the order of the data's file.
 
     Args:
-        run: The run's folder.
-        output: A .npy file, or an .h5ad file: a copy of the data's own with the latents in obsm["X_silentgrad"];
-            latents.npy in the run's folder if absent.
+        run: Folder of the finished run.
+        output: A .npy file to write, or an .h5ad file: a copy of the data's own with the latents in
+            obsm["X_silentgrad"]; latents.npy in the run's folder if absent.
         overwrite: Whether to replace the file of --output if it is there; it may be the data's own.
     """
     settings = read_config(run)

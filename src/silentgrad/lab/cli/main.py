@@ -1,11 +1,13 @@
 """The command line from start to end: a command, and an error as a message."""
 
 import os
+import shlex
 import sys
 
 from rich.console import Console
 
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.cli.interrupts import Interrupted
 from silentgrad.lab.cli.parsing import UsageError, run
 
 
@@ -27,6 +29,9 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, UsageError):
             raise SystemExit(2) from None
         raise SystemExit(1) from None
+    except Interrupted as stop:
+        print(f"interrupted; go on by: silentgrad {shlex.join(stop.words or arguments)}", file=sys.stderr)
+        raise SystemExit(130) from None
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; go on later with --folder FOLDER --resume true")
+        print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None

@@ -21,10 +21,11 @@ from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConf
 from silentgrad.lab.training.checkpoints import load_checkpoint
 from silentgrad.lab.training.loading import observations_of
 from silentgrad.lab.training.measuring import Row, estimators_of, rows_of, training_batches
-from silentgrad.lab.training.ranges import COUNT, SEED, Range, require
+from silentgrad.lab.training.ranges import COUNT, SEED, ConfigError, Range, require
 from silentgrad.lab.training.suitable import EstimatorName, family_named
 
 LINKS: tuple[Link, ...] = ("linear", "exp")
+LATENTS, EPOCHS = 10, 20  # of the models that `bias` trains
 
 
 def variance(
@@ -43,17 +44,19 @@ def variance(
     """Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.
 
     Args:
-        run: The run's folder.
-        checkpoint: Which weights: finished, last, best, the number of a kept epoch, or a file.
-        estimators: The estimators to compare; if absent, all of the paper's that the latents and the decoder allow.
+        run: Folder of the finished run.
+        checkpoint: Weights to measure: finished, last, best, the number of a kept epoch, or a file.
+        estimators: Estimators to compare, separated by commas; if absent, all of the paper's that the latents and the
+            decoder allow.
         batches: Number of batches of training images, each of the run's batch size.
         draws: Number of draws of the latent for each batch.
         method: How to measure: sketch, or every for every draw's gradient, which is slower.
-        guided: Measure the guided objective of the checkpoint's epoch, instead of the nonlinear decoder's alone.
+        guided: Whether to measure the guided objective of the checkpoint's epoch, instead of the nonlinear decoder's
+            alone.
         seed: Seed of the batches and of the draws.
-        data: Another dataset's name or path, of the same shape.
-        root: Folder that holds the datasets.
-        output: A .csv file; variance.csv in the run's folder if absent.
+        data: Name or path of another dataset of the same shape; the run's own data if absent.
+        root: Folder that holds the datasets; that of the run if absent.
+        output: A .csv file to write the figures to; variance.csv in the run's folder if absent.
     """
     require("--batches", batches, Range(FEWEST_BATCHES))  # fewer have no standard error
     require("--draws", draws, Range(2))
@@ -97,8 +100,8 @@ def variance_table(found: dict[str, Decomposition]) -> Table:
 def bias(
     run: Path | None = None,
     data: DataConfig = DataConfig(),  # noqa: B008
-    latents: int = 10,
-    epochs: int = 20,
+    latents: int = LATENTS,
+    epochs: int = EPOCHS,
     images: int = 16,
     draws: int = 100_000,
     seed: int = 0,
@@ -111,13 +114,13 @@ def bias(
 
     Args:
         run: Folder of a run with few Bernoulli latents and learned precision, to be measured instead.
-        data: Which images to train on.
-        latents: Number of latents; the enumeration has 2 to that power of terms.
-        epochs: Number of epochs to train before the measurement.
+        data: The images to train on.
+        latents: Number of latents of the two models; the enumeration has 2 to that power of terms.
+        epochs: Number of epochs to train the two models before the measurement.
         images: Number of images in the measured batch.
         draws: Number of draws behind the mean gradients of REINFORCE and Gumbel-Softmax.
         seed: Seed of the training and of the draws.
-        folder: Where the models and the figures go; runs/bias-NUMBER if absent.
+        folder: Folder of the models and the figures; runs/bias-NUMBER, or the measured run's own, if absent.
     """
     require("--latents", latents, Range(1, Enumerate().largest))
     require("--epochs", epochs, COUNT)
@@ -126,6 +129,7 @@ def bias(
     require("--seed", seed, SEED)
     runs = []
     if run is not None:
+        _require_no_training(data, latents, epochs)
         runs.append(run)
         folder = folder or run
     else:
@@ -168,6 +172,14 @@ def bias_table(found: list[MeasuredBias]) -> Table:
         share = f"{100 * bias.relative:.3g} %"
         table.add_row(link, gradient, f"{bias.deviation:.3g}", f"{bias.noise:.3g}", share)
     return table
+
+
+def _require_no_training(data: DataConfig, latents: int, epochs: int) -> None:
+    """Refuses options of the two models where a run is measured instead of them."""
+    if (data, latents, epochs) != (DataConfig(), LATENTS, EPOCHS):
+        raise ConfigError(
+            "--data, --latents and --epochs are for models that bias trains itself: leave them or --run out"
+        )
 
 
 def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: int, seed: int) -> Path:

@@ -16,12 +16,30 @@ def require_output(path: Path, suffix: str) -> None:
     Raises:
         ConfigError: The file cannot be written; the message names --output.
     """
+    _require_file(path, suffix)
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
+
+
+def require_new_output(path: Path, suffix: str) -> None:
+    """Refuses a file that could not be written at the end, even if its folder is made for it.
+
+    Args:
+        path: Path of the file.
+        suffix: Ending that its name has to have.
+
+    Raises:
+        ConfigError: The file cannot be written; the message names --output.
+    """
+    require_folder(path.parent, "--output")
+    _require_file(path, suffix)
+
+
+def _require_file(path: Path, suffix: str) -> None:
     if path.suffix != suffix:
         raise ConfigError(f"--output has to be a {suffix} file, got {path}")
     if path.is_dir():
         raise ConfigError(f"--output {path} is a folder: give a {suffix} file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
 
 
 def require_folder(path: Path, option: str = "--folder") -> None:

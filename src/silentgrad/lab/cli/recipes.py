@@ -1,15 +1,24 @@
 """The list of recipes."""
 
-from rich.console import Console
-from rich.table import Table
+from silentgrad.lab.cli.console import say
+from silentgrad.lab.hints import did_you_mean
+from silentgrad.lab.training.recipes import RecipeError, recipe_header, recipe_names
 
-from silentgrad.lab.training.recipes import recipe_header, recipe_names
+INDENT = "    "
 
 
-def recipes() -> None:
-    """Lists the recipes, what each is, what to expect and how long it takes."""
-    table = Table("recipe", "what", "expects", "time")
-    for name in recipe_names():
-        said = recipe_header(name)
-        table.add_row(name, said.get("what", ""), said.get("expects", ""), said.get("time", ""))
-    Console().print(table)
+def recipes(*words: str) -> None:
+    """Lists the recipes, what each is, what to expect and how long it takes.
+
+    Args:
+        *words: Words that the names have to hold; all recipes are listed without one.
+    """
+    chosen = [name for name in recipe_names() if all(word in name for word in words)]
+    if not chosen:
+        wanted = " ".join(words)
+        raise RecipeError(f"no recipe's name holds {wanted!r}.{did_you_mean(wanted, recipe_names())}")
+    for name in chosen:
+        header = recipe_header(name)
+        say(name)
+        say(f"{INDENT}{header['what']}")
+        say(f"{INDENT}{header['expects']}; {header['time']}")

@@ -5,14 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from silentgrad.lab.cli.console import say
+from silentgrad.lab.cli.console import say, show_table
+from silentgrad.lab.cli.interrupts import going_on
 from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.experiments.cells import Scale
 from silentgrad.lab.experiments.reproduction import Entry, Request, entries_named, runs_behind
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
-from silentgrad.lab.reports.tables import write_pictures, write_tables
-from silentgrad.lab.runs.tables import Pictures, write_record
+from silentgrad.lab.reports.tables import shown, write_pictures, write_tables
+from silentgrad.lab.runs.tables import Pictures, Table, write_record
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.machine import require_machine
 from silentgrad.lab.training.ranges import COUNT, require
@@ -40,13 +41,13 @@ def reproduce(
             the paper: circuits compares decoders and estimators, causes tells what a guide helps by.
         scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, conv has the paper's
             convolutional networks with few channels (bpd, kld and mse on mnist), paper is the paper's.
-        seeds: Number of runs of each kind.
-        datasets: The datasets of the learned-variance tables, some of mnist, imagenet32, cifar10, and of causes, some
-            of mnist, fashion-mnist, cifar10.
-        folder: Folder for runs and tables; reproduce/SCALE if absent.
-        jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
-        root: Folder that holds the datasets.
-        accelerator: Name of the accelerator in Lightning: auto, cpu, gpu, mps.
+        seeds: Number of runs of each kind, which differ in their seeds.
+        datasets: Datasets, separated by commas: of the tables with learned variance, some of mnist, imagenet32,
+            cifar10; of causes, some of mnist, fashion-mnist, cifar10.
+        folder: Folder of the runs and the tables; reproduce/SCALE if absent.
+        jobs: Number of runs to make side by side; one per processor core, or one on an accelerator, if absent.
+        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
+        accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
     """
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
@@ -57,10 +58,11 @@ def reproduce(
     entries = entries_named(what)
     for entry in entries.values():
         entry.require(request)
-    run_all(runs_behind(list(entries.values()), request), folder, jobs or _at_once(accelerator), root, accelerator)
-    command = _command(what, request)
-    for name, entry in entries.items():
-        say(f"{name}: {_write(entry, request, folder, command)}")
+    with going_on():
+        run_all(runs_behind(list(entries.values()), request), folder, jobs or _at_once(accelerator), root, accelerator)
+        for name, entry in entries.items():
+            page = _write_and_show(entry, request, folder, _command(what, request))
+            say(f"{name}: {page}")
 
 
 def _at_once(accelerator: str) -> int:
@@ -75,13 +77,25 @@ def _command(what: What, request: Request) -> str:
     command = f"silentgrad reproduce {what} --scale {request.scale} --seeds {request.seeds}"
     if what == "circuits":
         return command
-    return f"{command} --datasets [{','.join(request.datasets)}]"
+    return f"{command} --datasets {','.join(request.datasets)}"
 
 
-def _write(entry: Entry, request: Request, folder: Path, command: str) -> Path:
-    """Writes what the runs of an entry came to, and returns the path of its page."""
+def _write_and_show(entry: Entry, request: Request, folder: Path, command: str) -> Path:
+    """Writes what the runs of an entry came to, prints it if it is a table, and returns the path of its page."""
     record = entry.build(Results(folder, entry.cells(request)), request)
     path = write_record(folder, replace(record, command=command))
     if isinstance(record, Pictures):
         return write_pictures(path)
+    _show(record)
     return write_tables(path)
+
+
+def _show(table: Table) -> None:
+    """The table and what it says."""
+    say(table.title)
+    rows = []
+    for row in table.rows:
+        rows.append([shown(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)])
+    show_table([column.name for column in table.columns], rows)
+    for sentence in table.verdicts:
+        say(sentence)

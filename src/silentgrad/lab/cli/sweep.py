@@ -10,7 +10,7 @@ def sweep(
     data: DataConfig = DataConfig(),  # noqa: B008
     model: ModelConfig = ModelConfig(),  # noqa: B008
     train: TrainConfig = TrainConfig(),  # noqa: B008
-    over: str = "lr",
+    over: list[str] = ["lr"],  # noqa: B006
     grid: Grid = Grid(),  # noqa: B008
     study: str | None = None,
     storage: str | None = None,
@@ -24,17 +24,17 @@ def sweep(
     share the work.
 
     Args:
-        data: Which data.
-        model: Which model, and how its gradient is estimated.
-        train: How to train.
-        over: What to vary, separated by commas: lr, guided, cutoff.
-        grid: The values to try.
-        study: The sweep's name; made of the data's and of what is varied if absent.
-        storage: The study's database as a URL, such as postgresql+psycopg://user@host/name; an SQLite file in the
+        data: The data.
+        model: The model, and how its gradient is estimated.
+        train: The training.
+        over: Settings to vary, separated by commas: lr, guided, cutoff.
+        grid: The values to try of each setting.
+        study: Name of the sweep; made of the data's name and of what is varied if absent.
+        storage: Database of the sweep as a URL, such as postgresql+psycopg://user@host/name; an SQLite file in the
             sweep's folder if absent.
-        trials: Number of points to train here at most; all that are left if absent.
-        folder: Where the trials and the page go; sweeps/STUDY if absent.
-        quiet: No progress bars.
+        trials: Number of points of the grid to train at most; all that are left if absent.
+        folder: Folder of the trials and their page; sweeps/STUDY if absent.
+        quiet: Whether to show no progress bars.
     """
     # Here, so that --help does not wait for Lightning, Optuna and matplotlib.
     from silentgrad.lab.cli.sweeping import sweep_and_report

@@ -7,6 +7,7 @@ from sqlalchemy import URL, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from silentgrad.lab.cli.console import say
+from silentgrad.lab.cli.interrupts import going_on
 from silentgrad.lab.cli.options import require_folder, stem_of
 from silentgrad.lab.data import Unit, kind_of
 from silentgrad.lab.experiments.grid import Grid
@@ -25,7 +26,7 @@ from silentgrad.lab.training.ranges import COUNT, ConfigError, require
 
 def sweep_and_report(
     around: Settings,
-    over: str,
+    over: list[str],
     grid: Grid,
     study: str | None,
     storage: str | None,
@@ -37,7 +38,7 @@ def sweep_and_report(
 
     Args:
         around: Settings that all trials have in common.
-        over: Names of the settings to vary, separated by commas.
+        over: Names of the settings to vary.
         grid: Values to try.
         study: Name of the sweep; made of the data's name and of what is varied if absent.
         storage: URL of the study's database; a file in the sweep's folder if absent.
@@ -55,24 +56,20 @@ def sweep_and_report(
     if storage is not None:
         _require_storage(storage)
     say(f"sweep {plan.name}: {plan.size} points over {', '.join(plan.space)}, in {plan.folder}")
-    try:
+    with going_on():
         for trial in run_sweep(plan, storage or _own_storage(plan.folder), trials, quiet):
             say(line(trial, read_sweep(plan.folder).unit))
             write_sweep_page(plan.folder)
-    except KeyboardInterrupt:
-        say("interrupted; the same command goes on")
-        raise SystemExit(130) from None
     for text in closing(read_sweep(plan.folder), plan.folder):
         say(text)
     say(f"page: {write_sweep_page(plan.folder)}")
 
 
-def _planned(around: Settings, over: str, grid: Grid, study: str | None, folder: Path | None) -> Sweep:
+def _planned(around: Settings, over: list[str], grid: Grid, study: str | None, folder: Path | None) -> Sweep:
     """The sweep that the options ask for; arguments are those of `sweep_and_report`."""
-    names = list(map(str.strip, over.split(",")))
-    space = search_space(names, grid, around)
+    space = search_space(over, grid, around)
     if study is None:
-        study = "-".join([stem_of(around.data.name), *names])
+        study = "-".join([stem_of(around.data.name), *over])
     if not study or study != Path(study).name:
         raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
     return Sweep(study, around, space, folder or Path("sweeps") / study)

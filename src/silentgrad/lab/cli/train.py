@@ -18,12 +18,13 @@ def train(
     With no options: a Silent-guided VAE on the embedded 8x8 digits, about a minute on two cores.
 
     Args:
-        data: Which data.
-        model: Which model, and how its gradient is estimated.
-        train: How to train.
-        folder: Where the run goes; runs/NAME-NUMBER if absent.
-        resume: Go on from the last finished epoch of the run in --folder, with the settings it was started with.
-        quiet: No progress bar.
+        data: The data.
+        model: The model, and how its gradient is estimated.
+        train: The training.
+        folder: Folder of the run, which is made; runs/NAME-NUMBER, by the data's name, if absent.
+        resume: Whether to go on from the last finished epoch of the run in --folder, with the settings it was started
+            with.
+        quiet: Whether to show no progress bar.
     """
     # Here, so that --help does not wait for Lightning and matplotlib.
     from silentgrad.lab.cli.training import train_and_report

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from silentgrad.lab.cli.console import beside_bound, bound, console, metrics, say
+from silentgrad.lab.cli.interrupts import going_on
 from silentgrad.lab.cli.options import next_folder, require_folder
 from silentgrad.lab.data import kind_of
 from silentgrad.lab.reports import write_report
@@ -37,7 +38,8 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
     left = settings.model.weight_left
     if left > 0 and not finished and first_process():
         say(f"the guide's weight never reaches 0: {left:.2f} of it is left at the end (--model.guided above 1)")
-    summary = train_model(*settings, folder, resume, quiet)
+    with going_on(folder):
+        summary = train_model(*settings, folder, resume, quiet)
     if not first_process():
         return
     if finished:

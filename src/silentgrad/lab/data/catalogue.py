@@ -17,7 +17,6 @@ CIFAR-10 that is there only in part keeps its last tenth for validation. A `.npy
 disk, which a permutation would not allow, so it is cut in the order of the file, with a warning.
 """
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -35,6 +34,7 @@ from silentgrad.lab.data.observing import is_counted, observe
 from silentgrad.lab.data.order import cut, permuted, required
 from silentgrad.lab.data.rows import Splits
 from silentgrad.lab.data.tables import holds_images
+from silentgrad.lab.hints import did_you_mean
 from silentgrad.lab.kinds import Kind
 from silentgrad.lab.selection import EVERYTHING, Selection
 
@@ -246,10 +246,7 @@ def _from_path(name: str) -> Levels:
 
 
 def _unknown(name: str) -> str:
-    message = f"{name!r} is no dataset."
-    for near in difflib.get_close_matches(name, NAMES, n=1):
-        message += f" Did you mean {near}?"
     return (
-        f"{message} There are {', '.join(NAMES)}; "
+        f"{name!r} is no dataset.{did_you_mean(name, NAMES)} There are {', '.join(NAMES)}; "
         "or give the path of a folder of images, or of a .npy, .npz, .csv, .tsv, .parquet or .h5ad file."
     )

@@ -8,10 +8,10 @@ class Grid:
     """The values to try: the paper's, unless others are given.
 
     Args:
-        lr: Learning rates.
-        guided: Parts of the training in which the tractable decoder guides; the paper's rates, 0.05 to 0.005 an epoch,
-            make parts of 0.1 to 1 of its 200 epochs, and its smallest, 0.001, never reaches 0.
-        cutoff: Epochs at which the encoder is frozen.
+        lr: Learning rates to try (--train.lr).
+        guided: Parts of the training to try in which the tractable decoder guides (--model.guided); the paper's rates,
+            0.05 to 0.005 an epoch, make parts of 0.1 to 1 of its 200 epochs, and its smallest, 0.001, never reaches 0.
+        cutoff: Epochs to try at which the encoder is frozen (--model.cutoff).
     """
 
     lr: list[float] = field(default_factory=lambda: [1e-4, 5e-4, 1e-5, 5e-5])

@@ -1,4 +1,7 @@
-"""Several runs on one page: what differs in their settings, where they ended, how fast they got there."""
+"""Several runs on one page: what differs in their settings, where they ended, how fast they got there.
+
+Only runs of the same data are beside each other, since figures of different data say nothing about the runs.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,19 +49,31 @@ class Comparison(NamedTuple):
         return Table("runs", "The runs, their settings and figures", columns, rows, self.results.best)
 
 
-def write_comparison(folders: Sequence[Path], page: Path) -> Comparison:
-    """Writes a page that compares runs, and returns what its table holds.
+def write_comparison(folders: Sequence[Path], page: Path) -> dict[str, Comparison]:
+    """Writes a page that compares runs, and returns what its tables hold, by the data of the runs.
 
     Raises:
-        RecordError: A folder is no run, one of its files is damaged, or the runs are told in different units.
+        RecordError: A folder is no run, one of its files is damaged, or runs of the same data are told in different
+            units.
     """
     if len(folders) < 2:
         raise RecordError("there is nothing to compare: give the folders of two runs or more")
     runs = dict(zip(run_names(folders), map(Run.read, folders), strict=True))
-    compared = comparison(runs)
+    groups = by_data(runs)
+    compared = {}
+    for data, alike in groups.items():
+        compared[data] = comparison(alike)
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, _page(runs, compared.joined()).encode())
+    write_atomically(page, _page(groups, compared).encode())
     return compared
+
+
+def by_data(runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
+    """The runs by the name of their data, in the order in which they were given."""
+    groups: dict[str, dict[str, Run]] = {}
+    for name, run in runs.items():
+        groups.setdefault(str(run.config["data"]["name"]), {})[name] = run
+    return groups
 
 
 def comparison(runs: Mapping[str, Run]) -> Comparison:
@@ -138,16 +153,34 @@ def _last(column: list[float | None]) -> float | None:
     return column[-1]
 
 
-def _page(runs: Mapping[str, Run], table: Table) -> str:
-    title = f"{len(runs)} runs"
+def _page(groups: Mapping[str, Mapping[str, Run]], compared: Mapping[str, Comparison]) -> str:
+    """The whole page; with runs of several data sets, a part for each."""
+    title = f"{sum(map(len, groups.values()))} runs"
+    if len(groups) == 1:
+        (runs,), (found,) = groups.values(), compared.values()
+        sections = [html.header(title, _results(runs, found.joined())), *_sections(runs)]
+        return html.document(title, "\n".join(sections))
+    sections = [html.header(title, html.paragraph(f"Of {len(groups)} data sets: {', '.join(groups)}."))]
+    for data, runs in groups.items():
+        sections.append(html.section(data, _results(runs, compared[data].joined())))
+        sections += _sections(runs, f", {data}")
+    return html.document(title, "\n".join(sections))
+
+
+def _results(runs: Mapping[str, Run], table: Table) -> str:
+    """What the figures say, the table, and the units of its columns."""
     told = html.caption(legend([column.name for column in table.columns], common_unit(runs)))
-    opening = html.paragraph(_opening(runs, table))
+    return html.paragraph(_opening(runs, table)) + html.plain_table(table) + told
+
+
+def _sections(runs: Mapping[str, Run], of: str = "") -> list[str]:
+    """The curves of runs, and when they reached which figure; `of` ends the headings."""
     picture = html.picture(html.png(curves(runs)), _caption(runs), narrow=html.png(curves(runs, narrow=True)))
-    sections = [html.header(title, opening + html.plain_table(table) + told), html.section("Curves", picture)]
+    sections = [html.section(f"Curves{of}", picture)]
     reached = reaches(runs)
     if reached is not None:
-        sections.append(html.section(reached.title, html.plain_table(reached)))
-    return html.document(title, "\n".join(sections))
+        sections.append(html.section(f"{reached.title}{of}", html.plain_table(reached)))
+    return sections
 
 
 def _opening(runs: Mapping[str, Run], table: Table) -> str:

@@ -37,13 +37,13 @@ Decay = Literal["none", "cosine"]
 
 @dataclass
 class DataConfig:
-    """Which data.
+    """The data of a run.
 
     Args:
-        name: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, or a path to a folder of images, a .npy,
-            .npz, .csv, .tsv, .parquet or .h5ad file.
+        name: Name or path of the data: digits, mnist, fashion-mnist, cifar10, imagenet32, imagenet64, a folder of
+            images, or a .npy, .npz, .csv, .tsv, .parquet or .h5ad file.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
-        batch_size: Rows per step, over all processes.
+        batch_size: Number of rows in a training step, over all processes.
         kind: What the rows are. auto: images are levels, tables are reals, sparse matrices and .h5ad files are counts;
             images can be binarized, tables counts.
         layer: Layer of an .h5ad file that holds the counts; its X if absent.
@@ -83,45 +83,54 @@ class DataConfig:
 
 @dataclass
 class ModelConfig:
-    """Which model, and how its gradient is estimated.
+    """The model of a run, and how its gradient is estimated.
 
     Args:
         latent: Family of q(z|x): gaussian, full-gaussian, laplace, bernoulli, categorical or poisson.
         latent_dim: Number of latents; number of groups, for categorical.
         categories: Number of categories in a group, for categorical; 10 if absent.
-        prior: What stands against the latents: their family's standard prior, a learned one, or a learned mixture, for
+        prior: Prior of the latents: their family's standard one, a learned one of the family, or a learned mixture, for
             which the KL divergence is a bound.
         prior_components: Number of components of the prior's mixture; 10 if absent.
-        network: Encoder and nonlinear decoder: mlp for small machines; conv and strided are the paper's.
+        network: Network of the encoder and of the nonlinear decoder: mlp for small machines; conv and strided, the
+            paper's convolutional ones, for images.
         hidden: Widths of the mlp's hidden layers.
-        channels: Number of channels of the convolutions; of the first one, for strided. The paper does not give it.
-        tractable: Tractable decoder: none; a linear one with fixed variance, with a learned one that is constant in z,
-            or with learned precision of linear or exponential link; a mixture of linear ones, or a circuit of them over
-            a tree of the outputs. If absent, constant; linear for bits and counts, which have no precision.
-        components: Number of components of the mixture or circuit, that of --model.likelihood too; 3 and 8 if absent.
+        channels: Number of channels of the convolutions of --model.network conv, or of the first one of strided; the
+            paper does not give its own.
+        tractable: Tractable decoder, whose expected log-likelihood is a closed form: none; a linear one with a fixed
+            variance (fixed), with a learned one that is constant in z (constant), or with a learned precision of linear
+            or exponential link (linear, exp); a mixture of linear ones, or a circuit of them over a tree of the
+            outputs. If absent, constant; linear for bits and counts, which have no precision.
+        components: Number of components of the mixture or circuit that --model.tractable or --model.likelihood names; 3
+            of a mixture and 8 of a circuit if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
         gates: Which of a circuit's sums have weights linear in z: those over leaves, all or none.
-        log_term: How the linear link evaluates E[log v^2].
-        nonlinear: Whether there is a nonlinear decoder beside the linear one. If absent, there is one, but not for
-            counts.
+        log_term: How --model.tractable linear evaluates E[log v^2] of its precision v: exactly, which Gaussian latents
+            allow, by an approximation (Edgeworth's, or Taylor's as the paper), or by the best of these (auto).
+        nonlinear: Whether there is a nonlinear decoder, beside the tractable one or alone. If absent, there is one, but
+            not for counts.
         estimator: Estimator of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is
-            alone. With both decoders, none trains the encoder by the linear one only ("None + SG"). If absent,
-            reparameterized, and exact for counts with a linear decoder alone.
-        temperature: Temperature of gumbel-softmax.
-        temperature_start: Temperature of the first epoch, from which it shrinks every epoch, down to `temperature`.
-        temperature_factor: Factor by which the temperature shrinks.
-        hard: Whether gumbel-softmax's samples are rounded, with the relaxed ones' gradient.
-        variance: Fixed variance of the linear decoder.
-        variance_start: Fixed variance of the first epoch, from which it shrinks every epoch, down to `variance`; keeps
-            Bernoulli latents unsaturated.
-        variance_factor: Factor by which the fixed variance shrinks.
+            alone. With both decoders, none trains the encoder by the linear one only ("None + SG"). If absent, one that
+            suits the latents: reparameterized, gumbel-softmax for bernoulli and categorical, rloo for poisson; but
+            exact for counts with a linear decoder alone.
+        temperature: Temperature of the estimator gumbel-softmax.
+        temperature_start: Temperature of gumbel-softmax in the first epoch, from which it shrinks every epoch, down to
+            --model.temperature; it is constant if absent.
+        temperature_factor: Factor by which the temperature of gumbel-softmax shrinks every epoch.
+        hard: Whether the samples of gumbel-softmax are rounded, with the gradient of those that are not.
+        variance: Variance of the decoder --model.tractable fixed.
+        variance_start: Variance of --model.tractable fixed in the first epoch, from which it shrinks every epoch, down
+            to --model.variance, which keeps Bernoulli latents unsaturated; it is constant if absent.
+        variance_factor: Factor by which the variance of --model.tractable fixed shrinks every epoch.
         guided: Part of the training in which the tractable decoder guides a nonlinear one: its weight falls from 1 to 0
             over it. Above 1 it never reaches 0.
-        guide_estimator: Estimator of the guide's expectation; another than exact is there to compare with it.
-        guide_draws: Number of draws over which that estimator's gradient is averaged.
-        weighting: What the decoders' weights scale: their losses (Algorithm 1) or the encoder's gradient (the text).
-        cutoff: Epoch at which the encoder is frozen.
-        kl_weight: Weight of the KL divergence.
+        guide_estimator: Estimator of the tractable decoder's expectation while it guides a nonlinear one; others than
+            exact are there to be compared with it.
+        guide_draws: Number of draws over which the gradient of --model.guide_estimator is averaged.
+        weighting: What the weights of a guide and of the decoder that it guides scale: their losses, as in the paper's
+            Algorithm 1 (loss), or the encoder's gradient, as in its text (encoder).
+        cutoff: Epoch at which the encoder is frozen; it is never frozen if absent.
+        kl_weight: Weight of the KL divergence in the objective.
         kl_warmup: Part of the training in which the KL divergence's weight rises from 0.
         start: Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca where the
             learned variance is constant, as it is in mixtures and circuits, whose leaves also start from the values of
@@ -171,7 +180,8 @@ class ModelConfig:
     @property
     def decoders(self) -> Decoders:
         """The decoders and the estimator; what was left open is as for the likelihood, or for images."""
-        return decoders_for(self.likelihood or "gaussian", self.tractable, self.nonlinear, self.estimator)
+        likelihood = self.likelihood or "gaussian"
+        return decoders_for(likelihood, self.tractable, self.nonlinear, self.estimator, self.latent)
 
     def validate(self) -> None:
         """Raises ConfigError for what makes no model."""
@@ -209,23 +219,23 @@ class ModelConfig:
 
 @dataclass
 class TrainConfig:
-    """How to train.
+    """The training of a run.
 
     Args:
-        epochs: Number of passes over the training images.
-        lr: Learning rate of AdamW, betas (0.9, 0.95). If absent, 5e-4; for counts 1e-2, and lr_network 2e-3.
-        lr_network: Learning rate of the networks, of encoder and nonlinear decoder; lr if absent. The other parameters
-            of a circuit tolerate ten times this rate.
-        lr_mean: Learning rate of the linear decoder's mean; lr if absent.
-        lr_precision: Learning rate of the linear decoder's precision; lr if absent.
+        epochs: Number of passes over the training rows.
+        lr: Learning rate of AdamW, betas (0.9, 0.95). If absent, 5e-4; for counts 1e-2, and --train.lr_network 2e-3.
+        lr_network: Learning rate of the networks, of encoder and nonlinear decoder; --train.lr if absent. The other
+            parameters of a circuit tolerate ten times this rate.
+        lr_mean: Learning rate of the linear decoder's mean; --train.lr if absent.
+        lr_precision: Learning rate of the linear decoder's precision; --train.lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
         warmup: Number of steps in which the learning rates rise to their values; below 1, a part of the training.
         clip: Largest norm of the gradient; 0 leaves it alone.
-        seed: Seed of everything random.
+        seed: Seed of everything random in the run.
         accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
         devices: Number of processes, one per device.
         precision: Precision of the numbers, as Lightning names it: 32-true, bf16-mixed, 64-true.
-        keep: Epochs whose weights are kept, in epochs/ of the run's folder.
+        keep: Epochs whose weights are kept, in epochs/ of the run's folder; none if absent.
         variance_every: Number of epochs between measurements of the gradient's variance, in gradient_variance.csv; 0
             for none.
         iwae_samples: Number of samples of the importance-weighted bound in the final evaluation; 1 is the ELBO.

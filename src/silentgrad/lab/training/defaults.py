@@ -7,7 +7,7 @@ trained by its exact gradient, unless a nonlinear one is asked for. An option th
 from typing import NamedTuple
 
 from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
-from silentgrad.lab.training.suitable import EstimatorName, TractableKind
+from silentgrad.lab.training.suitable import ESTIMATORS, EstimatorName, TractableKind, family_named
 
 
 class Decoders(NamedTuple):
@@ -34,6 +34,7 @@ def decoders_for(
     tractable: TractableKind | None = None,
     nonlinear: bool | None = None,
     estimator: EstimatorName | None = None,
+    latent: str = "gaussian",
 ) -> Decoders:
     """The decoders for data of a likelihood, as far as they were not chosen.
 
@@ -42,6 +43,7 @@ def decoders_for(
         tractable: The tractable decoder, if it was chosen.
         nonlinear: Whether there is a nonlinear one, if that was chosen.
         estimator: The estimator, if it was chosen.
+        latent: The name of the latents' family.
 
     Example:
         >>> decoders_for("gaussian")
@@ -50,6 +52,8 @@ def decoders_for(
         Decoders(tractable='linear', nonlinear=False, estimator='exact')
         >>> decoders_for("poisson", nonlinear=True)
         Decoders(tractable='linear', nonlinear=True, estimator='reparameterized')
+        >>> decoders_for("gaussian", latent="bernoulli")
+        Decoders(tractable='constant', nonlinear=True, estimator='gumbel-softmax')
     """
     counts = likelihood in OF_COUNTS
     if tractable is None:
@@ -57,10 +61,19 @@ def decoders_for(
     if nonlinear is None:
         nonlinear = not counts or tractable == "none"
     if estimator is None:
-        estimator = "reparameterized"
+        estimator = _sampling(latent)
         if counts and not nonlinear:
             estimator = "exact"
     return Decoders(tractable, nonlinear, estimator)
+
+
+def _sampling(latent: str) -> EstimatorName:
+    """The estimator of a sampled decoder's gradient: the paper's where the latents allow it, else RLOO."""
+    of_the_paper: tuple[EstimatorName, ...] = ("reparameterized", "gumbel-softmax")
+    for name in of_the_paper:
+        if ESTIMATORS[name].suits(family_named(latent)):
+            return name
+    return "rloo"
 
 
 def _tractable(likelihood: LikelihoodName) -> TractableKind:

@@ -1,11 +1,11 @@
 """Recipes: complete settings in YAML, in the package, each with a header that says what to expect of it."""
 
-import difflib
 import re
 from importlib.resources import files
 from pathlib import Path
 
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.hints import did_you_mean
 from silentgrad.lab.training.config import Settings
 from silentgrad.lab.training.documents import read_settings
 
@@ -20,9 +20,7 @@ def recipe_path(name: str) -> Path:
     """The file of a recipe."""
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
-        hint = ""
-        for near in difflib.get_close_matches(name, recipe_names(), n=1):
-            hint = f" Did you mean {near}?"
+        hint = did_you_mean(name, recipe_names())
         raise RecipeError(f"there is no recipe {name!r}.{hint} `silentgrad recipes` lists them all.")
     return path
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from silentgrad.decoders import Circuit, LinearDecoder, LinearLikelihood
@@ -29,6 +29,7 @@ from silentgrad.lab.training.folder import is_finished, make_folder, prepare_res
 from silentgrad.lab.training.loop import TrainingPlan
 from silentgrad.lab.training.machine import require_machine, require_shares
 from silentgrad.lab.training.measuring import GradientVarianceLog, require_alone
+from silentgrad.lab.training.progress import StepsBar
 from silentgrad.lab.training.recorder import Keeper, Recorder
 from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
 
@@ -184,7 +185,7 @@ def _trainer(
     if train.variance_every:
         callbacks.append(GradientVarianceLog(folder, train.variance_every))
     if not quiet:
-        callbacks.append(RichProgressBar())
+        callbacks.append(StepsBar())
     return lightning.Trainer(
         accelerator=train.accelerator,
         devices=train.devices,
@@ -194,7 +195,7 @@ def _trainer(
         callbacks=callbacks,
         plugins=[AtomicCheckpointIO()],
         logger=logger,
-        enable_progress_bar=not quiet,
+        enable_progress_bar=False,  # its own, which counts the steps of its loop
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

@@ -42,6 +42,7 @@ from silentgrad.estimators import (
     StraightThrough,
     Vimco,
 )
+from silentgrad.lab.hints import did_you_mean
 from silentgrad.lab.kinds import LikelihoodName
 from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.training.counting import count_likelihood
@@ -106,14 +107,19 @@ ESTIMATORS: dict[EstimatorName, type[Estimator]] = {
 def family_named(name: str) -> type[Family]:
     """The family that --model.latent names."""
     if name not in FAMILIES:
-        raise ConfigError(f"--model.latent {name} is no family of latents: choose among {', '.join(FAMILIES)}")
+        raise ConfigError(
+            f"--model.latent {name} is no family of latents: choose among {', '.join(FAMILIES)}."
+            f"{did_you_mean(name, FAMILIES)}"
+        )
     return FAMILIES[name]
 
 
 def require_network(name: str) -> None:
     """Refuses a name that no network has."""
     if name not in NETWORKS:
-        raise ConfigError(f"--model.network {name} is no network: choose among {', '.join(NETWORKS)}")
+        raise ConfigError(
+            f"--model.network {name} is no network: choose among {', '.join(NETWORKS)}.{did_you_mean(name, NETWORKS)}"
+        )
 
 
 def suitable_estimators(family: type[Family]) -> list[EstimatorName]:
