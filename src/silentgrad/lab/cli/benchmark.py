@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from silentgrad.lab.cli.console import say
+from silentgrad.lab.cli.interrupts import going_on
 from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.experiments.benchmark.plan import Plan, carry_out
 from silentgrad.lab.experiments.benchmark.protocol import (
@@ -71,7 +72,8 @@ def benchmark(
             raise ConfigError(
                 f"none of --estimators suits {setting.name}: choose among {', '.join(setting.estimators())}"
             )
-    carry_out(plan, jobs or _at_once(plan.device))
+    with going_on():
+        carry_out(plan, jobs or _at_once(plan.device))
     words = _command(scale, datasets, likelihoods, networks, estimators, seeds)
     page = write_benchmark_page(write_benchmark(folder, benchmark_record(plan, words)))
     say(page.with_suffix(".md").read_text())
@@ -99,10 +101,10 @@ def _command(
     seeds: int | None,
 ) -> str:
     """The command that makes the same tables again."""
-    command = f"silentgrad benchmark --scale {scale} --datasets [{','.join(datasets)}]"
-    command += f" --likelihoods [{','.join(likelihoods)}] --networks [{','.join(networks)}]"
+    command = f"silentgrad benchmark --scale {scale} --datasets {','.join(datasets)}"
+    command += f" --likelihoods {','.join(likelihoods)} --networks {','.join(networks)}"
     if estimators is not None:
-        command += f" --estimators [{','.join(estimators)}]"
+        command += f" --estimators {','.join(estimators)}"
     if seeds is not None:
         command += f" --seeds {seeds}"
     return command

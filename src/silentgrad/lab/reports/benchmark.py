@@ -78,10 +78,11 @@ def _curves(curves: dict[str, Progress], narrow: bool = False) -> Figure:
     over_steps.set_ylim(*_limits(list(curves.values())))
     dress(over_steps, "ELBO in nats per image", "step")
     dress(over_seconds, "ELBO in nats per image", "seconds")
-    place, across = "outside right upper", 1
+    lines, names = over_steps.get_legend_handles_labels()
     if narrow:
-        place, across = "outside lower center", 2
-    figure.legend(*over_steps.get_legend_handles_labels(), loc=place, ncols=across, frameon=False, fontsize=9)
+        figure.legend(lines, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    else:
+        figure.legend(lines, names, loc="outside right upper", frameon=False, fontsize=9)
     return figure
 
 

@@ -10,6 +10,7 @@ large batch, so that many are had at once. One that learns has had some batches 
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,8 @@ AT_ONCE = 10_000  # draws
 ROUNDING = 1e-9
 
 
-class Toy(NamedTuple):
+@dataclass(frozen=True)
+class Toy:
     """A quadratic of bits, and the probabilities at which its gradient is taken.
 
     Args:
