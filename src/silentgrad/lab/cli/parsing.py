@@ -181,9 +181,8 @@ def _option_parser(command: Command, function: Callable[..., None], program: str
         formatter_class=HelpFormatter,
     )
     if command.takes_recipe:
-        told = (
-            "A recipe's name, or a file of settings such as a sweep's best.yaml; options after it change what it says."
-        )
+        told = "A recipe's name, or a file of settings, such as the one that a sweep leaves of its best trial; options "
+        told += "after it change what it says."
         parser.add_argument("--recipe", "--config", action=SettingsFile, metavar="RECIPE", dest="config", help=told)
     elif parameters:
         parser.add_argument("--config", action=ActionConfigFile, metavar="FILE", help="A YAML file of these options.")

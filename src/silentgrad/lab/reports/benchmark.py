@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from silentgrad.lab.reports import html
 from silentgrad.lab.reports.compare import COLOURS, STYLES
 from silentgrad.lab.reports.figures import DPI, dress
-from silentgrad.lab.reports.tables import comma_separated, markdown_rows, texts
+from silentgrad.lab.reports.tables import comma_separated, markdown_rows, row_texts
 from silentgrad.lab.runs.benchmark import BenchmarkRecord, Panel, Progress, read_benchmark
 from silentgrad.lab.runs.records import write_atomically
 from silentgrad.lab.runs.tables import Table
@@ -52,7 +52,7 @@ def _page(record: BenchmarkRecord) -> str:
 
 def _table(table: Table) -> str:
     names = [column.name for column in table.columns]
-    return html.table(names, texts(table), table.title, table.best)
+    return html.table(names, row_texts(table), table.title, table.best)
 
 
 def _picture(panel: Panel) -> str:

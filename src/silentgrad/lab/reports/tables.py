@@ -52,7 +52,7 @@ def markdown(table: Table) -> str:
 def markdown_rows(table: Table) -> list[str]:
     """The lines of the table itself in Markdown."""
     lines = [_markdown_row(_heads(table)), "|" + "---|" * len(table.columns)]
-    for position, row in enumerate(texts(table)):
+    for position, row in enumerate(row_texts(table)):
         if position in table.best:
             row = _wrapped(row, "**", "**")
         lines.append(_markdown_row(row))
@@ -77,7 +77,7 @@ def latex(table: Table) -> str:
     """The table in LaTeX, with the rules of booktabs."""
     lines = [r"\begin{tabular}{" + "l" * len(table.columns) + "}", r"\toprule"]
     lines += [_latex_row(map(_tex, _heads(table))), r"\midrule"]
-    for position, row in enumerate(texts(table)):
+    for position, row in enumerate(row_texts(table)):
         texts = list(map(_tex, row))
         if position in table.best:
             texts = _wrapped(texts, r"\textbf{", "}")
@@ -136,7 +136,7 @@ def _image_rows(runs: dict[str, Run]) -> dict[str, Tensor]:
 
 def _page(table: Table, runs: dict[str, Run]) -> str:
     parts = [html.header(table.title, html.command(table.command))]
-    parts.append(html.table(_heads(table), texts(table), table.title, table.best))
+    parts.append(html.table(_heads(table), row_texts(table), table.title, table.best))
     if runs:
         parts.append(html.caption(legend(_heads(table), common_unit(runs))))
     for title, sentences in (("What it says", table.verdicts), ("How it was made", table.notes)):
@@ -162,7 +162,7 @@ def _heads(table: Table) -> list[str]:
     return [column.name for column in table.columns]
 
 
-def texts(table: Table) -> Iterator[list[str]]:
+def row_texts(table: Table) -> Iterator[list[str]]:
     """The rows as people read them."""
     for row in table.rows:
         yield [shown(cell, column.digits) for cell, column in zip(row, table.columns, strict=True)]

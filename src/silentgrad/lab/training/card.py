@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import yaml  # type: ignore[import-untyped]
 
 from silentgrad.lab.data import NAMES, Observations
+from silentgrad.lab.runs.folder import ExportFolder
 from silentgrad.lab.runs.records import Run
 from silentgrad.lab.runs.summary import Summary
 from silentgrad.lab.training.config import GROUPS, Settings
@@ -216,6 +217,7 @@ def _loading(model: Model) -> str:
     shape = tuple(model.observations.event_shape)
     likelihood = model.settings.model.likelihood or model.observations.likelihoods[0]
     latent, decoded = model.outputs["encoder"], model.outputs["decoder"]
+    weights = ExportFolder(Path()).weights
     return f"""## How to load it
 
 Without silentgrad, by ONNX Runtime; x is {model.observations.seen_as}:
@@ -246,11 +248,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from silentgrad.lab.training import ModelConfig, build_model
 
-with safe_open("model.safetensors", "pt") as file:
+with safe_open("{weights}", "pt") as file:
     about = file.metadata()
 config = ModelConfig(**json.loads(about["config"])["model"])
 vae = build_model(config, torch.Size({list(shape)}), int(about["levels"]), "{likelihood}").eval()
-vae.load_state_dict(load_file("model.safetensors"))
+vae.load_state_dict(load_file("{weights}"))
 ```"""
 
 
