@@ -516,6 +516,13 @@ def test_any_latent_by_itself(name: str) -> None:
     assert found["Rloo"].evaluations == 2
 
 
+def test_enumeration_has_no_variance_and_costs_every_configuration() -> None:
+    q = torch.distributions.Bernoulli(logits=torch.zeros(2, 3))
+    found = gradient_variance(q, lambda z: z.prod(-1), 4, [sg.Enumerate()])["Enumerate"]
+    assert found.est == 0
+    assert found.evaluations == 2**3
+
+
 EVERY_ESTIMATOR = {
     "bernoulli": "Arm Arms DisArm DoubleCV GappedStraightThrough GumbelRao GumbelSoftmax Imle IndeCateR MuProp Nvil "
     "Rebar ReinMax Reinforce Relax Rloo Simple StraightThrough Vimco",
