@@ -33,7 +33,6 @@ ORDERS = [
     Order("relax", "rebar", "Grathwohl et al. 2018"),
     Order("muprop", "reinforce", "Gu et al. 2016"),
     Order("nvil", "reinforce", "Mnih and Gregor 2014"),
-    Order("gumbel-rao", "straight-through", "Paulus et al. 2021"),
 ]
 
 
