@@ -168,17 +168,27 @@ def _advantage(plan: Plan, found: Found) -> list[str]:
     for name in _told(others):
         change = paired(exact, found.ends(name))
         assert change is not None
-        reached = []
-        for ours, theirs in zip(found.results["exact"], found.results[name], strict=True):
-            reached.append(str(ours.curve.first_reach(theirs.curve.elbos[-1])))
         told = f"{change.mean:+.1f} nats"
         if change.margin is not None:
             told += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
-        steps = f"is where {name} ends after {', '.join(reached)} of {plan.size.steps:,} steps"
+        steps = _reached(found.results["exact"], found.results[name])
         sentences.append(
-            f"{found.setting.title(plan.scale)}: exact against {name}: {told}, {_seeds(len(exact))}; it {steps}."
+            f"{found.setting.title(plan.scale)}: exact against {name}: {told}, {_seeds(len(exact))}; "
+            f"of {plan.size.steps:,} steps it needs {steps} to be where {name} ends."
         )
     return sentences
+
+
+def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
+    """After which steps runs were first where others end, seed by seed."""
+    steps = []
+    for own, other in zip(ours, theirs, strict=True):
+        step = own.curve.first_reach(other.curve.elbos[-1])
+        if step is None:
+            steps.append("more than there are")
+        else:
+            steps.append(f"{step:,}")
+    return ", ".join(steps)
 
 
 def _told(names: Sequence[EstimatorName]) -> list[EstimatorName]:
