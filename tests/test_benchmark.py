@@ -13,7 +13,7 @@ from browser import WIDTHS, look, needs_browser
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.experiments.benchmark.loop import Training
 from silentgrad.lab.experiments.benchmark.measuring import Noise, Weights, measure_noise, milliseconds, read_noise
-from silentgrad.lab.experiments.benchmark.orders import orders
+from silentgrad.lab.experiments.benchmark.orders import orders_table, told
 from silentgrad.lab.experiments.benchmark.problem import Data, build, estimator_named, with_estimator
 from silentgrad.lab.experiments.benchmark.protocol import SIZES, BenchmarkRun, Setting, settings_of
 from silentgrad.lab.experiments.benchmark.records import CHECKPOINT, Curve, read_result
@@ -183,10 +183,15 @@ def test_orders_compare_work_where_evaluations_differ() -> None:
         "disarm": Noise(3.0, 0.1, 1.0, 2, None),
         "arms": Noise(2.5, 0.1, 1.0, 4, None),
     }
-    (sentence,) = orders("here", {0: noises})
-    held, broken = sentence.split("; not here: ")
-    assert "disarm below rloo (Dong et al. 2020): 0.75" in held
-    assert "arms below rloo (Dimitriev and Zhou 2021): 1.25" in broken
+    table = orders_table({"here": {0: noises}})
+    found = {column.name: part for column, part in zip(table.columns, table.rows[0], strict=True)}
+    assert found["disarm / rloo (Dong et al. 2020)"] == 0.75
+    assert found["arms / rloo (Dimitriev and Zhou 2021)"] == 1.25
+    assert found["disarm / arm (Dong et al. 2020)"] is None
+    assert told(table) == [
+        "Orders of variance that papers claim: 1 of 2 hold.",
+        "Not here: arms below rloo (here, step 0: 1.25).",
+    ]
 
 
 def test_a_curve_knows_when_it_first_was_so_high() -> None:

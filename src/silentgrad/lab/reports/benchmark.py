@@ -27,7 +27,7 @@ def write_benchmark_page(path: Path) -> Path:
 
 
 def _tables(record: BenchmarkRecord) -> list[Table]:
-    return [*[panel.table for panel in record.panels], record.toys]
+    return [*[panel.table for panel in record.panels], record.orders, record.toys]
 
 
 def _markdown(record: BenchmarkRecord) -> str:
@@ -45,7 +45,8 @@ def _page(record: BenchmarkRecord) -> str:
         parts.append(html.section("What it says", "".join(map(html.paragraph, record.verdicts))))
     for panel in record.panels:
         parts.append(html.section(panel.table.title, _table(panel.table) + _picture(panel)))
-    parts.append(html.section(record.toys.title, _table(record.toys)))
+    for table in (record.orders, record.toys):
+        parts.append(html.section(table.title, _table(table)))
     parts.append(html.section("How it was made", "".join(map(html.paragraph, record.notes))))
     return html.document(TITLE, "".join(parts))
 

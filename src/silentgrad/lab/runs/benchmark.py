@@ -43,6 +43,7 @@ class BenchmarkRecord:
 
     Args:
         panels: Its settings.
+        orders: Variances of estimators beside each other, in the order that papers claim.
         toys: The toy problems.
         verdicts: What it says, in sentences.
         notes: How it was made, in sentences.
@@ -50,6 +51,7 @@ class BenchmarkRecord:
     """
 
     panels: list[Panel]
+    orders: Table
     toys: Table
     verdicts: list[str]
     notes: list[str]
@@ -75,6 +77,7 @@ def read_benchmark(path: Path) -> BenchmarkRecord:
         for panel in content.pop("panels"):
             curves = {name: Progress(**curve) for name, curve in panel["curves"].items()}
             panels.append(Panel(table_from(panel["table"]), curves))
-        return BenchmarkRecord(panels, table_from(content.pop("toys")), **content)
+        orders, toys = table_from(content.pop("orders")), table_from(content.pop("toys"))
+        return BenchmarkRecord(panels, orders, toys, **content)
     except (KeyError, TypeError) as error:
         raise RecordError(f"cannot read {path}: it holds no benchmark ({error})") from error

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from silentgrad.lab.experiments.benchmark.measuring import Noise
+from silentgrad.lab.runs.tables import Column, Content, Table
 
 
 class Order(NamedTuple):
@@ -36,23 +37,47 @@ ORDERS = [
 ]
 
 
-def orders(title: str, noises: Mapping[int, Mapping[str, Noise]]) -> list[str]:
-    """A sentence for each step: which of the papers' orders hold there, and which do not."""
-    sentences = []
-    for step, found in noises.items():
-        held, broken = [], []
-        for order in ORDERS:
-            if order.less not in found or order.more not in found:
+def ratios(found: Mapping[str, Noise]) -> list[float | None]:
+    """Of each claim, the variance of the one in parts of the other's; below 1 the claim holds. None without either."""
+    parts: list[float | None] = []
+    for order in ORDERS:
+        if order.less in found and order.more in found:
+            parts.append(_work(order, found, order.less) / _work(order, found, order.more))
+        else:
+            parts.append(None)
+    return parts
+
+
+def orders_table(noises: Mapping[str, Mapping[int, Mapping[str, Noise]]]) -> Table:
+    """The claims in every setting at every step that was measured.
+
+    Args:
+        noises: The noise of every estimator, by step, by the setting's title.
+    """
+    columns = [Column("setting"), Column("step")]
+    for order in ORDERS:
+        columns.append(Column(f"{order.less} / {order.more} ({order.source})", 2))
+    rows: list[list[Content]] = []
+    for title, by_step in noises.items():
+        for step, found in by_step.items():
+            rows.append([title, f"{step:,}", *ratios(found)])
+    return Table("orders", "Variances in the order of the papers: below 1 is as they say", columns, rows)
+
+
+def told(table: Table) -> list[str]:
+    """How many of the claims hold, and which do not, in sentences."""
+    held, broken = 0, []
+    for setting, step, *parts in table.rows:
+        for order, part in zip(ORDERS, parts, strict=True):
+            if not isinstance(part, float):
                 continue
-            ratio = _work(order, found, order.less) / _work(order, found, order.more)
-            told = f"{order.less} below {order.more} ({order.source}): {ratio:.2f} of it"
-            if ratio < 1:
-                held.append(told)
+            if part < 1:
+                held += 1
             else:
-                broken.append(told)
-        if held or broken:
-            sentences.append(f"{title}, variance at step {step:,}: as in the papers: {_joined(held)}; not here: "
-                             f"{_joined(broken)}.")  # fmt: skip
+                broken.append(f"{order.less} below {order.more} ({setting}, step {step}: {part:.2f})")
+    sentences = [f"Orders of variance that papers claim: {held} of {held + len(broken)} hold."]
+    if broken:
+        sentences.append(f"Not here: {'; '.join(broken)}.")
     return sentences
 
 
@@ -61,7 +86,3 @@ def _work(order: Order, found: Mapping[str, Noise], name: str) -> float:
     if found[order.less].evaluations == found[order.more].evaluations:
         return found[name].variance
     return found[name].variance * found[name].evaluations
-
-
-def _joined(parts: list[str]) -> str:
-    return ", ".join(parts) or "none"

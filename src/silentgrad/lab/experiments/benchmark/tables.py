@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from silentgrad.lab.experiments.benchmark.measuring import Noise, read_noise
-from silentgrad.lab.experiments.benchmark.orders import orders
+from silentgrad.lab.experiments.benchmark.orders import orders_table, told
 from silentgrad.lab.experiments.benchmark.plan import Plan, read_times, read_toys
 from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkRun, Setting
 from silentgrad.lab.experiments.benchmark.records import Result, read_result
@@ -67,13 +67,17 @@ class Found(NamedTuple):
 def benchmark_record(plan: Plan, command: str) -> BenchmarkRecord:
     """The whole benchmark."""
     panels, verdicts = [], []
+    noises: dict[str, dict[int, dict[str, Noise]]] = {}
     for setting in plan.settings:
         found = _found(plan, setting)
         panels.append(_panel(plan, found))
-        if plan.scale != "smoke":
-            verdicts += _advantage(plan, found)
-            verdicts += orders(setting.title(plan.scale), found.noises)
-    return BenchmarkRecord(panels, _toy_table(read_toys(plan)), verdicts, _notes(plan), command)
+        verdicts += _advantage(plan, found)
+        noises[setting.title(plan.scale)] = found.noises
+    orders = orders_table(noises)
+    verdicts += told(orders)
+    if plan.scale == "smoke":
+        verdicts = []
+    return BenchmarkRecord(panels, orders, _toy_table(read_toys(plan)), verdicts, _notes(plan), command)
 
 
 def _found(plan: Plan, setting: Setting) -> Found:
@@ -165,15 +169,15 @@ def _advantage(plan: Plan, found: Found) -> list[str]:
         return []
     sentences = []
     others = [name for name in found.ranked(plan.trained(found.setting)) if name != "exact" and found.ends(name)]
-    for name in _told(others):
+    for name in _named(others):
         change = paired(exact, found.ends(name))
         assert change is not None
-        told = f"{change.mean:+.1f} nats"
+        gain = f"{change.mean:+.1f} nats"
         if change.margin is not None:
-            told += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
+            gain += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
         steps = _reached(found.results["exact"], found.results[name])
         sentences.append(
-            f"{found.setting.title(plan.scale)}: exact against {name}: {told}, {_seeds(len(exact))}; "
+            f"{found.setting.title(plan.scale)}: exact against {name}: {gain}, {_seeds(len(exact))}; "
             f"of {plan.size.steps:,} steps it needs {steps} to be where {name} ends."
         )
     return sentences
@@ -191,7 +195,7 @@ def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
     return ", ".join(steps)
 
 
-def _told(names: Sequence[EstimatorName]) -> list[EstimatorName]:
+def _named(names: Sequence[EstimatorName]) -> list[EstimatorName]:
     """Of the estimators in their order: the best, the best that is unbiased of each cost, REINFORCE."""
     wanted = [*names[:1]]
     for name in ("disarm", "arms", REFERENCE, "reinforce"):
@@ -228,6 +232,7 @@ def _notes(plan: Plan) -> list[str]:
         f"Variance and signal-to-noise ratio: of the encoder's gradient, all on the weights of the {REFERENCE} run of "
         f"seed 0 at that step; {size.batches} batches, {size.draws} draws each. What an estimator learns it first "
         f"learned for {size.learning} steps on these weights.",
+        "Orders: the one's variance in parts of the other's, each times its evaluations where these differ.",
         f"Milliseconds: forward and backward, median of {size.rounds} rounds in which the estimators take turns.",
         "An estimator that was not trained takes too many evaluations a step at this scale.",
         "In the Gaussian variant a test pixel that never changed in training costs up to thousands of nats, the same "
