@@ -96,11 +96,13 @@ def teach(estimator: Estimator, model: GuidedVAE, data: Data, steps: int, rate: 
         return
     torch.manual_seed(0)
     with_estimator(model, estimator).train()
-    optimizer = torch.optim.Adam(learned or [torch.zeros((), requires_grad=True)], lr=rate)
+    optimizer = None
+    if learned:
+        optimizer = torch.optim.Adam(learned, lr=rate)
     for x in islice(data.training(torch.Generator().manual_seed(2)), steps):
-        loss = model(x, epoch=1).total
-        optimizer.zero_grad()
-        if learned:
+        loss = model(x, epoch=1).total  # by which a running average learns too
+        if optimizer is not None:
+            optimizer.zero_grad()
             loss.backward(inputs=learned)
             optimizer.step()
 

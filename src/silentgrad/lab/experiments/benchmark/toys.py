@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.estimators import Estimator
 from silentgrad.lab.experiments.benchmark.problem import estimator_named
 from silentgrad.lab.training.suitable import EstimatorName, suitable_estimators
 from silentgrad.latents.families.bernoulli import Bernoulli
@@ -122,15 +123,7 @@ def measure_toy(toy: Toy, name: EstimatorName, draws: int, learning: int = 0) ->
     torch.manual_seed(0)
     latents = toy.logits.numel()
     estimator = estimator_named(name, latents).double()
-    own = list(estimator.parameters())
-    optimizer = torch.optim.Adam(own or [torch.zeros((), requires_grad=True)], lr=1e-2)
-    for _ in range(learning):
-        estimator(td.Bernoulli(logits=toy.logits.expand(LEARNING_BATCH, latents)), toy)
-        loss = estimator.auxiliary_loss()
-        if loss is not None:
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    _teach(estimator, toy, learning)
     estimator.eval()
     gradients = []
     for start in range(0, draws, AT_ONCE):
@@ -145,3 +138,18 @@ def measure_toy(toy: Toy, name: EstimatorName, draws: int, learning: int = 0) ->
     error = (variance / draws).sqrt() / length
     evaluations = estimator.evaluations(latents)
     return ToyNoise(toy.title, name, bias.item(), error.item(), (variance / length.square()).item(), evaluations)
+
+
+def _teach(estimator: Estimator, toy: Toy, steps: int) -> None:
+    """Lets an estimator learn what it learns of a toy problem."""
+    own = list(estimator.parameters())
+    optimizer = None
+    if own:
+        optimizer = torch.optim.Adam(own, lr=1e-2)
+    for _ in range(steps):
+        estimator(td.Bernoulli(logits=toy.logits.expand(LEARNING_BATCH, toy.logits.numel())), toy)
+        loss = estimator.auxiliary_loss()
+        if optimizer is not None and loss is not None:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
