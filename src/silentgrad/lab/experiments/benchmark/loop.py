@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from silentgrad.errors import DomainError
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.experiments.benchmark.problem import Data, build, estimator_named, with_estimator
@@ -81,7 +80,12 @@ class Training:
             test = means(self.model, self.data.fixed("test", self.size.tested), self.size.samples).bound
             kld = means(self.model, self.data.fixed("train", self.size.examples)).kld
         found = Result(
-            protocol_of(self.run, self.size, self.rate), self.curve, _known(test), kld, self.diverged, self.seconds
+            protocol=protocol_of(self.run, self.size, self.rate),
+            curve=self.curve,
+            test=_known(test),
+            kld=_known(kld),
+            diverged=self.diverged,
+            seconds=self.seconds,
         )
         write_result(self.folder, found)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
@@ -105,7 +109,9 @@ class Training:
         """The objective of a batch; None where it is no number, or where latents refuse weights that are none."""
         try:
             loss: Tensor = self.model(x, epoch=1).total
-        except (ValueError, DomainError):
+        except ValueError:
+            if all(parameter.isfinite().all() for parameter in self.model.parameters()):
+                raise  # something else is wrong
             return None
         if not loss.isfinite():
             return None

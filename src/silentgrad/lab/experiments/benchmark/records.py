@@ -36,7 +36,7 @@ class Result:
         protocol: All that decides what it comes to, in words.
         curve: The ELBO of training examples over the steps.
         test: The importance-weighted bound of test examples; None if the run diverged.
-        kld: KL divergence of the training examples from the prior at the end.
+        kld: KL divergence of the training examples from the prior at the end; None if the run diverged.
         diverged: The step at which the objective was no number; None if it never was.
         seconds: Seconds of training, beside whatever else the machine did.
     """
@@ -44,7 +44,7 @@ class Result:
     protocol: str
     curve: Curve
     test: float | None
-    kld: float
+    kld: float | None
     diverged: int | None
     seconds: float
 
