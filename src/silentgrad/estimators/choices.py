@@ -18,6 +18,7 @@ exponential :math:`E_i`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -58,6 +59,10 @@ class Choices(ABC):
     def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
         """Cov(z) v of latents with a given mean."""
 
+    def mean_covariance_at(self, means: Sequence[Tensor], v: Tensor) -> Tensor:
+        """The mean of Cov(z) v over latents with given means."""
+        return torch.stack([self.covariance_at(mean, v) for mean in means]).mean(0)
+
     def covariance_times(self, v: Tensor) -> Tensor:
         """Cov(z) v, the gradient in the logits of v times the mean."""
         return self.covariance_at(self.mean, v)
@@ -77,6 +82,10 @@ class Choices(ABC):
     @abstractmethod
     def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
         """A soft `hard`, at any temperature; at 0 it would be the same."""
+
+    @abstractmethod
+    def gapped(self, z: Tensor, gap: float) -> Tensor:
+        """The logits, moved no more than it takes for z to be their `hard` value by a gap."""
 
     @abstractmethod
     def one_hots(self) -> "OneHots":
@@ -108,6 +117,9 @@ class Bits(Choices):
     def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
         return mean * (1 - mean) * v
 
+    def mean_covariance_at(self, means: Sequence[Tensor], v: Tensor) -> Tensor:
+        return torch.stack([mean * (1 - mean) for mean in means]).mean(0) * v
+
     def covariance_times(self, v: Tensor) -> Tensor:
         return torch.sigmoid(self.logits) * torch.sigmoid(-self.logits) * v  # 1 - mean would round to 0
 
@@ -124,6 +136,10 @@ class Bits(Choices):
 
     def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
         return torch.sigmoid(noisy / temperature)
+
+    def gapped(self, z: Tensor, gap: float) -> Tensor:
+        sign = 2 * z - 1
+        return sign * (sign * self.logits).clamp(min=gap)
 
     def one_hots(self) -> "OneHots":
         return OneHots(torch.stack((torch.zeros_like(self.logits), self.logits), -1))
@@ -162,6 +178,10 @@ class OneHots(Choices):
 
     def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
         return torch.softmax(noisy / temperature, -1)
+
+    def gapped(self, z: Tensor, gap: float) -> Tensor:
+        largest = self.logits.amax(-1, keepdim=True)
+        return torch.where(z > 0, largest, torch.minimum(self.logits, largest - gap))
 
     def one_hots(self) -> "OneHots":
         return self

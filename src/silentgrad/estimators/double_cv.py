@@ -10,17 +10,20 @@ Since :math:`g_k` does not depend on :math:`z_k`, :math:`b_k` has mean 0, and :m
 .. math:: \nabla_l \approx \frac1K \sum_k \Bigl[(f_k - b_k) - \frac{1}{K-1} \sum_{j \ne k} (f_j - b_j)\Bigr] (z_k - \mu)
           + \alpha\, \mathrm{Cov}(z)\, \frac1K \sum_k f'(z_k).
 
-For a linear f and :math:`\alpha = 1` it has no variance. The slopes come with the evaluations by one backward pass;
-:math:`\alpha` is learned, so as to lower the variance.
+For a linear f and :math:`\alpha = 1` it has no variance. The slopes come with the gradient of the integrand's own
+parameters, in one backward pass (see `lazy`), and there :math:`\alpha` is learned too. The estimate is
+:math:`A + \alpha B`, whose second moment is least at :math:`\alpha = -E[A \cdot B] / E[B \cdot B]`. Both expectations
+are running averages over earlier batches, in place of the authors' descent along the gradient of the same quantity.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import Integrand, for_each_latent, per_example, slope_of, value_with_slope
+from silentgrad.estimators.base import Integrand, for_each_latent
 from silentgrad.estimators.choices import choices_of
+from silentgrad.estimators.lazy import mean_with_gradient
 from silentgrad.estimators.learning import Learning
 from silentgrad.latents.independent import sum_over_latents
 
@@ -32,7 +35,8 @@ class DoubleCV(Learning):
 
     Args:
         samples: Number of samples, at least two.
-        scale: Value that alpha starts from.
+        scale: Value of alpha before anything was seen.
+        decay: Decay of the running averages that alpha is learned by.
 
     References:
         Titsias and Shi 2022, Double Control Variates for Gradient Estimation in Discrete Latent Variable Models,
@@ -41,40 +45,55 @@ class DoubleCV(Learning):
 
     unbiased = True
     latents = (td.Bernoulli, td.OneHotCategorical)
+    scale_numerator: Tensor
+    scale_denominator: Tensor
 
-    def __init__(self, samples: int = 4, scale: float = 1.0) -> None:
+    def __init__(self, samples: int = 4, scale: float = 1.0, decay: float = 0.99) -> None:
         super().__init__()
         if samples < 2:
             raise DomainError(f"DoubleCV needs at least two samples, got {samples}")
-        self.samples = samples
-        self.scale = nn.Parameter(torch.tensor(scale))
+        if not 0 <= decay < 1:
+            raise DomainError(f"decay has to be in [0, 1), got {decay}")
+        self.samples, self.start, self.decay = samples, scale, decay
+        for name in ("scale_numerator", "scale_denominator"):
+            self.register_buffer(name, torch.zeros(()))
+
+    @property
+    def scale(self) -> Tensor:
+        """Alpha, of the batches seen so far."""
+        return torch.where(self.scale_denominator > 0, self.scale_numerator / self.scale_denominator, self.start)
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         return self.samples
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         choices = choices_of(q, self)
-        draws, values, slopes = [], [], []
-        for _ in range(self.samples):
-            z = choices.sample()
-            with torch.enable_grad():
-                f = per_example(integrand(z.requires_grad_()), q)
-                slopes.append(slope_of(f, z))
-            draws.append(z.detach())
-            values.append(f)
-        f, slope = torch.stack(values), torch.stack(slopes)
-        score = choices.score(torch.stack(draws)).detach()
-        linear = sum_over_latents(self._of_others(slope) * score, f.shape)
-        put_back = choices.covariance_times(slope.mean(0)).detach()
-        with torch.enable_grad():
-            scale = self.scale.to(f.dtype)
-            signal = f.detach() - scale * linear
-            gain = signal - self._of_others(signal)
-            gradient = (for_each_latent(gain, score) * score).mean(0) + scale * put_back
-        if learning and f.numel() > 0:
-            self.learn(gradient.square().sum() / f[0].numel())
-        return value_with_slope(f.mean(0), gradient, choices.logits)
+        draws = torch.stack([choices.sample() for _ in range(self.samples)])
+        score = choices.score(draws).detach()
+
+        def controlled(f: Tensor, slopes: Tensor) -> Tensor:
+            linear = sum_over_latents(self._of_others(slopes) * score, f.shape)
+            plain = self._leave_one_out(f, score)
+            control = choices.covariance_times(slopes.mean(0)) - self._leave_one_out(linear, score)
+            scale = self.scale.to(plain.dtype)
+            if learning and f.numel() > 0:
+                self._remember(plain, control)
+            return plain + scale * control
+
+        return mean_with_gradient(integrand, q, draws, choices.logits, controlled)
+
+    def _leave_one_out(self, values: Tensor, score: Tensor) -> Tensor:
+        """The score function's gradient, each sample with the mean of the others as its baseline."""
+        gain = values - self._of_others(values)
+        return (for_each_latent(gain, score) * score).mean(0)
 
     def _of_others(self, numbers: Tensor) -> Tensor:
         """The mean over all samples but one, for each."""
         return (numbers.sum(0) - numbers) / (self.samples - 1)
+
+    def _remember(self, plain: Tensor, control: Tensor) -> None:
+        self._average(self.scale_numerator, -(plain * control).mean())
+        self._average(self.scale_denominator, control.square().mean())
+
+    def _average(self, average: Tensor, value: Tensor) -> None:
+        average.lerp_(value.to(average.dtype), 1 - self.decay)

@@ -8,18 +8,20 @@ term a second time removes it:
           \frac{\partial \log w_k}{\partial z_k} \frac{d z_k}{d \phi}\Bigr],
 
 where :math:`\log w_k = \log p(x|z_k) + \log p(z_k) - \log q(z_k|x)` is differentiated in the sample only. The gradient
-in the parameters of decoder and prior is :math:`\sum_k \tilde w_k \nabla \log w_k`, as without it.
+in the parameters of decoder and prior is :math:`\sum_k \tilde w_k \nabla \log w_k`, as without it. So one backward pass
+serves both, which behind the samples multiplies by :math:`\tilde w_k` once more.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import Integrand, joint_log_prob, per_example, slope_of, value_with_gradient_of
+from silentgrad.estimators.base import Integrand, for_each_latent, joint_log_prob, per_example, value_with_gradient_of
 from silentgrad.estimators.bounds import divergence, held, log_mean, prior_log_prob
 from silentgrad.estimators.pathwise import Reparameterized, reparameterized_sample
-from silentgrad.latents.independent import sum_over_latents
 
 
 class Dreg(Reparameterized):
@@ -47,19 +49,32 @@ class Dreg(Reparameterized):
         return self.samples
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        fixed = held(q)
-        log_weights, along = [], []
-        for _ in range(self.samples):
-            z = reparameterized_sample(q)
-            with torch.enable_grad():
-                leaf = z.detach().requires_grad_()
-                f = per_example(integrand(leaf), q)
-                log_prior = prior_log_prob(q, integrand, leaf, f.shape)
-                log_weight = f + log_prior - joint_log_prob(fixed, leaf, f.shape)
-                slope = slope_of(log_weight, leaf)
-            log_weights.append(log_weight)
-            along.append(sum_over_latents(slope * z, f.shape))
+        fixed, shares = held(q), _Shares()
+        log_weights = []
+        for k in range(self.samples):
+            z = _Shared.apply(reparameterized_sample(q), shares, k)
+            f = per_example(integrand(z), q)
+            log_weights.append(f + prior_log_prob(q, integrand, z, f.shape) - joint_log_prob(fixed, z, f.shape))
         log_w = torch.stack(log_weights)
-        bound, share = log_mean(log_w), torch.softmax(log_w, 0).detach()
-        surrogate = (share * log_w + share.square() * torch.stack(along)).sum(0)
+        bound, shares.values = log_mean(log_w), torch.softmax(log_w, 0).detach()
+        surrogate = (shares.values * log_w).sum(0)
         return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
+
+
+class _Shares:
+    """The samples' shares in the weight, which are known once all of them have been evaluated."""
+
+    values: Tensor
+
+
+class _Shared(torch.autograd.Function):
+    """A sample, behind which the gradient has its share in the weight as a factor once more."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, shares: _Shares, k: int) -> Tensor:
+        ctx.shares, ctx.k = shares, k
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None]:
+        return arriving * for_each_latent(ctx.shares.values[ctx.k], arriving), None, None

@@ -6,7 +6,8 @@ margin. Both can be had without noise. With D the sample, the logits l are moved
 .. math:: m_1 = (\max l - l_D)\, D, \qquad m_2 = (l + \gamma - \max l)_+ (1 - D),
 
 so that :math:`l + m_1 - m_2` has its maximum at D and a gap of at least :math:`\gamma` below it. The gradient is that
-of :math:`\mathrm{softmax}_\tau(l + m_1 - m_2)`.
+of :math:`\mathrm{softmax}_\tau(l + m_1 - m_2)`. A bit is two categories with the logits 0 and l; the difference of the
+moved logits is :math:`s \max(s l, \gamma)` with :math:`s = 2z - 1`.
 """
 
 import torch
@@ -46,12 +47,7 @@ class GappedStraightThrough(Estimator):
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)
         z = choices.sample()
-        soft = choices.from_one_hots(self._soft(choices.one_hots().logits, choices.to_one_hots(z)))
+        with torch.no_grad():
+            moves = choices.gapped(z, self.gap) - choices.logits
+        soft = choices.relaxed(choices.logits + moves, self.temperature)
         return per_example(integrand(straight_through(z, soft)), q)
-
-    def _soft(self, logits: Tensor, z: Tensor) -> Tensor:
-        fixed = logits.detach()
-        largest = fixed.amax(-1, keepdim=True)
-        raised = (largest - fixed) * z
-        lowered = (fixed + self.gap - largest).clamp(min=0) * (1 - z)
-        return torch.softmax((logits + raised - lowered) / self.temperature, -1)

@@ -46,8 +46,7 @@ class GumbelRao(Estimator):
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)
         z, logits = choices.sample(), choices.logits
-        soft = torch.zeros_like(z)
-        for _ in range(self.samples):
-            noise = (choices.noisy_given(z) - logits).detach()
-            soft = soft + choices.relaxed(logits + noise, self.temperature) / self.samples
+        with torch.no_grad():
+            relaxed = [choices.relaxed(choices.noisy_given(z), self.temperature) for _ in range(self.samples)]
+        soft = choices.mean_covariance_at(relaxed, logits) / self.temperature
         return per_example(integrand(straight_through(z, soft)), q)

@@ -19,8 +19,9 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import Estimator, Integrand, per_example, slope_of, value_with_slope
+from silentgrad.estimators.base import Estimator, Integrand
 from silentgrad.estimators.choices import choices_of
+from silentgrad.estimators.lazy import mean_with_gradient
 from silentgrad.latents.independent import base_of
 from silentgrad.latents.subsets import KSubset
 
@@ -65,10 +66,11 @@ class Imle(Estimator):
         latents = self._perturbed(q)
         noisy = latents.noisy().detach()
         z = latents.hard(noisy)
-        with torch.enable_grad():
-            f = per_example(integrand(z.requires_grad_()), q)
-            target = latents.hard(noisy + self.step * slope_of(f, z))
-        return value_with_slope(f, (target - z) / self.step, latents.logits)
+
+        def towards_target(_: Tensor, slopes: Tensor) -> Tensor:
+            return (latents.hard(noisy + self.step * slopes[0]) - z) / self.step
+
+        return mean_with_gradient(integrand, q, z.unsqueeze(0), latents.logits, towards_target)
 
     def _perturbed(self, q: td.Distribution) -> Perturbed:
         base = base_of(q)

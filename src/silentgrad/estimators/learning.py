@@ -14,7 +14,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
-from torch.nn.functional import pad
+from torch.nn.functional import linear
 
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators.base import Estimator, Integrand, value_with_gradient_of
@@ -84,8 +84,8 @@ class ExampleNetwork(nn.Module):
     """A network from the numbers of an example's latent to one number, which is 0 at the start.
 
     Args:
-        inputs: The most numbers that an example may have; fewer are filled up with zeros, so that the network is there
-            before the first latent is seen.
+        inputs: The most numbers that an example may have, so that the network is there before the first latent is seen;
+            what is beyond an example's numbers counts as zeros.
         hidden: Width of the hidden layer.
     """
 
@@ -100,5 +100,6 @@ class ExampleNetwork(nn.Module):
         count = numbers.shape[len(examples) :].numel()
         if count > self.inputs:
             raise ShapeError(f"an example has {count} numbers and the network takes {self.inputs}: give inputs={count}")
-        rows = pad(numbers.reshape(*examples, count), (0, self.inputs - count)).to(self.first.weight)
-        return self.last(torch.tanh(self.first(rows))).squeeze(-1).to(numbers)
+        weight, bias = self.first.weight[:, :count], self.first.bias
+        hidden = torch.tanh(linear(numbers.reshape(*examples, count).to(weight), weight, bias))
+        return self.last(hidden).squeeze(-1).to(numbers)

@@ -87,6 +87,7 @@ class Relax(Learning):
 
     unbiased = True
     latents = (td.Bernoulli, td.OneHotCategorical)
+    differentiated_twice = 2
 
     def __init__(self, control: ControlVariate | None = None, inputs: int = 1024, hidden: int = 50) -> None:
         super().__init__()

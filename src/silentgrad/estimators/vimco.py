@@ -52,16 +52,14 @@ class Vimco(Estimator):
             log_weights.append(f + prior_log_prob(q, integrand, z, f.shape) - log_probs[-1])
         log_w, log_q = torch.stack(log_weights), torch.stack(log_probs)
         bound = log_mean(log_w)
-        gain = (bound - self._baselines(log_w)).detach()
+        gain = bound.detach() - self._baselines(log_w.detach())
         share = torch.softmax(log_w, 0).detach()
         surrogate = (gain * log_q + share * log_w).sum(0)
         return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
 
     def _baselines(self, log_w: Tensor) -> Tensor:
         """The bound with each sample's weight replaced by the geometric mean of the others."""
-        baselines = []
-        for k in range(self.samples):
-            others = torch.cat((log_w[:k], log_w[k + 1 :]))
-            replaced = torch.cat((others, others.mean(0, keepdim=True)))
-            baselines.append(log_mean(replaced))
-        return torch.stack(baselines)
+        own = torch.eye(self.samples, dtype=torch.bool, device=log_w.device)
+        own = own.reshape(self.samples, self.samples, *[1] * (log_w.dim() - 1))
+        others = torch.where(own, 0, log_w).sum(1) / (self.samples - 1)
+        return log_mean(torch.where(own, others, log_w.unsqueeze(1)))

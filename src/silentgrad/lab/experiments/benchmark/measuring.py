@@ -100,10 +100,9 @@ def teach(estimator: Estimator, model: GuidedVAE, data: Data, steps: int, rate: 
     if learned:
         optimizer = torch.optim.Adam(learned, lr=rate)
     for x in islice(data.training(torch.Generator().manual_seed(2)), steps):
-        loss = model(x, epoch=1).total  # by which a running average learns too
+        model.zero_grad()
+        model(x, epoch=1).total.backward()  # by both of which running averages learn too
         if optimizer is not None:
-            optimizer.zero_grad()
-            loss.backward(inputs=learned)
             optimizer.step()
 
 

@@ -147,9 +147,10 @@ def _teach(estimator: Estimator, toy: Toy, steps: int) -> None:
     if own:
         optimizer = torch.optim.Adam(own, lr=1e-2)
     for _ in range(steps):
-        estimator(td.Bernoulli(logits=toy.logits.expand(LEARNING_BATCH, toy.logits.numel())), toy)
+        leaf = toy.logits.expand(LEARNING_BATCH, toy.logits.numel()).clone().requires_grad_()
+        estimator.zero_grad()
+        estimator(td.Bernoulli(logits=leaf), toy).sum().backward()  # by both of which running averages learn
         loss = estimator.auxiliary_loss()
         if optimizer is not None and loss is not None:
-            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
