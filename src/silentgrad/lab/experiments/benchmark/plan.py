@@ -31,7 +31,6 @@ from silentgrad.lab.runs.records import read_json, write_json_atomically
 from silentgrad.lab.training.suitable import EstimatorName
 
 POLL_SECONDS = 0.5
-SEEDS = 3  # of the linear network with a closed form on MNIST, where no number is asked for; one elsewhere
 
 
 class Plan(NamedTuple):
@@ -41,8 +40,7 @@ class Plan(NamedTuple):
         scale: Size of the runs.
         settings: The settings.
         estimators: The estimators; those that a setting does not allow are left out of it.
-        seeds: Number of runs of each kind; if absent, three of the linear network with a closed form on MNIST, and one
-            elsewhere.
+        seeds: Number of runs of each kind.
         folder: Folder of the runs and the measurements.
         root: Folder that holds the data sets.
         device: Where all is computed.
@@ -51,7 +49,7 @@ class Plan(NamedTuple):
     scale: BenchmarkScale
     settings: Sequence[Setting]
     estimators: Sequence[EstimatorName] | None
-    seeds: int | None
+    seeds: int
     folder: Path
     root: Path | None
     device: torch.device
@@ -77,20 +75,12 @@ class Plan(NamedTuple):
                 names.append(name)
         return names
 
-    def seeds_of(self, setting: Setting) -> int:
-        """Number of runs of each kind in a setting."""
-        if self.seeds is not None:
-            return self.seeds
-        if setting == Setting("mnist", "gaussian", "linear"):
-            return SEEDS
-        return 1
-
     def runs(self) -> list[BenchmarkRun]:
         """All runs; each setting has one by the reference estimator, on whose weights gradients are measured."""
         runs: dict[BenchmarkRun, None] = {}
         for setting in self.settings:
             runs[BenchmarkRun(setting, REFERENCE, 0)] = None
-            for seed, name in product(range(self.seeds_of(setting)), self.trained(setting)):
+            for seed, name in product(range(self.seeds), self.trained(setting)):
                 runs[BenchmarkRun(setting, name, seed)] = None
         return list(runs)
 

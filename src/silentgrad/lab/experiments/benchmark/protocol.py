@@ -52,6 +52,7 @@ class Size(NamedTuple):
         samples: Number of samples of the test bound.
         rounds: Number of timings behind the milliseconds of a step.
         toy_draws: Number of draws of each toy problem.
+        seeds: Number of runs of each kind, where no other is asked for.
     """
 
     steps: int
@@ -68,12 +69,15 @@ class Size(NamedTuple):
     samples: int
     rounds: int
     toy_draws: int
+    seeds: int
 
 
 SIZES: dict[BenchmarkScale, Size] = {
-    "smoke": Size(20, 10, (0, 20), 4, 8, 2, 4, 4, 2, 100, 100, 5, 2, 1_000),
-    "cpu": Size(2_000, 100, (0, 2_000), 200, 200, 4, 8, 20, 200, 1_000, 1_000, 100, 9, 100_000),
-    "paper": Size(1_000_000, 1_000, (0, 2_000, 1_000_000), 200, 200, 8, 50, 100, 1_000, 10_000, 10_000, 100, 25, 10**6),
+    "smoke": Size(20, 10, (0, 20), 4, 8, 2, 4, 4, 2, 100, 100, 5, 2, 1_000, 1),
+    "cpu": Size(2_000, 100, (0, 2_000), 200, 200, 4, 8, 20, 200, 1_000, 1_000, 100, 9, 100_000, 3),
+    "paper": Size(
+        1_000_000, 1_000, (0, 2_000, 1_000_000), 200, 200, 8, 50, 100, 1_000, 10**4, 10**4, 100, 25, 10**6, 3
+    ),
 }
 
 
