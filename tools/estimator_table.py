@@ -16,7 +16,7 @@ START = "## All of them"
 HEADER = f"""{START}
 
 Made by `python tools/estimator_table.py` from what the classes declare, with their default arguments. Evaluations are
-those of a step with {BITS} bits. Two differentiated twice: while the estimator learns, the slopes of two of them are
+those of a step with {BITS} bits. Differentiated twice: while the estimator learns, the slopes of so many of them are
 differentiated in turn, which costs about as much again.
 
 | estimator | latents | gradient | evaluations | learns | reference |

@@ -33,6 +33,7 @@ class Averaged(Estimator):
         self.estimator, self.draws = estimator, draws
         self.unbiased = estimator.unbiased
         self.uses_prior = estimator.uses_prior
+        self.differentiated_twice = draws * estimator.differentiated_twice
         self._losses: list[Tensor] = []
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:

@@ -23,7 +23,6 @@ batch shape  event shape                      `integrand`  latents an example
 ===========  ===============================  ===========  ==================
 """
 
-import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -45,7 +44,7 @@ class Estimator(nn.Module):
     exact: ClassVar[bool] = False
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Distribution,)  # those that it can be asked about
     uses_prior: bool = False  # whether it weighs samples by p(z) / q(z|x): a bound of several samples
-    differentiated_twice: ClassVar[int] = 0  # of its evaluations, those whose slope is differentiated too, to learn
+    differentiated_twice: int = 0  # of its evaluations, those whose slope is differentiated too, to learn
 
     @classmethod
     def suits(cls, family: type[Family]) -> bool:
@@ -114,10 +113,8 @@ def per_example(values: Tensor, q: td.Distribution) -> Tensor:
 
 
 def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tensor:
-    """log q(z|x) of a z that q has drawn, one number per example, be the latents q's event or part of its batch."""
-    trusting = copy.copy(base_of(q))
-    trusting._validate_args = False  # that its own draws are possible need not be found out
-    return sum_over_latents(trusting.log_prob(z), examples)
+    """log q(z|x), one number per example, whether q's latents are its event or part of its batch."""
+    return sum_over_latents(base_of(q).log_prob(z), examples)
 
 
 def value_with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from silentgrad.estimators.choices import choices_of
 from silentgrad.estimators.lazy import mean_with_gradient
 from silentgrad.estimators.learning import Learning
 from silentgrad.latents.independent import sum_over_latents
+from silentgrad.tracing import transformed
 
 
 class DoubleCV(Learning):
@@ -45,8 +46,7 @@ class DoubleCV(Learning):
 
     unbiased = True
     latents = (td.Bernoulli, td.OneHotCategorical)
-    scale_numerator: Tensor
-    scale_denominator: Tensor
+    scale_averages: Tensor
 
     def __init__(self, samples: int = 4, scale: float = 1.0, decay: float = 0.99) -> None:
         super().__init__()
@@ -54,14 +54,14 @@ class DoubleCV(Learning):
             raise DomainError(f"DoubleCV needs at least two samples, got {samples}")
         if not 0 <= decay < 1:
             raise DomainError(f"decay has to be in [0, 1), got {decay}")
-        self.samples, self.start, self.decay = samples, scale, decay
-        for name in ("scale_numerator", "scale_denominator"):
-            self.register_buffer(name, torch.zeros(()))
+        self.samples, self.start_scale, self.decay = samples, scale, decay
+        self.register_buffer("scale_averages", torch.zeros(2))  # of -A B and of B B
 
     @property
     def scale(self) -> Tensor:
         """Alpha, of the batches seen so far."""
-        return torch.where(self.scale_denominator > 0, self.scale_numerator / self.scale_denominator, self.start)
+        products, squares = self.scale_averages.unbind()
+        return torch.where(squares > 0, products / squares, self.start_scale)
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         return self.samples
@@ -70,15 +70,17 @@ class DoubleCV(Learning):
         choices = choices_of(q, self)
         draws = torch.stack([choices.sample() for _ in range(self.samples)])
         score = choices.score(draws).detach()
+        scale, unseen = self.scale, learning  # of earlier batches, however often this one is passed back
 
         def controlled(f: Tensor, slopes: Tensor) -> Tensor:
+            nonlocal unseen
             linear = sum_over_latents(self._of_others(slopes) * score, f.shape)
             plain = self._leave_one_out(f, score)
             control = choices.covariance_times(slopes.mean(0)) - self._leave_one_out(linear, score)
-            scale = self.scale.to(plain.dtype)
-            if learning and f.numel() > 0:
+            if unseen and not transformed():
                 self._remember(plain, control)
-            return plain + scale * control
+                unseen = False
+            return plain + scale.to(plain) * control
 
         return mean_with_gradient(integrand, q, draws, choices.logits, controlled)
 
@@ -92,8 +94,7 @@ class DoubleCV(Learning):
         return (numbers.sum(0) - numbers) / (self.samples - 1)
 
     def _remember(self, plain: Tensor, control: Tensor) -> None:
-        self._average(self.scale_numerator, -(plain * control).mean())
-        self._average(self.scale_denominator, control.square().mean())
-
-    def _average(self, average: Tensor, value: Tensor) -> None:
-        average.lerp_(value.to(average.dtype), 1 - self.decay)
+        """Takes a batch into the averages, unless it has none: no examples, or values that are not finite."""
+        plain, control = plain.to(self.scale_averages), control.to(self.scale_averages)
+        found = torch.stack((-(plain * control).mean(), control.square().mean()))
+        self.scale_averages.lerp_(torch.where(found.isfinite().all(), found, self.scale_averages), 1 - self.decay)

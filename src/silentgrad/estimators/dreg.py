@@ -48,33 +48,34 @@ class Dreg(Reparameterized):
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         return self.samples
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # tracing would ask for weights before there are any
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        fixed, shares = held(q), _Shares()
+        fixed, weights = held(q), _Weights()
         log_weights = []
         for k in range(self.samples):
-            z = _Shared.apply(reparameterized_sample(q), shares, k)
+            z = _Weighted.apply(reparameterized_sample(q), weights, k)
             f = per_example(integrand(z), q)
             log_weights.append(f + prior_log_prob(q, integrand, z, f.shape) - joint_log_prob(fixed, z, f.shape))
         log_w = torch.stack(log_weights)
-        bound, shares.values = log_mean(log_w), torch.softmax(log_w, 0).detach()
-        surrogate = (shares.values * log_w).sum(0)
+        bound, weights.normalized = log_mean(log_w), torch.softmax(log_w, 0).detach()
+        surrogate = (weights.normalized * log_w).sum(0)
         return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
 
 
-class _Shares:
-    """The samples' shares in the weight, which are known once all of them have been evaluated."""
+class _Weights:
+    """The weights of all samples, which are known once all of them have been evaluated."""
 
-    values: Tensor
+    normalized: Tensor
 
 
-class _Shared(torch.autograd.Function):
-    """A sample, behind which the gradient has its share in the weight as a factor once more."""
+class _Weighted(torch.autograd.Function):
+    """A sample, behind which the gradient has its weight as a factor once more."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, shares: _Shares, k: int) -> Tensor:
-        ctx.shares, ctx.k = shares, k
+    def forward(ctx: Any, z: Tensor, weights: _Weights, k: int) -> Tensor:
+        ctx.weights, ctx.k = weights, k
         return z.clone()
 
     @staticmethod
     def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None]:
-        return arriving * for_each_latent(ctx.shares.values[ctx.k], arriving), None, None
+        return arriving * for_each_latent(ctx.weights.normalized[ctx.k], arriving), None, None

@@ -48,5 +48,6 @@ class GumbelRao(Estimator):
         z, logits = choices.sample(), choices.logits
         with torch.no_grad():
             relaxed = [choices.relaxed(choices.noisy_given(z), self.temperature) for _ in range(self.samples)]
+        # No sample, but linear in the logits: its gradient is the relaxed samples' mean one.
         soft = choices.mean_covariance_at(relaxed, logits) / self.temperature
         return per_example(integrand(straight_through(z, soft)), q)

@@ -6,6 +6,11 @@ rule, and once for the integrand's own parameters. So the integrand stands betwe
 come out of `_Entry`, and the mean of its K values goes through `_Exit`. In the backward pass the exit sees the
 cotangent c of each example, and then the entry sees :math:`c f'(z_k) / K`, whose quotient is the slope. The rule makes
 of it the gradient that the entry passes on, times c. An example with c = 0 has no part in the loss, and no gradient.
+
+What the entry sees is the slope as long as z reaches the loss through the integrand's values alone, each example's z
+through its own value. A penalty on z, or on what is computed from it, would be taken for part of the slope; where
+nothing but such a penalty is differentiated, it ends at the draws. Gradients are of first order: the rule itself is not
+differentiated.
 """
 
 from collections.abc import Callable
@@ -24,10 +29,11 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 class _Passage:
     """What entry and exit of one integrand know in common."""
 
+    values: Tensor
+    cotangent: Tensor | None = None  # from the exit to the entry of one backward pass
+
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.values = torch.empty(0)
-        self.cotangent = torch.empty(0)
 
 
 class _Entry(torch.autograd.Function):
@@ -39,18 +45,20 @@ class _Entry(torch.autograd.Function):
         return draws.clone()
 
     @staticmethod
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, None, None]:
         passage: _Passage = ctx.passage
-        cotangent = passage.cotangent
+        cotangent, passage.cotangent = passage.cotangent, None  # which may hold the graph that holds the passage
+        if cotangent is None:
+            return None, None, None
+        weight = for_each_latent(cotangent, arriving[0])
         with torch.no_grad():
-            inverse = torch.where(cotangent == 0, 0, len(arriving) / cotangent)
-            slopes = arriving * for_each_latent(inverse, arriving[0])
+            slopes = arriving / torch.where(weight == 0, 1, weight) * len(arriving)
             gradient = passage.rule(passage.values, slopes)
-        return for_each_latent(cotangent, gradient) * gradient, None, None
+        return torch.where(weight == 0, 0, weight * gradient), None, None
 
 
 class _Exit(torch.autograd.Function):
-    """The mean of the values; the draws are an input so that the entry is reached by every backward pass."""
+    """The mean of the values; the draws are an input so that the entry is reached where these do not depend on z."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, entered: Tensor, passage: _Passage) -> Tensor:
@@ -64,6 +72,7 @@ class _Exit(torch.autograd.Function):
         return (cotangent / ctx.count).expand(ctx.count, *cotangent.shape), None, None
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # tracing would call the rule before there are values
 def mean_with_gradient(
     integrand: Integrand, q: td.Distribution, draws: Tensor, parameter: Tensor, rule: Rule
 ) -> Tensor:
@@ -75,10 +84,11 @@ def mean_with_gradient(
         draws: Values of z, `(draws, *shape of z)`.
         parameter: The parameter, of the shape of z.
         rule: From the integrand's values and slopes at the draws to the mean's gradient in the parameter, every
-            example's from its own numbers. It is called within the backward pass.
+            example's from its own numbers. It is called within each backward pass.
     """
     passage = _Passage(rule)
     entered = _Entry.apply(parameter, draws, passage)
     values = torch.stack([per_example(integrand(z), q) for z in entered])
+    values = values.to(torch.promote_types(values.dtype, parameter.dtype))
     mean: Tensor = _Exit.apply(values, entered, passage)
     return mean

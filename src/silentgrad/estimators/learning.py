@@ -34,7 +34,7 @@ class Learning(Estimator):
 
     @abstractmethod
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
-        """What `forward` returns; `learning` says whether to call `learn`."""
+        """What `forward` returns; `learning` says whether to learn from it."""
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         if self._busy:
