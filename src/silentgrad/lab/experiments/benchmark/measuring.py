@@ -1,7 +1,7 @@
 """The noise and the cost of every estimator's gradient on the same weights.
 
-The weights are those of the run by leave-one-out REINFORCE, of the first seed, at fixed steps. An estimator with
-parameters of its own first learns them for some steps while these weights stand still.
+The weights are those of the run by leave-one-out REINFORCE, of the first seed, at fixed steps. An estimator that
+learns does so first, for some steps while these weights stand still.
 """
 
 import statistics

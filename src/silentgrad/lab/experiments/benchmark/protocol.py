@@ -46,7 +46,7 @@ class Size(NamedTuple):
         components: Number of components of the circuit.
         batches: Number of batches behind a gradient's variance.
         draws: Number of draws on each of them.
-        learning: Number of steps that an estimator with parameters of its own has to learn them before its measurement.
+        learning: Number of steps that an estimator has to learn what it learns before its measurement.
         examples: Number of examples that each point of a curve is the mean of.
         tested: Number of test examples.
         samples: Number of samples of the test bound.

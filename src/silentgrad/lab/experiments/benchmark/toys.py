@@ -108,7 +108,7 @@ def measure_toys(draws: int, learning: int) -> list[ToyNoise]:
 
     Args:
         draws: Number of draws of each gradient.
-        learning: Number of batches that an estimator with parameters of its own learns from before.
+        learning: Number of batches that an estimator learns from before, if it learns.
     """
     found = []
     for toy in toys():
