@@ -4,6 +4,7 @@ import csv
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +17,15 @@ from silentgrad.beside import Beside
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE, Losses
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.data import Levels
+from silentgrad.lab.data import Levels, load
+from silentgrad.lab.runs.folder import RunFolder
 from silentgrad.lab.training import (
     DataConfig,
     ModelConfig,
     TrainConfig,
     build_model,
     load_run,
+    load_weights,
     read_config,
     train_model,
 )
@@ -274,3 +277,29 @@ def test_a_guide_gives_way_within_epochs(tmp_path: Path, monkeypatch: pytest.Mon
     steps = len(asked) // 2
     assert asked[:steps] == pytest.approx([1 - (step + 1) / steps for step in range(steps)])
     assert asked[steps - 1 :] == [0.0] * (steps + 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rates", "moves"),
+    [
+        ({"latent": "bernoulli"}, (None, None), False),
+        ({"latent": "gaussian"}, (None, None), True),
+        ({"latent": "bernoulli"}, (5e-4, None), True),
+        ({"latent": "bernoulli", "start": "random"}, (None, None), True),
+        ({"latent": "bernoulli", "guide_estimator": "gumbel-softmax"}, (None, None), True),
+        ({"latent": "bernoulli", "estimator": "none"}, (None, None), True),
+        ({"latent": "bernoulli", "nonlinear": False, "estimator": "exact"}, (None, None), True),
+    ],
+)
+def test_a_guide_of_bits_stays_as_it_starts(
+    changes: dict[str, Any], rates: tuple[float | None, float | None], moves: bool, tmp_path: Path
+) -> None:
+    """Unless a rate of its own is given, it starts at random, it is sampled, or it is all that there is."""
+    model = ModelConfig(latent_dim=2, hidden=[8], guided=2.0, tractable="constant", **changes)
+    train = TrainConfig(epochs=2, lr_mean=rates[0], lr_precision=rates[1], keep=[1, 2], accelerator="cpu")
+    train_model(DataConfig(batch_size=256), model, train, tmp_path, quiet=True)
+    kept = [load_weights(tmp_path, RunFolder(tmp_path).kept(epoch), load("digits")) for epoch in (1, 2)]
+    for name, parameter in kept[0].tractable.named_parameters():
+        moved = not torch.equal(parameter, dict(kept[1].tractable.named_parameters())[name])
+        assert moved == moves, name
+    assert read_config(tmp_path).train.lr_mean == (rates[0] if moves else 0.0)

@@ -122,6 +122,7 @@ def _settings(dataset: str, latent: str, host: str, cause: Cause) -> Settings:
         model["network"] = CONVOLUTIONS[dataset]
     if cause.guided:
         model |= {"tractable": "constant", "guided": GUIDED}
+        train |= {"lr_mean": train["lr"], "lr_precision": train["lr"]}  # or a guide of bits would stay as it starts
     if "guide_draws" in cause.model:
         model["guide_estimator"] = family.estimator
     train |= cause.train

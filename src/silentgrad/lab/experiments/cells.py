@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from silentgrad.lab.data import kind_of
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.training import Settings
+from silentgrad.lab.training import Settings, TrainConfig
 from silentgrad.lab.training.recipes import read_recipe
 
 Scale = Literal["smoke", "cpu", "conv", "paper"]
@@ -123,16 +123,20 @@ def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
     return Settings(data, model, replace(train, seed=seed))
 
 
-def same_experiment(one: Settings, other: Settings) -> bool:
-    """Whether two settings describe the same run; where it runs and where the data lie do not matter."""
-    return _essence(one) == _essence(other)
+def same_experiment(made: Settings, asked: Settings) -> bool:
+    """Whether a run was made with the settings that are asked for, wherever it ran and the data lay."""
+    return _essence(made, made.train) == _essence(asked, _resolved(asked).train)
 
 
-def _essence(settings: Settings) -> dict[str, Any]:
-    """The settings that decide what a run comes to."""
+def _resolved(settings: Settings) -> Settings:
+    return settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
+
+
+def _essence(settings: Settings, train: TrainConfig) -> dict[str, Any]:
+    """The settings that decide what a run comes to, with those of its training as they were chosen when it was made."""
     data = replace(settings.data, root=None)
-    train = replace(settings.train, accelerator="auto", devices=1)
-    model = asdict(settings.resolved(kind_of(data.name, data.kind).likelihoods).model)
+    train = replace(train, accelerator="auto", devices=1)
+    model = asdict(_resolved(settings).model)
     if model["variance_start"] is None:
         del model["variance_factor"]  # unused
     return {**asdict(data), **model, **asdict(train)}

@@ -13,7 +13,7 @@ from silentgrad.decoders.precision import LogTerm
 from silentgrad.lab.kinds import OF_COUNTS, Kind, LikelihoodName
 from silentgrad.lab.runs.documents import write_yaml
 from silentgrad.lab.selection import NO_OFFSET, Selection
-from silentgrad.lab.training.defaults import Decoders, decoders_for, rates_for
+from silentgrad.lab.training.defaults import Decoders, decoders_for, guide_stays, rates_for
 from silentgrad.lab.training.ranges import ConfigError, require_ranges, require_shrinking
 from silentgrad.lab.training.suitable import (
     EstimatorName,
@@ -210,6 +210,12 @@ class ModelConfig:
         return "random"
 
     @property
+    def guide_stays(self) -> bool:
+        """Whether the guide had better not learn."""
+        silent = self.guide_estimator == "exact" and self.starts_from == "ppca"
+        return silent and guide_stays(self.decoders, self.latent, self.likelihood)
+
+    @property
     def weight_left(self) -> float:
         """The weight that a guide still has when training ends, though it is meant to give way to the other decoder."""
         if not self.decoders.guided or self.decoders.estimator == "none":
@@ -226,7 +232,8 @@ class TrainConfig:
         lr: Learning rate of AdamW, betas (0.9, 0.95). If absent, 5e-4; for counts 1e-2, and --train.lr_network 2e-3.
         lr_network: Learning rate of the networks, of encoder and nonlinear decoder; --train.lr if absent. The other
             parameters of a circuit tolerate ten times this rate.
-        lr_mean: Learning rate of the linear decoder's mean; --train.lr if absent.
+        lr_mean: Learning rate of the linear decoder's mean; --train.lr if absent. An exact guide of Bernoulli latents
+            stays as it starts unless this or the next is given.
         lr_precision: Learning rate of the linear decoder's precision; --train.lr if absent.
         decay: How the learning rates fall: not at all, or along half a cosine to 0 at the last step.
         warmup: Number of steps in which the learning rates rise to their values; below 1, a part of the training.
@@ -312,7 +319,10 @@ class Settings(NamedTuple):
             return self
         model = self.model.resolved(likelihoods[0])
         assert model.likelihood is not None
-        return Settings(self.data, model, self.train.resolved(model.likelihood))
+        train = self.train.resolved(model.likelihood)
+        if model.guide_stays and train.lr_mean is None and train.lr_precision is None:
+            train = replace(train, lr_mean=0.0, lr_precision=0.0)
+        return Settings(self.data, model, train)
 
     def as_yaml(self) -> str:
         """The text of a run's `config.yaml` or a recipe."""

@@ -83,6 +83,16 @@ def _tractable(likelihood: LikelihoodName) -> TractableKind:
     return "constant"
 
 
+def guide_stays(decoders: Decoders, latent: str, likelihood: LikelihoodName | None) -> bool:
+    """Whether an exact guide that starts as probabilistic PCA had better stay so.
+
+    With bits it had. Change of the test BPD against no guide, fully connected networks, three seeds, by `silentgrad
+    reproduce causes`: -1.58 on MNIST and -0.08 on Fashion-MNIST, where a guide that learns has -1.42 and +0.13.
+    """
+    for_a_while = decoders.guided and decoders.estimator != "none"
+    return for_a_while and latent == "bernoulli" and likelihood == "gaussian" and decoders.tractable == "constant"
+
+
 class Rates(NamedTuple):
     """Learning rates.
 

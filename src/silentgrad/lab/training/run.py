@@ -74,8 +74,8 @@ def train_model(
     else:
         settings = settings.resolved(observations.likelihoods)
     settings.validate()
+    model, train = settings.model, settings.train
     require_machine(train)
-    model = settings.model
     source = _source(settings, observations)
     require_shares(settings, source.observations)
     if train.variance_every:
