@@ -10,7 +10,6 @@ from silentgrad.lab.cli.interrupts import going_on
 from silentgrad.lab.cli.options import require_folder
 from silentgrad.lab.experiments.benchmark.plan import Plan, carry_out
 from silentgrad.lab.experiments.benchmark.protocol import (
-    SIZES,
     BenchmarkScale,
     DatasetName,
     LikelihoodKind,
@@ -52,7 +51,8 @@ def benchmark(
             learned variance of every pixel.
         networks: The networks, some of linear, nonlinear (two hidden layers of 200), circuit (gaussian, on mnist).
         estimators: The estimators; all that a setting allows if absent.
-        seeds: Number of runs of each kind; if absent, three, and one at smoke.
+        seeds: Number of runs of each kind; if absent, three where the exact gradient is one of the rows, and one
+            elsewhere and at smoke.
         folder: Folder for runs, tables and the page; benchmark/SCALE if absent.
         jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
         root: Folder that holds the datasets.
@@ -66,7 +66,6 @@ def benchmark(
     settings = settings_of(datasets, likelihoods, networks)
     if not settings:
         raise ConfigError("there is nothing to compare: a circuit needs --likelihoods gaussian and --datasets mnist")
-    seeds = seeds or SIZES[scale].seeds
     plan = Plan(scale, settings, estimators, seeds, folder, root, _device(accelerator))
     for setting in settings:
         if not plan.trained(setting):
@@ -99,11 +98,13 @@ def _command(
     likelihoods: list[LikelihoodKind],
     networks: list[NetworkKind],
     estimators: list[EstimatorName] | None,
-    seeds: int,
+    seeds: int | None,
 ) -> str:
     """The command that makes the same tables again."""
     command = f"silentgrad benchmark --scale {scale} --datasets {','.join(datasets)}"
     command += f" --likelihoods {','.join(likelihoods)} --networks {','.join(networks)}"
     if estimators is not None:
         command += f" --estimators {','.join(estimators)}"
-    return f"{command} --seeds {seeds}"
+    if seeds is not None:
+        command += f" --seeds {seeds}"
+    return command

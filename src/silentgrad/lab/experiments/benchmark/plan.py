@@ -40,7 +40,8 @@ class Plan(NamedTuple):
         scale: Size of the runs.
         settings: The settings.
         estimators: The estimators; those that a setting does not allow are left out of it.
-        seeds: Number of runs of each kind.
+        seeds: Number of runs of each kind; if absent, that of the scale where the exact gradient is one of the rows,
+            and one elsewhere.
         folder: Folder of the runs and the measurements.
         root: Folder that holds the data sets.
         device: Where all is computed.
@@ -49,7 +50,7 @@ class Plan(NamedTuple):
     scale: BenchmarkScale
     settings: Sequence[Setting]
     estimators: Sequence[EstimatorName] | None
-    seeds: int
+    seeds: int | None
     folder: Path
     root: Path | None
     device: torch.device
@@ -75,12 +76,20 @@ class Plan(NamedTuple):
                 names.append(name)
         return names
 
+    def seeds_of(self, setting: Setting) -> int:
+        """Number of runs of each kind in a setting."""
+        if self.seeds is not None:
+            return self.seeds
+        if setting.tractable:
+            return self.size.seeds
+        return 1
+
     def runs(self) -> list[BenchmarkRun]:
         """All runs; each setting has one by the reference estimator, on whose weights gradients are measured."""
         runs: dict[BenchmarkRun, None] = {}
         for setting in self.settings:
             runs[BenchmarkRun(setting, REFERENCE, 0)] = None
-            for seed, name in product(range(self.seeds), self.trained(setting)):
+            for seed, name in product(range(self.seeds_of(setting)), self.trained(setting)):
                 runs[BenchmarkRun(setting, name, seed)] = None
         return list(runs)
 

@@ -52,7 +52,7 @@ class Size(NamedTuple):
         samples: Number of samples of the test bound.
         rounds: Number of timings behind the milliseconds of a step.
         toy_draws: Number of draws of each toy problem.
-        seeds: Number of runs of each kind, where no other is asked for.
+        seeds: Number of runs of each kind where the exact gradient is one of the rows, unless another is asked for.
     """
 
     steps: int

@@ -84,7 +84,7 @@ def _found(plan: Plan, setting: Setting) -> Found:
     results: dict[EstimatorName, list[Result]] = {}
     for name in plan.trained(setting):
         results[name] = []
-        for seed in range(plan.seeds):
+        for seed in range(plan.seeds_of(setting)):
             results[name].append(read_result(plan.folder / BenchmarkRun(setting, name, seed).name))
     noises = {step: read_noise(plan.noise_file(setting, step)) for step in plan.size.measured}
     return Found(setting, results, noises, dict(read_times(plan, setting)))
