@@ -87,6 +87,11 @@ def test_what_was_given_is_never_changed() -> None:
     assert ModelConfig(nonlinear=True).resolved("poisson").estimator == "reparameterized"
     assert ModelConfig(tractable="none").resolved("poisson").nonlinear
     assert ModelConfig().resolved("bernoulli").tractable == "linear"
+    bits = {"latent": "bernoulli", "network": "conv"}
+    assert ModelConfig(**bits).resolved("gaussian").tractable == "none"
+    assert ModelConfig(**bits, tractable="constant").resolved("gaussian").tractable == "constant"
+    assert ModelConfig(**bits, nonlinear=False, estimator="exact").resolved("gaussian").tractable == "constant"
+    assert ModelConfig(**bits).resolved("bernoulli").tractable == "linear"
     images = ModelConfig().resolved("gaussian")
     assert (images.tractable, images.nonlinear, images.estimator) == ("constant", True, "reparameterized")
     settings = Settings(DataConfig(), ModelConfig(), TrainConfig(lr=1e-3)).resolved(("poisson",))

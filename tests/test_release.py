@@ -17,7 +17,9 @@ def test_the_version_is_one() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == silentgrad.__version__
     headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
-    assert headings[0] == f"## {silentgrad.__version__}, {citation['date-released']}"
+    released = [heading for heading in headings if heading != "## Unreleased"]
+    assert headings[-len(released) :] == released  # what is not released stands before all that is
+    assert released[0] == f"## {silentgrad.__version__}, {citation['date-released']}"
 
 
 def test_the_matrix_has_every_python_with_the_lowest_and_the_newest_torch() -> None:

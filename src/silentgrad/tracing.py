@@ -4,8 +4,26 @@ Inside a transform a tensor can stand for many at once. A decision by its values
 function that does not know how to be mapped. torch offers no public way to ask.
 """
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which `torch.compile` leaves as it is; its compiler is not imported unless it is at work."""
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return functools.wraps(function)(called)
 
 
 def transformed() -> bool:

@@ -22,6 +22,7 @@ from silentgrad.errors import DomainError
 from silentgrad.estimators.base import Integrand, for_each_latent, joint_log_prob, per_example, value_with_gradient_of
 from silentgrad.estimators.bounds import divergence, held, log_mean, prior_log_prob
 from silentgrad.estimators.pathwise import Reparameterized, reparameterized_sample
+from silentgrad.tracing import uncompiled
 
 
 class Dreg(Reparameterized):
@@ -48,7 +49,7 @@ class Dreg(Reparameterized):
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         return self.samples
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # tracing would ask for weights before there are any
+    @uncompiled  # which would ask for weights before there are any
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         fixed, weights = held(q), _Weights()
         log_weights = []

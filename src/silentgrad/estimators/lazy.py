@@ -21,6 +21,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.estimators.base import Integrand, for_each_latent, per_example
+from silentgrad.tracing import uncompiled
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 """From values `(draws, *examples)` and slopes of the draws' shape to the gradient, of the shape of one draw."""
@@ -72,7 +73,7 @@ class _Exit(torch.autograd.Function):
         return (cotangent / ctx.count).expand(ctx.count, *cotangent.shape), None, None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # tracing would call the rule before there are values
+@uncompiled  # which would call the rule before there are values
 def mean_with_gradient(
     integrand: Integrand, q: td.Distribution, draws: Tensor, parameter: Tensor, rule: Rule
 ) -> Tensor:

@@ -100,7 +100,8 @@ class ModelConfig:
         tractable: Tractable decoder, whose expected log-likelihood is a closed form: none; a linear one with a fixed
             variance (fixed), with a learned one that is constant in z (constant), or with a learned precision of linear
             or exponential link (linear, exp); a mixture of linear ones, or a circuit of them over a tree of the
-            outputs. If absent, constant; linear for bits and counts, which have no precision.
+            outputs. If absent, constant; linear for bits and counts, which have no precision; none beside the network
+            conv with Bernoulli latents, which a guide hurts.
         components: Number of components of the mixture or circuit that --model.tractable or --model.likelihood names; 3
             of a mixture and 8 of a circuit if absent.
         leaves: Precision of the leaves of a mixture or circuit: constant, or with a logarithm linear in z (exp).
@@ -181,7 +182,7 @@ class ModelConfig:
     def decoders(self) -> Decoders:
         """The decoders and the estimator; what was left open is as for the likelihood, or for images."""
         likelihood = self.likelihood or "gaussian"
-        return decoders_for(likelihood, self.tractable, self.nonlinear, self.estimator, self.latent)
+        return decoders_for(likelihood, self.tractable, self.nonlinear, self.estimator, self.latent, self.network)
 
     def validate(self) -> None:
         """Raises ConfigError for what makes no model."""

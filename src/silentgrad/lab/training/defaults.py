@@ -35,6 +35,7 @@ def decoders_for(
     nonlinear: bool | None = None,
     estimator: EstimatorName | None = None,
     latent: str = "gaussian",
+    network: str = "mlp",
 ) -> Decoders:
     """The decoders for data of a likelihood, as far as they were not chosen.
 
@@ -44,6 +45,7 @@ def decoders_for(
         nonlinear: Whether there is a nonlinear one, if that was chosen.
         estimator: The estimator, if it was chosen.
         latent: The name of the latents' family.
+        network: The name of the network.
 
     Example:
         >>> decoders_for("gaussian")
@@ -54,10 +56,14 @@ def decoders_for(
         Decoders(tractable='linear', nonlinear=True, estimator='reparameterized')
         >>> decoders_for("gaussian", latent="bernoulli")
         Decoders(tractable='constant', nonlinear=True, estimator='gumbel-softmax')
+        >>> decoders_for("gaussian", latent="bernoulli", network="conv")
+        Decoders(tractable='none', nonlinear=True, estimator='gumbel-softmax')
     """
     counts = likelihood in OF_COUNTS
     if tractable is None:
         tractable = _tractable(likelihood)
+        if nonlinear is not False and tractable == "constant" and _guide_hurts(latent, network):
+            tractable = "none"
     if nonlinear is None:
         nonlinear = not counts or tractable == "none"
     if estimator is None:
@@ -81,6 +87,14 @@ def _tractable(likelihood: LikelihoodName) -> TractableKind:
     if likelihood == "bernoulli" or likelihood in OF_COUNTS:
         return "linear"
     return "constant"
+
+
+def _guide_hurts(latent: str, network: str) -> bool:
+    """Whether a guide was found to hurt: the paper's convolutions with Bernoulli latents.
+
+    On MNIST, with 8 channels and three seeds, one that stays as it starts costs 0.25 BPD, one that learns 0.32.
+    """
+    return latent == "bernoulli" and network == "conv"
 
 
 def guide_stays(decoders: Decoders, latent: str, likelihood: LikelihoodName | None) -> bool:
