@@ -184,7 +184,7 @@ def _advantage(plan: Plan, found: Found) -> list[str]:
 
 
 def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
-    """After which steps runs were first where others end, seed by seed."""
+    """After which steps runs were first where others end, seed by seed; one number where all agree."""
     steps = []
     for own, other in zip(ours, theirs, strict=True):
         step = own.curve.first_reach(other.curve.elbos[-1])
@@ -192,6 +192,8 @@ def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
             steps.append("more than there are")
         else:
             steps.append(f"{step:,}")
+    if len(set(steps)) == 1:
+        return steps[0]
     return ", ".join(steps)
 
 
