@@ -91,6 +91,7 @@ def test_what_was_given_is_never_changed() -> None:
     assert ModelConfig(**bits).resolved("gaussian").tractable == "none"
     assert ModelConfig(**bits, tractable="constant").resolved("gaussian").tractable == "constant"
     assert ModelConfig(**bits, nonlinear=False, estimator="exact").resolved("gaussian").tractable == "constant"
+    assert ModelConfig(**bits, estimator="none").resolved("gaussian").tractable == "constant"
     assert ModelConfig(**bits).resolved("bernoulli").tractable == "linear"
     images = ModelConfig().resolved("gaussian")
     assert (images.tractable, images.nonlinear, images.estimator) == ("constant", True, "reparameterized")

@@ -62,7 +62,8 @@ def decoders_for(
     counts = likelihood in OF_COUNTS
     if tractable is None:
         tractable = _tractable(likelihood)
-        if nonlinear is not False and tractable == "constant" and _guide_hurts(latent, network):
+        would_guide = tractable == "constant" and nonlinear is not False and estimator != "none"
+        if would_guide and _guide_hurts(latent, network):
             tractable = "none"
     if nonlinear is None:
         nonlinear = not counts or tractable == "none"
