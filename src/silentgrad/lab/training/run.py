@@ -68,11 +68,7 @@ def train_model(
         return read_summary(RunFolder(folder).summary)
     if observations is not None:
         data = replace(data, name=observations.name)
-    settings = Settings(data, model, train)
-    if observations is None:
-        settings = settings.resolved(kind_of(data.name, data.kind).likelihoods)
-    else:
-        settings = settings.resolved(observations.likelihoods)
+    settings = _resolved(Settings(data, model, train), observations)
     settings.validate()
     model, train = settings.model, settings.train
     require_machine(train)
@@ -97,6 +93,13 @@ def train_model(
         if trainer.is_global_zero:
             finish(folder, plan.model, source.observations, summary)
     return summary
+
+
+def _resolved(settings: Settings, observations: Observations | None) -> Settings:
+    """The settings with what was left open chosen by the data."""
+    if observations is None:
+        return settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
+    return settings.resolved(observations.likelihoods)
 
 
 def _source(settings: Settings, observations: Observations | None) -> ObservationData:
