@@ -40,7 +40,7 @@ $(DOCS): pyproject.toml constraints.txt | .venv
 	touch $(LAB) $@
 
 $(ALL): pyproject.toml constraints.txt | .venv
-	$(PIP) '.[lab,counts,onnx,tensorboard,examples,docs,dev]'
+	$(PIP) '.[lab,counts,cluster,onnx,tensorboard,examples,docs,dev]'
 	touch $(LAB) $(DOCS) $@
 
 .venv:

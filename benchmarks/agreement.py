@@ -15,7 +15,7 @@ from torch import Tensor
 
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import load
-from silentgrad.lab.runs.folder import RunFolder
+from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_weights, train_model
 from silentgrad.lab.training.measuring import training_batches
 

@@ -19,7 +19,8 @@ from closed_form import keep_freed_memory
 from torch._dynamo.utils import counters
 
 from silentgrad import GuidedVAE
-from silentgrad.lab.training import ModelConfig, build_model
+from silentgrad.lab.build import build_model
+from silentgrad.lab.training import ModelConfig
 
 BATCH, SHAPE, LEVELS = 64, (1, 28, 28), 256
 

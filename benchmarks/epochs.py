@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silentgrad.lab.runs.records import Run
+from silentgrad.lab.store.records import Run
 
 
 def main() -> None:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from silentgrad.estimators import PriorIntegrand, integrand_of
-from silentgrad.lab.experiments.benchmark.problem import estimator_named
+from silentgrad.lab.experiments.benchmark.protocol import estimator_named
 from silentgrad.lab.networks import NonlinearBernoulli, conv_network
-from silentgrad.lab.training.suitable import EstimatorName, suitable_estimators
+from silentgrad.lab.settings import EstimatorName, suitable_estimators
 from silentgrad.latents.families import Bernoulli, Family, Gaussian
 
 BATCH, LATENTS, WIDTH, SIDE = 100, 200, 200, 28

@@ -67,6 +67,7 @@ def ratio(name: str, x: Tensor, rounds: int) -> float:
     config = VAEConfig(input_dim=(1, 28, 28), reconstruction_loss=loss)
     guided = SilentVAE(config)
     guided.guide = sg.SilentGuide(config.latent_dim, (1, 28, 28), constant(0.5), "mean", **options)
+    guided.guide.init_from_data(x)
     with TemporaryDirectory() as folder:
         sides = {"without": Side(VAE(config), x, folder), "with": Side(guided, x, folder)}
     times: dict[str, list[float]] = {way: [side.seconds()] for way, side in sides.items()}  # the first warms up

@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from silentgrad.lab.build import model_for
 from silentgrad.lab.data import Batches, Observations, Rows, Selection, load
 from silentgrad.lab.training import ModelConfig
-from silentgrad.lab.training.build import model_for
 
 BATCH = 128
 START_ROWS = 1000
@@ -151,11 +151,11 @@ def training_step(counts: Observations) -> Callable[[Rows, Tensor], object]:
     model = model_for(ModelConfig(latent_dim=10, hidden=[128]), counts)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     first = counts.rows("train").between(0, START_ROWS)
-    model.tractable.init_from_data(counts.as_seen(first), offset=first.offset)
+    model.tractable.init_from_data(counts.as_seen(first), offset=first.side_info.offset)
 
     def step(rows: Rows, x: Tensor) -> None:
         optimizer.zero_grad()
-        model(x, 1, rows.beside).total.backward()
+        model(x, 1, rows.side_info).total.backward()
         optimizer.step()
 
     return step

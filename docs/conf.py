@@ -43,7 +43,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # tables that `silentgrad reproduce` writes begin with a heading of second rank
 
 nb_execution_mode = "force"
-nb_execution_timeout = 120
+nb_execution_timeout = 900  # seconds for a cell, on a slow or busy machine too
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
@@ -63,19 +63,25 @@ maximum_signature_line_length = 150
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 nitpick_ignore = [  # inner types that signatures name
-    ("py:class", "silentgrad.decoders.given.GivenDecoder"),
-    ("py:class", "silentgrad.decoders.sum_product.SumProduct"),
+    ("py:class", "Measurements"),
+    ("py:class", "silentgrad.checkup.findings.Estimate"),
+    ("py:class", "silentgrad.decoders.protocol.Given"),
+    ("py:class", "silentgrad.decoders.sums.SumProduct"),
     ("py:class", "silentgrad.decoders.sums.Gate"),
-    ("py:class", "silentgrad.factors.pieces.Table"),
-    ("py:class", "silentgrad.lab.data.loader.R"),
-    ("py:class", "silentgrad.lab.data.rows.T"),
+    ("py:class", "silentgrad.factors.latents.Latents"),
+    ("py:class", "silentgrad.factors.pieces.RowSource"),
+    ("py:class", "silentgrad.factors.rows.RowSet"),
+    ("py:class", "silentgrad.lab.data.batches.R"),
+    ("py:class", "silentgrad.lab.data.batches.T"),
     ("py:class", "silentgrad.lab.runs.evaluation.Share"),
-    ("py:class", "silentgrad.lab.training.defaults.Decoders"),
+    ("py:class", "silentgrad.lab.settings.options.Decoders"),
+    ("py:class", "silentgrad.lab.store.records.Run"),
     ("py:class", "silentgrad.likelihoods.continuous.NoisyNormal"),
 ]
 nitpick_ignore_regex = [
     ("py:obj", ".*"),
-    ("py:class", r"(collections|lightning|numpy|pathlib|torch)\..*"),  # documented elsewhere, and nothing is fetched
+    # documented elsewhere, and nothing is fetched
+    ("py:class", r"(anndata|collections|lightning|matplotlib|numpy|pathlib|torch)\..*"),
 ]
 
 
@@ -120,7 +126,14 @@ def skipped(app: Sphinx, what: str, name: str, member: object, skip: bool, optio
     return None
 
 
+def untyped(app: Sphinx, what: str, name: str, documented: object, options: object, lines: list[str]) -> None:
+    """Keeps napoleon from taking the words before the first colon for the type of an attribute."""
+    if what in ("attribute", "property") and lines:
+        lines[0] = f": {lines[0]}"
+
+
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-skip-member", skipped)
+    app.connect("autodoc-process-docstring", untyped, priority=400)

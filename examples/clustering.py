@@ -24,7 +24,7 @@ from torch.distributions import Normal, kl_divergence
 
 import silentgrad as sg
 from silentgrad.lab.data import DataError, load_images
-from silentgrad.lab.data.labels import load_test_labels
+from silentgrad.lab.data.catalogue import load_test_labels
 
 LATENTS, HIDDEN, BATCH = 8, 256, 128
 

@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 import silentgrad as sg
 from silentgrad.lab.data import Binarized, Levels, Observations, load_images
 from silentgrad.lab.runs.evaluation import evaluate_model
-from silentgrad.lab.runs.records import write_json_atomically
+from silentgrad.lab.store.files import write_json_atomically
 
 Unit = Literal["BPD", "ELBO"]
 Train = Callable[[Levels, int, bool, int], float]

@@ -17,7 +17,6 @@ import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels, dequantize
 from silentgrad.ppca import ppca_weights, principal_components
-from silentgrad.schedules import linear_decay
 
 CHANNELS, BLOCKS = 4, (8, 16, 32)  # of the latents; of the layers
 PATCH = 2 ** (len(BLOCKS) - 1)  # pixels to a latent, each way
@@ -67,7 +66,7 @@ def fit(images: Levels, seed: int, guided: bool, epochs: int) -> tuple[Autoencod
     vae, x_train = build(images), images.train / images.levels
     log_variance = nn.Parameter(x_train.var().log())
     latents, gaussian = CHANNELS * x_train[0, 0].numel() // PATCH**2, sg.likelihoods.Normal(())
-    guide = sg.SilentGuide(latents, images.event_shape, linear_decay(epochs=epochs / 2), likelihood=gaussian)  # 1.
+    guide = sg.SilentGuide(latents, images.event_shape, sg.linear_decay(epochs=epochs / 2), likelihood=gaussian)  # 1.
     start_from_patches(guide, x_train)
     host = [{"params": vae.parameters(), "lr": 3e-3}, {"params": [log_variance], "lr": 1e-2}]
     optimizer = torch.optim.Adam([*host, {"params": guide.parameters(), "lr": 3e-4}])  # 2.

@@ -12,7 +12,6 @@ from torch.distributions import Independent, Normal, kl_divergence
 import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels, dequantize
-from silentgrad.schedules import linear_decay
 
 BATCH, FLOOR = 64, -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
 
@@ -72,8 +71,8 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     groups = [{"params": list(model.parameters()), "lr": 1e-3}]
     if guided:
         steps = epochs * math.ceil(len(images.train) / BATCH)  # in a quarter of them w falls from 1 to 0
-        model.guide = sg.SilentGuide(model.config.latents, model.config.pixels, linear_decay(steps=steps / 4))  # 1.
-        model.guide.start_from(images.train.flatten(1) / images.levels)
+        model.guide = sg.SilentGuide(model.config.latents, model.config.pixels, sg.linear_decay(steps=steps / 4))  # 1.
+        model.guide.init_from_data(images.train.flatten(1) / images.levels)
         groups += [{"params": list(model.guide.parameters()), "lr": 5e-3}]  # 2.
     with TemporaryDirectory() as folder:
         settings = hf.TrainingArguments(

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels, dequantize
-from silentgrad.schedules import linear_decay
 
 LATENTS, CHANNELS, BATCH = 32, 16, 64
 FLOOR = -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
@@ -72,9 +71,9 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     host = ConvVAE(images)
     if guided:
         steps = epochs * math.ceil(len(images.train) / BATCH)
-        quarter = linear_decay(steps=steps / 4)  # w falls from 1 to 0 in a quarter of the steps
+        quarter = sg.linear_decay(steps=steps / 4)  # w falls from 1 to 0 in a quarter of the steps
         host.guide = sg.SilentGuide(LATENTS, images.event_shape, quarter)
-        host.guide.start_from(images.train / images.levels)
+        host.guide.init_from_data(images.train / images.levels)
     trainer = lightning.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False, enable_model_summary=False)
     order = torch.Generator().manual_seed(seed)
     trainer.fit(host, DataLoader(images.train, batch_size=BATCH, shuffle=True, generator=order))

@@ -10,7 +10,6 @@ from torch.distributions import Independent, Normal, kl_divergence
 import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels, dequantize
-from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN, BATCH = 64, 512, 64
 FLOOR = -math.log(12 * 256**2) / 2  # a pixel of 256 levels is never sharper than its level
@@ -23,9 +22,9 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
     encoder = nn.Sequential(nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENTS))
     decoder = nn.Sequential(nn.Linear(LATENTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * pixels))
     count, steps = itertools.count(1), epochs * math.ceil(len(images.train) / BATCH)
-    quarter = linear_decay(steps=steps / 4)  # w falls from 1 to 0 in a quarter of the steps
+    quarter = sg.linear_decay(steps=steps / 4)  # w falls from 1 to 0 in a quarter of the steps
     guide = sg.SilentGuide(LATENTS, pixels, quarter)  # 1.
-    guide.start_from(images.train / images.levels)
+    guide.init_from_data(images.train / images.levels)
     host = [*encoder.parameters(), *decoder.parameters()]
     optimizer = torch.optim.Adam([{"params": host, "lr": 1e-3}, {"params": guide.parameters(), "lr": 5e-3}])  # 2.
 

@@ -20,7 +20,6 @@ from torch.distributions import kl_divergence
 import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels
-from silentgrad.schedules import linear_decay
 
 LATENTS, HIDDEN = 50, 400
 
@@ -93,8 +92,8 @@ def train(images: Levels, seed: int, guided: bool, epochs: int) -> float:
             pyro.sample("z", latent(x))
 
     bernoulli = sg.likelihoods.Bernoulli()
-    silent_guide = sg.SilentGuide(LATENTS, pixels, linear_decay(epochs=epochs / 5), likelihood=bernoulli)  # 1.
-    silent_guide.start_from(x_train)
+    silent_guide = sg.SilentGuide(LATENTS, pixels, sg.linear_decay(epochs=epochs / 5), likelihood=bernoulli)  # 1.
+    silent_guide.init_from_data(x_train)
     silent_elbo = SilentELBO(silent_guide)
     loss = silent_elbo if guided else TraceMeanField_ELBO()
     svi = SVI(model, guide, Adam({"lr": 1e-3}), loss=loss)  # 2. SVI finds the parameters that the loss registers

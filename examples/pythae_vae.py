@@ -19,10 +19,10 @@ from torch.distributions import Bernoulli, Independent, Normal
 import comparison
 import silentgrad as sg
 from silentgrad.lab.data import Levels, Observations, Part, Rows
-from silentgrad.lab.data.units import NATS_PER_EXAMPLE
-from silentgrad.schedules import Schedule, linear_decay
+from silentgrad.lab.kinds import NATS_PER_EXAMPLE
+from silentgrad.schedules import Schedule
 
-TEN_EPOCHS = linear_decay(epochs=10)
+TEN_EPOCHS = sg.linear_decay(epochs=10)
 
 
 class SilentVAE(VAE):
@@ -111,8 +111,8 @@ def train(images: Levels, seed: int, guided: bool, epochs: int, loss: str = "mse
         x = greys.as_seen(greys.rows(split))
         data.append(BaseDataset(x, torch.zeros(len(x))))
     if guided:
-        model = SilentVAE(config, schedule=linear_decay(epochs=epochs / 2))  # w falls from 1 to 0 in the first half
-        model.guide.start_from(data[0].data)
+        model = SilentVAE(config, schedule=sg.linear_decay(epochs=epochs / 2))  # w falls from 1 to 0 in the first half
+        model.guide.init_from_data(data[0].data)
     else:
         model = VAE(config)
     with TemporaryDirectory() as folder:

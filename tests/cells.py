@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from torch import Tensor
 
 from silentgrad.lab.data import Observations
-from silentgrad.lab.data.order import permutation
+from silentgrad.lab.data.batches import permutation
 
 ROWS, WIDTH = 50, 7
 SPLITS = (slice(0, 40), slice(40, 45), slice(45, 50))

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,3 +26,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Counts of cells as anndata writes them."""
+    import cells  # which takes a second
+
+    path = tmp_path_factory.mktemp("cells") / "cells.h5ad"
+    cells.as_anndata(cells.counts().astype("f4")).write_h5ad(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same and what is known of the rows, as pandas writes them."""
+    import cells
+
+    path = tmp_path_factory.mktemp("tables") / "table.csv"
+    cells.frame().to_csv(path, index=False)
+    return path

@@ -7,19 +7,9 @@ import numpy as np
 from scipy import special, stats
 
 Log = Callable[..., np.ndarray]  # of x and u
-SCALE, DF, LEVELS, TRIALS = 0.4, 4.0, 17, 10
+SCALE, DF, TRIALS = 0.4, 4.0, 10
 R, SHAPE, ZEROS = 2.5, 1.7, -0.8  # inverse dispersion, shape of Gamma, logit of a zero for another reason
 THRESHOLDS = -0.7, -0.2, 1.0
-
-
-def log_level(x: float, u: np.ndarray) -> np.ndarray:
-    """The probability of a level, as a difference of the smaller tails."""
-    half = 0.5 / (LEVELS - 1)
-    low, high = (x - half - u) / SCALE if x > 0 else -np.inf, (x + half - u) / SCALE if x < 1 else np.inf
-    tails = (stats.logistic.logcdf, high, low), (stats.logistic.logsf, low, high)
-    with np.errstate(divide="ignore"):  # in the tail that is not taken
-        below, above = (log(far) + np.log1p(-np.exp(log(near) - log(far))) for log, far, near in tails)
-    return np.where(u > x, below, above)
 
 
 def log_category(x: float, u: np.ndarray, thresholds: tuple[float, ...] = THRESHOLDS) -> np.ndarray:

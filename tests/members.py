@@ -1,9 +1,10 @@
-"""Every latent family and every decoder, each with its factory and its oracle. Listing a member here tests it."""
+"""Every latent family, every decoder and every estimator, the first two with an oracle. Listing a member tests it."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import oracles
 import silentgrad as sg
 from oracles import Expectation
 from silentgrad.decoders.gates import LinearGate
+from silentgrad.estimators import ESTIMATORS, Estimator
 
 BATCH, OUTPUTS = 2, 3
 Draw = Callable[[float, float], Tensor]
@@ -81,7 +83,8 @@ ALL_LATENTS = [
     Latent(
         "Laplace", lambda u: (u(-1, 1), u(0.3, 1)), td.Laplace,
         _grid(oracles.moved(
-            [n * abs(n) for n in range(-8, 9)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t
+            [n * abs(n) for n in range(-8, 9)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t,
+            lambda q: -q.loc / q.scale,  # that of the standard prior
         )),
     ),
     Latent("Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform, _grid(oracles.uniform)),
@@ -197,7 +200,7 @@ def with_log_term(log_term: Callable[[Callable[[Callable[[Tensor], Tensor]], Ten
 
 def at_expected_leaves(decoder: sg.Circuit, x: Tensor, expectation: Expectation) -> Tensor:
     """The bound by its definition, from leaves and gates integrated one by one."""
-    return naive_circuits.bound(decoder, decoder.structure, x, expectation)
+    return naive_circuits.bound(decoder, decoder.region_graph, x, expectation)
 
 
 def paper_taylor(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:
@@ -218,7 +221,7 @@ def edgeworth_density(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], T
 
 def off_centre(decoder: sg.StandardizedGaussian) -> sg.StandardizedGaussian:
     """With centres and deviations that differ between outputs."""
-    decoder.centre.copy_(torch.tensor([-0.5, 0.0, 2.0]))
+    decoder.center.copy_(torch.tensor([-0.5, 0.0, 2.0]))
     with torch.no_grad():
         decoder.log_scale.copy_(torch.tensor([-1.0, 0.3, 1.0]))
     return decoder
@@ -259,3 +262,69 @@ ALL_DECODERS = [
         lambda latent: latent.tilts,
     ),
 ]  # fmt: skip
+
+
+KINDS = {"gaussian": td.Normal, "bernoulli": td.Bernoulli, "one-hot": td.OneHotCategorical, "subsets": sg.KSubset}
+
+
+@dataclass(frozen=True)
+class Member:
+    """An estimator, the kinds of latents that it takes, and the samples of its bound."""
+
+    name: str
+    build: Callable[[], Estimator]
+    kinds: tuple[str, ...]
+    samples: int = 1
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Those of its kinds that have one number for each latent."""
+        return tuple(kind for kind in self.kinds if kind in ("gaussian", "bernoulli"))
+
+
+def member_of(name: str, build: Callable[[], Estimator]) -> Member:
+    estimator = build()
+    inner = getattr(estimator, "estimator", estimator)  # that of an average, which knows its latents
+    kinds = [kind for kind, latent in KINDS.items() if inner.suits(SimpleNamespace(distribution=latent))]
+    if inner.uses_prior and "subsets" in kinds:
+        kinds.remove("subsets")  # which are of no family, and so have no prior
+    return Member(name, build, tuple(kinds), samples=2 if isinstance(estimator, sg.VIMCO | sg.DReG) else 1)
+
+
+def registered(estimator: type[Estimator]) -> Callable[[], Estimator]:
+    """With few samples of a bound, or a small network."""
+    return lambda: estimator(2) if estimator in (sg.VIMCO, sg.DReG) else estimator.sized(16)
+
+
+ALL_ESTIMATORS = [
+    *(member_of(estimator.__name__, registered(estimator)) for estimator in ESTIMATORS.values()),
+    member_of("GumbelSoftmax hard", lambda: sg.GumbelSoftmax(hard=True)),
+    member_of("RLOO 5", lambda: sg.RLOO(5)),
+    member_of("ARMS 2", lambda: sg.ARMS(2)),
+    member_of("ARMS 3", lambda: sg.ARMS(3)),
+    member_of("DoubleCV 2", lambda: sg.DoubleCV(2)),
+    member_of("Averaged Reparameterized", lambda: sg.Averaged(sg.Reparameterized(), 3)),
+    member_of("Averaged GumbelSoftmax", lambda: sg.Averaged(sg.GumbelSoftmax(), 3)),
+    member_of("Averaged Reinforce", lambda: sg.Averaged(sg.Reinforce(), 2)),
+    member_of("Averaged REBAR", lambda: sg.Averaged(sg.REBAR(), 2)),
+]
+PLAIN_ESTIMATORS = [member for member in ALL_ESTIMATORS if member.name != "Exact"]  # which takes no plain function
+
+
+def latent_of(family: str, numbers: Tensor) -> td.Distribution:
+    """Independent latents, one for each number, whose parameters all depend on it."""
+    return td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, 0.5 + numbers.sigmoid())
+
+
+class Posterior(torch.nn.Module):
+    """The exact posterior of a linear decoder whose columns are orthogonal: the bound it gives is tight."""
+
+    def __init__(self, decoder: sg.LinearGaussian) -> None:
+        super().__init__()
+        self.inner = decoder
+
+    def forward(self, x: Tensor) -> td.Independent:
+        weight, variance = self.inner.affine.weight, self.inner.variance
+        precision = 1 + weight.square().sum(0) / variance
+        mean = (x.flatten(1) - self.inner.affine.bias) @ weight / variance / precision
+        return td.Independent(td.Normal(mean, precision.rsqrt().expand_as(mean)), 1)

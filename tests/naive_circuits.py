@@ -12,15 +12,15 @@ Leaf = Callable[[int, int], Tensor]  # of an output and a component
 Gate = Callable[[int, int, int], tuple[Tensor, Tensor]]  # of a level, a region of it and a component: E l, log E e^l
 
 
-def log_circuit(decoder: sg.Circuit, structure: sg.Structure, leaf: Leaf, gate: Gate) -> Tensor:
+def log_circuit(decoder: sg.Circuit, region_graph: sg.RegionGraph, leaf: Leaf, gate: Gate) -> Tensor:
     """log C by recursion over regions, nodes and components."""
-    places = _places(structure)
+    places = _places(region_graph)
 
     def product(region: int, component: int) -> Tensor:
         total = torch.zeros((), dtype=torch.float64)
-        for output in structure.outputs[region]:
+        for output in region_graph.outputs[region]:
             total = total + leaf(output, component)
-        for part, parent in enumerate(structure.parents):
+        for part, parent in enumerate(region_graph.parents):
             if parent == region:
                 total = total + node(part, component)
         return total
@@ -39,24 +39,25 @@ def log_circuit(decoder: sg.Circuit, structure: sg.Structure, leaf: Leaf, gate: 
         ).logsumexp(0)
 
     total = torch.zeros((), dtype=torch.float64)
-    for region, parent in enumerate(structure.parents):
+    for region, parent in enumerate(region_graph.parents):
         if parent == -1:
             total = total + node(region, 0)
     return total
 
 
-def _places(structure: sg.Structure) -> dict[int, tuple[int, int]]:
+def _places(region_graph: sg.RegionGraph) -> dict[int, tuple[int, int]]:
     """The level of each region, the deepest being 0, and its position there.
 
-    In the order of their parents, or of their first outputs if every region of the level has outputs.
+    Roots in their own order; the others in that of their parents, or of their first outputs if every region of the
+    level has outputs.
     """
-    regions = [region for region, parent in enumerate(structure.parents) if parent == -1]
+    regions = [region for region, parent in enumerate(region_graph.parents) if parent == -1]
     levels = []
     while regions:
-        if all(structure.outputs[region] for region in regions):
-            regions = sorted(regions, key=lambda region: structure.outputs[region][0])
         levels.append(regions)
-        regions = [part for region in regions for part, parent in enumerate(structure.parents) if parent == region]
+        regions = [part for region in regions for part, parent in enumerate(region_graph.parents) if parent == region]
+        if all(region_graph.outputs[region] for region in regions):
+            regions = sorted(regions, key=lambda region: region_graph.outputs[region][0])
     places = {}
     for level, members in enumerate(reversed(levels)):
         for position, region in enumerate(members):
@@ -64,20 +65,11 @@ def _places(structure: sg.Structure) -> dict[int, tuple[int, int]]:
     return places
 
 
-def log_prob(decoder: sg.Circuit, structure: sg.Structure, x: Tensor, z: Tensor) -> Tensor:
-    """log p(x|z) for latents `(*batch, latents)` and flat examples `(*batch, outputs)`."""
-    outputs = decoder.leaves(z).log_prob(x.reshape(*x.shape[:1], *decoder.event_shape).unsqueeze(-1))
-    flat = outputs.reshape(*outputs.shape[: z.dim() - 1], -1, decoder.components)
-
-    def gate(level: int, position: int, component: int) -> tuple[Tensor, Tensor]:
-        logit = _logit(decoder, level, position, component, z)
-        return logit, logit
-
-    return log_circuit(decoder, structure, lambda output, k: flat[..., output, k], gate)
-
-
 def bound(
-    decoder: sg.Circuit, structure: sg.Structure, x: Tensor, expectation: Callable[[Callable[[Tensor], Tensor]], Tensor]
+    decoder: sg.Circuit,
+    region_graph: sg.RegionGraph,
+    x: Tensor,
+    expectation: Callable[[Callable[[Tensor], Tensor]], Tensor],
 ) -> Tensor:
     """The circuit at expected leaves and logits, and at log E[e^l], all by brute force."""
 
@@ -103,7 +95,7 @@ def bound(
 
         return expectation(logit), expectation(lambda z: logit(z).exp()).log()
 
-    return log_circuit(decoder, structure, leaf, gate)
+    return log_circuit(decoder, region_graph, leaf, gate)
 
 
 def _logit(decoder: sg.Circuit, level: int, position: int, component: int, z: Tensor) -> Tensor:

@@ -140,14 +140,22 @@ def standard_normal(transform: Callable[[td.Distribution, Tensor], Tensor], orde
 
 
 def moved(
-    edges: Sequence[float], density: Callable[[Tensor], Tensor], transform: Callable[[td.Distribution, Tensor], Tensor]
+    edges: Sequence[float],
+    density: Callable[[Tensor], Tensor],
+    transform: Callable[[td.Distribution, Tensor], Tensor],
+    bend: Callable[[td.Distribution], Tensor] | None = None,
 ) -> Rule:
-    """A latent that is a smooth function of a variable with a fixed density: the nodes carry the gradient."""
+    """A latent that is a smooth function of a variable with a fixed density: the nodes carry the gradient.
+
+    Where what is integrated has a bend, its gradient has a jump, and there has to be an edge.
+    """
 
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
-        nodes, weights = legendre(torch.tensor(edges, dtype=torch.float64).reshape(-1, 1, 1))
-        nodes, weights = (a.expand(-1, *q.batch_shape) for a in (nodes, weights * density(nodes)))
-        return transform(q, nodes), weights
+        panels = torch.tensor(edges, dtype=torch.float64).reshape(-1, 1, 1).expand(-1, *q.batch_shape)
+        if bend is not None:
+            panels = torch.cat([panels, bend(q).detach().unsqueeze(0)]).sort(0).values
+        nodes, weights = legendre(panels)
+        return transform(q, nodes), weights * density(nodes)
 
     return rule
 
@@ -194,3 +202,30 @@ def over_gaussian(
     weights = np.ones_like(e), e / deviation, (e**2 - 1) / (2 * deviation**2)
     value, in_mean, in_variance = (float((terms * weight).sum()) for weight in weights)
     return [value + float(centre), in_mean, in_variance]
+
+
+def derivatives(value: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The value, its gradient, and its second derivative along a fixed direction."""
+    weights = torch.linspace(1.0, -0.4, len(value), dtype=value.dtype)
+    first = torch.autograd.grad(value @ weights, leaves, create_graph=True, materialize_grads=True)
+    generator = torch.Generator().manual_seed(5)
+    along = sum((g * torch.randn(g.shape, generator=generator, dtype=g.dtype)).sum() for g in first)
+    second = torch.autograd.grad(along, leaves, retain_graph=True, materialize_grads=True)
+    return [value, *first, *second]
+
+
+def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
+    for position, (a, b) in enumerate(zip(actual, expected, strict=True)):
+        scale = float(b.detach().abs().max()) + 1e-2  # where it vanishes, the quadrature leaves 1e-10
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, n=position: f"{n}: {m}")
+
+
+def textbook(g: Tensor) -> dict[str, float]:
+    """What measurements of gradients are by definition, over gradients `(batches, draws, parameters)`."""
+    batches, draws, _ = g.shape
+    est = g.var(1).mean(0).sum()
+    spread = g.mean(1).var(0).sum()
+    batch = spread - est / draws
+    signal = g.mean((0, 1)).square().sum() - spread / batches
+    figures = {"est": est, "batch": batch, "est_percent": 100 * est / (est + batch), "snr": signal / (est + batch)}
+    return {name: value.item() for name, value in figures.items()}

@@ -23,11 +23,14 @@ context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
         "silentgrad.lab.cli.sweep",
-        "silentgrad.lab.cli.sweeping",
+        "silentgrad.lab.experiments.sweep",
+        "silentgrad.lab.reports.compare",
         "silentgrad.lab.cli.training",
         "sklearn.datasets",
         "alembic.command",
         "psycopg",
+        "distributed.cli.dask_scheduler",
+        "distributed.cli.dask_worker",
         "pytest",  # what the tests were started with, which every process imports
     ]
 )

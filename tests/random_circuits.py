@@ -1,4 +1,4 @@
-"""Circuits at random: over every kind of structure, and many parameters of one circuit at once."""
+"""Circuits at random: over every kind of region graph, and many parameters of one circuit at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,26 +10,26 @@ from torch import distributions as td
 import silentgrad as sg
 from silentgrad.likelihoods import Normal
 
-STRUCTURES = ("forest", "quad-tree", "binary tree", "chow-liu", "mixture")
+REGION_GRAPHS = ("forest", "quad-tree", "binary tree", "chow-liu", "mixture")
 LEAVES = ("exp", "constant precision", "fixed", "separate")
 
 
-def random_structure(kind: str, outputs: int, seed: int) -> sg.Structure:
-    """A structure of one kind over so many outputs."""
+def random_region_graph(kind: str, outputs: int, seed: int) -> sg.RegionGraph:
+    """A region graph of one kind over so many outputs."""
     if kind == "forest":
         return random_forest(outputs, seed)
     if kind == "quad-tree":
         height = 1 + (outputs + 1) % 2
-        return sg.quad_tree((height, outputs // height))
+        return sg.decoders.quad_tree((height, outputs // height))
     if kind == "binary tree":
-        return sg.binary_tree(outputs)
+        return sg.decoders.binary_tree(outputs)
     generator = torch.Generator().manual_seed(seed)
     if kind == "chow-liu":
-        return sg.chow_liu(torch.randn(8, outputs, generator=generator))
-    return sg.Structure((-1, -1)[:outputs], (tuple(range(0, outputs, 2)), tuple(range(1, outputs, 2)))[:outputs])
+        return sg.decoders.chow_liu(torch.randn(8, outputs, generator=generator))
+    return sg.RegionGraph((-1, -1)[:outputs], (tuple(range(0, outputs, 2)), tuple(range(1, outputs, 2)))[:outputs])
 
 
-def random_forest(outputs: int, seed: int) -> sg.Structure:
+def random_forest(outputs: int, seed: int) -> sg.RegionGraph:
     """A random forest over the outputs, with regions that hold outputs, parts, or both."""
     generator = torch.Generator().manual_seed(seed)
     regions = int(torch.randint(1, outputs + 2, (), generator=generator))
@@ -42,12 +42,12 @@ def random_forest(outputs: int, seed: int) -> sg.Structure:
     return pruned(parents, held)
 
 
-def pruned(parents: list[int], held: list[list[int]]) -> sg.Structure:
+def pruned(parents: list[int], held: list[list[int]]) -> sg.RegionGraph:
     """Without the regions that have neither outputs nor parts."""
     while True:
         empty = [r for r, own in enumerate(held) if not own and r not in parents]
         if not empty:
-            return sg.Structure(tuple(parents), tuple(tuple(own) for own in held))
+            return sg.RegionGraph(tuple(parents), tuple(tuple(own) for own in held))
         gone = empty[0]
         parents = [p - (p > gone) for r, p in enumerate(parents) if r != gone]
         held = [own for r, own in enumerate(held) if r != gone]
@@ -81,13 +81,7 @@ def of_many(
 ) -> tuple[Tensor, Tensor]:
     """The bounds `(many, batch)` and log-probabilities `(many, states, batch)` of a circuit with random parameters.
 
-    Args:
-        circuit: The circuit, whose own parameters are the centre.
-        many: Number of parameter sets.
-        size: Standard deviation of the parameters around the centre.
-        x: Examples `(batch, outputs)`.
-        q: Their latents.
-        states: All states of the latents, `(states, batch, *shape of the latents)`.
+    Its own are their centre, `size` their deviation from it; `states` is `(states, batch, *shape of the latents)`.
     """
     pair = BoundAndLogProbs(circuit)
     parameters = {}

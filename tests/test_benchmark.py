@@ -3,6 +3,9 @@
 import itertools
 import json
 import math
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,22 +13,47 @@ import torch
 from torch import distributions as td
 
 from browser import WIDTHS, look, needs_browser
+from runs import fails
+from silentgrad.analysis import Decomposition
+from silentgrad.analysis.tally import Figures
+from silentgrad.lab.cli.benchmark import run_benchmark
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.experiments.benchmark.loop import Training
-from silentgrad.lab.experiments.benchmark.measuring import Noise, Weights, measure_noise, milliseconds, read_noise
-from silentgrad.lab.experiments.benchmark.orders import orders_table, told
-from silentgrad.lab.experiments.benchmark.problem import Data, build, estimator_named, with_estimator
-from silentgrad.lab.experiments.benchmark.protocol import SIZES, BenchmarkRun, Setting, settings_of
-from silentgrad.lab.experiments.benchmark.records import CHECKPOINT, Curve, read_result
-from silentgrad.lab.experiments.benchmark.tables import Found
-from silentgrad.lab.experiments.benchmark.toys import Toy, measure_toy, toys
-from silentgrad.lab.runs.benchmark import read_benchmark
-from silentgrad.lab.training.suitable import EstimatorName
+from silentgrad.lab.data import Observations
+from silentgrad.lab.experiments.benchmark import runs
+from silentgrad.lab.experiments.benchmark.comparison import Found, orders_table, told
+from silentgrad.lab.experiments.benchmark.gradients import (
+    ReferenceWeights,
+    Toy,
+    measure_toy,
+    milliseconds_of,
+    toys,
+    variances_at,
+)
+from silentgrad.lab.experiments.benchmark.problem import build, fixed_batches, observations_of, with_estimator
+from silentgrad.lab.experiments.benchmark.protocol import (
+    SIZES,
+    BenchmarkPlan,
+    BenchmarkRun,
+    Setting,
+    estimator_named,
+    settings_of,
+)
+from silentgrad.lab.experiments.benchmark.runs import (
+    CHECKPOINT,
+    CurvePoints,
+    Result,
+    chosen,
+    loop_of,
+    read_result,
+    train,
+)
+from silentgrad.lab.settings import EstimatorName
+from silentgrad.lab.training.loop import Loop
 
-CPU = torch.device("cpu")
 SMOKE = SIZES["smoke"]
 SETTINGS = settings_of(["mnist"], ["bernoulli", "gaussian"], ["linear", "nonlinear", "circuit"])
 LINEAR = Setting("mnist", "gaussian", "linear")
+NOTHING = BenchmarkPlan("smoke", SETTINGS, None, None, Path("folder"), None, "cpu")
 
 
 # ----- toy problems
@@ -96,93 +124,151 @@ def test_the_exact_gradient_is_the_first_row_where_there_is_a_closed_form_and_no
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_models_that_differ_in_the_estimator_only_start_alike(setting: Setting) -> None:
-    x = Data.of("digits", setting.likelihood, None, CPU).start()
-    one, other = (build(setting, SMOKE, x, seed=1) for _ in range(2))
+    observations = observations_of(setting, NOTHING)
+    one, other = (build(setting, SMOKE, observations, seed=1) for _ in range(2))
     with_estimator(one, estimator_named("relax", SMOKE.latents))
     for name, weight in other.state_dict().items():
         assert torch.equal(weight, one.state_dict()[name])
-    another = build(setting, SMOKE, x, seed=2)
+    another = build(setting, SMOKE, observations, seed=2)
     assert not all(torch.equal(a, b) for a, b in zip(other.parameters(), another.parameters(), strict=True))
 
 
 def test_bits_are_drawn_anew_and_signed_images_lie_between_minus_one_and_one() -> None:
-    bits = Data.of("digits", "bernoulli", None, CPU)
-    first, second = next(bits.training(torch.Generator().manual_seed(0))), next(bits.fixed("train", 100))
+    bits = observations_of(SETTINGS[0], NOTHING)
+    first = next(fixed_batches(bits, "train", 100))
     assert set(first.unique().tolist()) == {0.0, 1.0}
-    assert torch.equal(second, next(bits.fixed("train", 100)))
-    stored = bits.observations.rows("train").between(0, 100)
-    assert not torch.equal(bits.observations.as_seen(stored), bits.observations.as_seen(stored))
-    signed = next(Data.of("digits", "gaussian", None, CPU).training(torch.Generator().manual_seed(0)))
-    assert -1 <= signed.min() < -0.9
-    assert 0.8 < signed.max() <= 1
+    assert torch.equal(first, next(fixed_batches(bits, "train", 100)))
+    stored = bits.rows("train").between(0, 100)
+    assert not torch.equal(bits.as_seen(stored), bits.as_seen(stored))
+    signed = observations_of(LINEAR, NOTHING)
+    x = next(fixed_batches(signed, "train", 100))
+    assert -1 <= x.min() < -0.9
+    assert 0.8 < x.max() <= 1
+    rows = signed.rows("train").between(0, 100)
+    many = torch.stack([signed.as_seen(rows) for _ in range(300)])
+    torch.testing.assert_close(many.mean(0), signed.centre(rows), atol=0.02, rtol=0)
+    assert many.std(0).mean().item() == pytest.approx(signed.noise_deviation, rel=0.01)
+
+
+def test_a_uniform_density_over_signed_levels_costs_the_bits_of_a_level() -> None:
+    signed = observations_of(LINEAR, NOTHING)
+    uniform = -signed.event_shape.numel() * math.log(2)  # a density of 1/2 on [-1, 1]
+    assert signed.figure(uniform) == pytest.approx(math.log2(signed.resolution))
 
 
 # ----- runs
 
 
-def training(folder: Path, estimator: EstimatorName = "relax", setting: Setting = SETTINGS[1]) -> Training:
-    return Training(BenchmarkRun(setting, estimator, 0), "smoke", SMOKE, folder, None, CPU)
+def plan_in(folder: Path, *names: EstimatorName) -> BenchmarkPlan:
+    return NOTHING._replace(folder=folder, settings=[LINEAR], estimators=names)
+
+
+def trained(folder: Path, run: BenchmarkRun) -> Result:
+    train(run, plan_in(folder))
+    return read_result(folder / run.name)
 
 
 @pytest.mark.parametrize("estimator", ["relax", "reinforce", "double-cv"])
 def test_an_interrupted_run_goes_on_to_the_same_bits(
     tmp_path: Path, estimator: EstimatorName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("silentgrad.lab.experiments.benchmark.loop.SAVED_EVERY", 0.0)
-    training(tmp_path / "whole", estimator).finish()
-    advance, calls = Training._advance, []
+    run = BenchmarkRun(SETTINGS[1], estimator, 0)
+    whole = trained(tmp_path / "whole", run)
+    report = CurvePoints.__call__
 
-    def once(self: Training, batches: object) -> None:
-        if calls:
+    def once(points: CurvePoints, loop: Loop) -> None:
+        report(points, loop)
+        if loop.epoch == 1:
             raise KeyboardInterrupt
-        calls.append(self)
-        advance(self, batches)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Training, "_advance", once)
-    with pytest.raises(KeyboardInterrupt):
-        training(tmp_path / "cut", estimator).finish()
-    monkeypatch.undo()
-    assert (tmp_path / "cut" / CHECKPOINT).exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(CurvePoints, "__call__", once)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "cut", run)
+    assert (tmp_path / "cut" / run.name / CHECKPOINT).exists()
     torch.manual_seed(5)  # what other work draws is no matter
-    training(tmp_path / "cut", estimator).finish()
-    whole, cut = read_result(tmp_path / "whole"), read_result(tmp_path / "cut")
-    assert cut.curve == whole.curve
-    assert cut.test == whole.test
-    assert not (tmp_path / "cut" / CHECKPOINT).exists()
-    assert whole.curve.elbos[-1] > whole.curve.elbos[0]
+    cut = trained(tmp_path / "cut", run)
+    for part in ("steps", "elbos", "klds", "test", "valid"):
+        assert getattr(cut, part) == getattr(whole, part)
+    assert not (tmp_path / "cut" / run.name / CHECKPOINT).exists()
+    assert whole.elbos[-1] > whole.elbos[0]
+    for kept in (tmp_path / "whole" / run.name).glob("*.safetensors"):
+        assert kept.read_bytes() == (tmp_path / "cut" / run.name / kept.name).read_bytes()
+
+
+def test_steps_are_those_of_adam_on_batches_that_all_estimators_share(tmp_path: Path) -> None:
+    loops = []
+    for name in ("rloo", "disarm"):
+        loops.append(loop_of(BenchmarkRun(LINEAR, name, 0), NOTHING, observations_of(LINEAR, NOTHING)))
+    assert [loop.steps for loop in loops] == [SMOKE.steps] * 2
+    for loop in loops:
+        assert type(loop.optimizer) is torch.optim.Adam
+        assert {(group["lr"], group["weight_decay"], *group["betas"]) for group in loop.optimizer.param_groups} == {
+            (1e-3, 0, 0.9, 0.999)
+        }
+    for (_, one), (_, other) in zip(*(loop.batches for loop in loops), strict=True):
+        assert len(one) == 100
+        assert torch.equal(one.stored, other.stored)
+
+
+def changed_loop(monkeypatch: pytest.MonkeyPatch, change: Callable[[Loop], object]) -> None:
+    """Let runs be trained by loops that were changed."""
+
+    def changed(run: BenchmarkRun, plan: BenchmarkPlan, observations: Observations) -> Loop:
+        loop = loop_of(run, plan, observations)
+        change(loop)
+        return loop
+
+    monkeypatch.setattr(runs, "loop_of", changed)
 
 
 def test_a_run_that_diverges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = training(tmp_path, "rloo", LINEAR)
-    monkeypatch.setattr(run, "optimizer", torch.optim.SGD(run.model.parameters(), lr=1e30))
-    run.finish()
-    result = read_result(tmp_path)
+    def far(loop: Loop) -> None:
+        loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=1e30)
+
+    changed_loop(monkeypatch, far)
+    result = trained(tmp_path, BenchmarkRun(LINEAR, "rloo", 0))
     assert result.diverged is not None
     assert result.test is None
 
 
+def test_an_error_that_is_no_divergence_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a stranger's mistake")
+
+    changed_loop(monkeypatch, lambda loop: monkeypatch.setattr(loop, "forward", fail))
+    with pytest.raises(ValueError, match="a stranger's mistake"):
+        trained(tmp_path, BenchmarkRun(LINEAR, "rloo", 0))
+    assert not list(tmp_path.glob("*/result.json"))
+
+
 def test_noise_and_time_are_measured_on_the_same_weights(tmp_path: Path) -> None:
-    training(tmp_path, "rloo", LINEAR).finish()
-    names: list[EstimatorName] = ["exact", "rloo", "nvil", "rebar", "reinmax"]
-    weights = Weights(LINEAR, "smoke", SMOKE, tmp_path, 20)
-    for path in (tmp_path / "noise.json", tmp_path / "again.json"):
-        measure_noise(weights, names, path, None, CPU)
-    found = read_noise(tmp_path / "noise.json")
-    assert found == read_noise(tmp_path / "again.json")
-    assert list(found) == names
-    assert found["exact"].variance == 0
+    trained(tmp_path, BenchmarkRun(LINEAR, "rloo", 0))
+    names = ["exact", "rloo", "nvil", "rebar", "reinmax"]
+    plan = plan_in(tmp_path, *names)
+    found = variances_at(plan, LINEAR, 20)
+    assert found == variances_at(plan, LINEAR, 20) == ReferenceWeights(plan, LINEAR, 20).variances(plan.names(LINEAR))
+    assert sorted(found) == sorted(names)
+    assert found["exact"].est == 0
     assert found["exact"].cosine == pytest.approx(1)
-    assert all(noise.variance > 0 for name, noise in found.items() if name != "exact")
-    assert [noise.evaluations for noise in found.values()] == [0, 2, 1, 3, 1]
-    assert set(milliseconds(weights, names, None, CPU)) == set(names)
+    assert all(noise.est > 0 for name, noise in found.items() if name != "exact")
+    assert [found[name].evaluations for name in names] == [0, 2, 1, 3, 1]
+    times = milliseconds_of(plan, LINEAR)
+    assert set(times) == set(names)
+    assert milliseconds_of(plan, LINEAR) == times
+    more = plan_in(tmp_path, *names, "disarm")
+    added = variances_at(more, LINEAR, 20)
+    assert added.pop("disarm").est > 0
+    assert added == found
+    assert "disarm" in milliseconds_of(more, LINEAR)
+
+
+def noise(variance: float, evaluations: int) -> Decomposition:
+    return Decomposition(variance, 1.0, 1.0, 1.0, Figures(0.1, 0.1, 0.1, 0.1), None, {}, evaluations)
 
 
 def test_orders_compare_work_where_evaluations_differ() -> None:
-    noises = {
-        "rloo": Noise(4.0, 0.1, 1.0, 2, None),
-        "disarm": Noise(3.0, 0.1, 1.0, 2, None),
-        "arms": Noise(2.5, 0.1, 1.0, 4, None),
-    }
+    noises = {"rloo": noise(4.0, 2), "disarm": noise(3.0, 2), "arms": noise(2.5, 4)}
     table = orders_table({"here": {0: noises}})
     found = {column.name: part for column, part in zip(table.columns, table.rows[0], strict=True)}
     assert found["disarm / rloo (Dong et al. 2020)"] == 0.75
@@ -194,19 +280,18 @@ def test_orders_compare_work_where_evaluations_differ() -> None:
     ]
 
 
+def result(elbos: list[float]) -> Result:
+    return Result("", list(range(0, 10 * len(elbos), 10)), elbos, [], 0.0, elbos[-1], None, None)
+
+
 def test_a_curve_knows_when_it_first_was_so_high() -> None:
-    curve = Curve([0, 10, 20], [-5.0, -3.0, -4.0])
+    curve = result([-5.0, -3.0, -4.0])
     assert (curve.first_reach(-4.5), curve.first_reach(-3.0), curve.first_reach(-1.0)) == (10, 10, None)
 
 
-def test_rows_are_in_the_order_of_their_elbo_behind_the_exact_one(tmp_path: Path) -> None:
-    results = {}
-    for name, end in {"exact": -3.0, "rloo": -2.0, "disarm": -1.0}.items():
-        folder = tmp_path / name
-        training(folder, "rloo", LINEAR).finish()
-        results[name] = [read_result(folder)]
-        results[name][0].curve.elbos[-1] = end
-    found = Found(LINEAR, results, {}, {})  # type: ignore[arg-type]
+def test_rows_are_in_the_order_of_their_test_bound_behind_the_exact_one() -> None:
+    results = {name: [result([-9.0, end])] for name, end in {"exact": -3.0, "rloo": -2.0, "disarm": -1.0}.items()}
+    found = Found(LINEAR, results, {}, {})
     assert found.ranked(["rloo", "indecater", "disarm", "exact"]) == ["exact", "disarm", "rloo", "indecater"]
 
 
@@ -223,32 +308,54 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_benchmark_has_a_table_for_each_setting(finished: Path) -> None:
-    record = read_benchmark(finished / "benchmark.json")
-    assert [panel.table.name for panel in record.panels] == [setting.name for setting in SETTINGS]
-    for panel in record.panels:
-        names = [row[0] for row in panel.table.rows]
-        assert sorted(map(str, names)) == sorted(panel.curves)
-        assert ("exact" in names) == panel.table.name.endswith(("gaussian-linear", "gaussian-circuit"))
-        heads = [column.name for column in panel.table.columns]
-        assert ("cosine to exact, step 20" in heads) == ("exact" in names)
-        assert all(len(row) == len(heads) for row in panel.table.rows)
-        assert panel.table.best == []
-        for progress in panel.curves.values():
-            assert progress.steps == [0, 10, 20]
-            assert all(map(math.isfinite, progress.elbos))
-    assert record.verdicts == []
-    assert any("mean nothing" in note for note in record.notes)
+    record = json.loads((finished / "benchmark.json").read_text())
+    tables, curves = record["parts"][0:-3:2], record["parts"][1:-3:2]
+    assert [table["name"] for table in tables] == [setting.name for setting in SETTINGS]
+    for table, lines in zip(tables, curves, strict=True):
+        names = [row[0] for row in table["rows"]]
+        assert sorted(names) == sorted(lines["lines"])
+        assert ("exact" in names) == table["name"].endswith(("gaussian-linear", "gaussian-circuit"))
+        heads = [column["name"] for column in table["columns"]]
+        assert heads[:3] == ["estimator", "test bound", "training ELBO"]
+        assert all(len(row) == len(heads) for row in table["rows"])
+        assert table["best"] == []
+        for progress in lines["lines"].values():
+            assert progress["steps"] == [0, 10, 20]
+            assert all(map(math.isfinite, progress["elbos"]))
+    assert record["verdicts"] == []
+    assert any("mean nothing" in note for note in record["notes"])
     text = (finished / "benchmark.md").read_text()
     assert "silentgrad benchmark --scale smoke" in text
     assert "digits, Gaussian, linear" in text
     assert "MNIST" not in text
     assert len((finished / "mnist-gaussian-linear.csv").read_text().splitlines()) == 4
+    everything = (finished / "benchmark.csv").read_text().splitlines()
+    assert len(everything) == 1 + sum(len(table["rows"]) for table in tables)
+    assert "squared error of 10 draws, step 20" in everything[0]
 
 
 @needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_browser_shows_the_page(finished: Path, tmp_path: Path, width: int) -> None:
     assert look(finished / "benchmark.html", width, tmp_path).problems == []
+
+
+def test_a_script_tunes_a_strangers_class_of_categories_without_a_guard(tmp_path: Path) -> None:
+    """In one process; validation decides between runs of seed 0."""
+    found = run_benchmark(
+        ["rloo", "reinmax"], str(tmp_path / "here"), scale="smoke", tune=True, accelerator="cpu",
+        datasets=["mnist"], likelihoods=["gaussian"], networks=["linear"], latents=["8x4"],
+    )  # fmt: skip
+    plan = plan_in(tmp_path / "here", "rloo", "reinmax")._replace(
+        tune=True, settings=[Setting("mnist", "gaussian", "linear", "8x4")]
+    )
+    for name, count in (("rloo", 3), ("reinmax", 6)):
+        runs = plan.candidates(plan.settings[0], name)
+        assert len(runs) == count
+        bounds = [read_result(plan.folder / run.name).valid for run in runs]
+        assert chosen(plan, plan.settings[0], name) == runs[bounds.index(max(bounds))]
+    assert found.tables[0].title == "digits, Gaussian, linear, 8 x 4 categories"
+    assert "--latents 8x4" in found.command
 
 
 def test_what_is_finished_is_kept_and_other_settings_are_refused(
@@ -261,9 +368,8 @@ def test_what_is_finished_is_kept_and_other_settings_are_refused(
     assert f"{len(results)} of them finished before" in capsys.readouterr().out
     content = json.loads(results[0].read_text())
     results[0].write_text(json.dumps({**content, "protocol": "another"}))
-    with pytest.raises(SystemExit):
-        main(["benchmark", "--scale", "smoke", "--folder", str(finished), *FEW])
-    assert "was made with other settings" in capsys.readouterr().err
+    line = ["benchmark", "--scale", "smoke", "--folder", str(finished), *FEW]
+    assert "was made with other settings" in fails(capsys, *line)
     results[0].write_text(json.dumps(content))
 
 
@@ -272,7 +378,15 @@ def test_what_is_finished_is_kept_and_other_settings_are_refused(
     [
         (["--likelihoods", "[bernoulli]", "--networks", "[circuit]"], "circuit needs --likelihoods gaussian"),
         (["--estimators", "[exact]", "--likelihoods", "[bernoulli]"], "none of --estimators"),
-        (["--estimators", "[stl]"], "none of --estimators"),
+        (["--estimators", "[rloo,stl]"], "--estimators stl is not for bits"),
+        (["--estimators", "[rlo]"], "--estimators rlo is no estimator"),
+        (["--estimators", "[rloo,no_such_module:Mine]"], "--estimators no_such_module:Mine cannot be imported"),
+        (["--estimators", "[rloo,silentgrad:Mine]"], "--estimators silentgrad:Mine cannot be imported"),
+        pytest.param(
+            ["--accelerator", "mps"],
+            "--accelerator mps (devices 1, precision 32-true) is not to be had on this machine",
+            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is to be had here"),
+        ),
         (["--seeds", "0"], "--seeds"),
         (["--datasets", "[cifar10]"], "cifar10"),
     ],
@@ -280,7 +394,18 @@ def test_what_is_finished_is_kept_and_other_settings_are_refused(
 def test_what_cannot_be_compared_is_refused_before_anything_is_made(
     options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["benchmark", "--scale", "smoke", "--folder", str(tmp_path / "new"), *options])
-    assert message in capsys.readouterr().err
+    assert message in fails(capsys, "benchmark", "--scale", "smoke", "--folder", str(tmp_path / "new"), *options)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_strangers_class_in_the_current_folder_is_trained_by_worker_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the current folder tells where the module is, neither here nor in the workers."""
+    shutil.copy(Path(__file__).parents[1] / "examples" / "my_estimator.py", tmp_path / "stranger.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    words = ["--estimators", "rloo,stranger:MyEstimator", "--likelihoods", "bernoulli", "--networks", "linear"]
+    main(["benchmark", "--scale", "smoke", *FEW[2:], *words])
+    assert "stranger:MyEstimator" in (tmp_path / "benchmark" / "smoke" / "mnist-bernoulli-linear.csv").read_text()
+    assert "" in sys.path

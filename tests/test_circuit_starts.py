@@ -1,4 +1,4 @@
-"""Structures, and where circuits start."""
+"""Region graphs, and where circuits start."""
 
 import itertools
 import math
@@ -10,26 +10,26 @@ from torch import distributions as td
 
 import silentgrad as sg
 from silentgrad.decoders.starts import clusters
-from silentgrad.likelihoods import Bernoulli, DiscretisedLogistic, Normal, Poisson
+from silentgrad.likelihoods import Bernoulli, Normal, Poisson
 
 
-def held_by(structure: sg.Structure, region: int) -> set[int]:
+def held_by(region_graph: sg.RegionGraph, region: int) -> set[int]:
     """All outputs of a region and its parts."""
-    held = set(structure.outputs[region])
-    for part, parent in enumerate(structure.parents):
+    held = set(region_graph.outputs[region])
+    for part, parent in enumerate(region_graph.parents):
         if parent == region:
-            held |= held_by(structure, part)
+            held |= held_by(region_graph, part)
     return held
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (28, 28), (3, 5, 6), (1, 1, 7), (2, 1, 1)], ids=str)
 def test_a_quad_tree_is_made_of_blocks(shape: tuple[int, ...]) -> None:
-    structure = sg.quad_tree(shape)
+    region_graph = sg.decoders.quad_tree(shape)
     outputs = torch.Size(shape).numel()
-    structure.require(outputs)
+    region_graph.require(outputs)
     height, width = shape[-2:]
-    for region in range(len(structure.parents)):
-        held = sorted(held_by(structure, region))
+    for region in range(len(region_graph.parents)):
+        held = sorted(held_by(region_graph, region))
         rows = {output % (height * width) // width for output in held}
         columns = {output % width for output in held}
         side = 2 ** math.ceil(math.log2(max(len(rows), len(columns))))
@@ -40,24 +40,21 @@ def test_a_quad_tree_is_made_of_blocks(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("outputs", [1, 2, 5, 8, 31])
 def test_a_binary_tree_has_few_levels(outputs: int) -> None:
-    structure = sg.binary_tree(outputs)
-    structure.require(outputs)
-    assert len(structure.levels()) == 1 + math.ceil(math.log2(outputs))
-    assert held_by(structure, len(structure.parents) - 1) == set(range(outputs))
+    region_graph = sg.decoders.binary_tree(outputs)
+    region_graph.require(outputs)
+    assert len(region_graph.levels()) == 1 + math.ceil(math.log2(outputs))
+    assert held_by(region_graph, len(region_graph.parents) - 1) == set(range(outputs))
 
 
 def test_chow_liu_finds_the_strongest_tree() -> None:
     generator = torch.Generator().manual_seed(0)
     data = torch.randn(200, 5, generator=generator) @ torch.randn(5, 5, generator=generator)
     strengths = torch.corrcoef(data.T).abs()
-    structure = sg.chow_liu(data)
-    structure.require(5)
-    found = sum(strengths[child, parent] for child, parent in enumerate(structure.parents) if parent >= 0)
-    best = 0.0
-    pairs = list(itertools.combinations(range(5), 2))
-    for edges in itertools.combinations(pairs, 4):
-        if connected(edges):
-            best = max(best, float(sum(strengths[edge] for edge in edges)))
+    region_graph = sg.decoders.chow_liu(data)
+    region_graph.require(5)
+    found = sum(strengths[child, parent] for child, parent in enumerate(region_graph.parents) if parent >= 0)
+    trees = filter(connected, itertools.combinations(itertools.combinations(range(5), 2), 4))
+    best = max(float(sum(strengths[edge] for edge in edges)) for edges in trees)
     assert found == pytest.approx(best, rel=1e-5)
 
 
@@ -70,8 +67,8 @@ def connected(edges: tuple[tuple[int, int], ...]) -> bool:
 
 def test_a_deep_tree_is_evaluated_and_copied() -> None:
     """A chain as Chow-Liu may find it: no recursion over its length."""
-    chain = sg.Structure((-1, *range(1500)), tuple((output,) for output in range(1501)))
-    circuit = sg.Circuit(2, 1501, 2, structure=chain, gates="none")
+    chain = sg.RegionGraph((-1, *range(1500)), tuple((output,) for output in range(1501)))
+    circuit = sg.Circuit(2, 1501, 2, region_graph=chain, gates="none")
     q = td.Normal(torch.zeros(3, 2), torch.ones(3, 2))
     assert circuit.expected_log_prob(torch.zeros(3, 1501), q).isfinite().all()
 
@@ -124,11 +121,8 @@ KINDS = {
     "fixed": (lambda s: sg.LinearGaussian(2, s, 0.5), lambda: torch.randn(200, 6)),
     "counts": (lambda s: sg.LinearLikelihood(2, s, Poisson()), lambda: torch.poisson(torch.full((200, 6), 4.0))),
     "bits": (lambda s: sg.LinearLikelihood(2, s, Bernoulli()), lambda: torch.bernoulli(torch.full((200, 6), 0.3))),
-    "levels": (
-        lambda s: sg.LinearLikelihood(2, s, DiscretisedLogistic(s, levels=16)),
-        lambda: torch.randint(16, (200, 6)) / 15,
-    ),
-    "categories": (lambda s: sg.ConstantCategorical(2, s, 5), lambda: torch.randint(5, (200, 6)).float()),
+    "levels": (lambda s: sg.DiscretizedLogistic(2, s, levels=16), lambda: torch.randint(16, (200, 6)).float()),
+    "categories": (lambda s: sg.decoders.ConstantCategorical(2, s, 5), lambda: torch.randint(5, (200, 6)).float()),
 }
 
 
@@ -137,12 +131,10 @@ KINDS = {
 def test_every_kind_of_leaf_starts(kind: str, together: bool) -> None:
     torch.manual_seed(4)
     build, data = KINDS[kind]
-    x = data()
-    leaves = build((6, 3)) if together else [build((6,)) for _ in range(3)]
+    x, leaves = data(), build((6, 3)) if together else [build((6,)) for _ in range(3)]
     circuit = sg.Circuit(2, 6, 3, leaves=leaves)
     circuit.init_from_data(x)
-    q = td.Normal(torch.zeros(200, 2), torch.full((200, 2), 0.1))
-    value = circuit.expected_log_prob(x, q)
+    value = circuit.expected_log_prob(x, td.Normal(torch.zeros(200, 2), 0.1))
     assert value.isfinite().all()
     p = circuit(torch.zeros(1, 2))
     assert ((p.sample((500,)).mean((0, 1)) - x.mean(0)).abs() < 5 * x.std(0)).all()
@@ -185,7 +177,7 @@ def test_noise_of_a_circuit_is_below_fresh_noise() -> None:
     assert circuit.expected_log_prob(x, q) < plain.expected_log_prob(drawn, many).mean()
     with pytest.raises(sg.DomainError, match="noise"):
         sg.Circuit(2, 4, noise=-1.0)
-    with pytest.raises(sg.DomainError, match="belongs to the leaves"):
+    with pytest.raises(sg.DomainError, match="belong to the leaves"):
         sg.Circuit(2, 4, 1, leaves=[sg.LinearGaussian(2, 4)], noise=0.1)
 
 

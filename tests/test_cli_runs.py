@@ -1,17 +1,21 @@
-"""Runs from the command line: what they show while they are trained, and how they go on."""
+"""Runs from the command line: what they show and leave, how they go on, and the demonstration's three."""
 
-import csv
 import os
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import processes
+from runs import rows
+from silentgrad.lab.cli import demo
 from silentgrad.lab.cli.main import main
+from silentgrad.lab.store.files import read_json
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 TINY = ["--data.batch_size", "512", "--model.latent_dim", "2", "--model.hidden", "4", "--train.accelerator", "cpu"]
 STEPS = 3  # of an epoch: 1,297 rows in batches of 512
 
@@ -20,14 +24,15 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 
 
-def interrupted(output: Path, awaited: Path, *words: str) -> str:
-    """What a command says that Ctrl-C ends when a file of figures has two epochs."""
-    process = processes.start(processes.silentgrad, *words, output=output)
-    while not (awaited.exists() and len(awaited.read_text().splitlines()) > 2):
+def interrupted(folder: Path, awaited: str, *words: str, kill: Callable[[int, int], None] = os.kill) -> str:
+    """What a command says that Ctrl-C ends when a file of figures in its folder has two epochs."""
+    output = folder.with_name("said.txt")
+    process = processes.start(processes.silentgrad, *words, "--folder", str(folder), output=output)
+    while not any(len(path.read_text().splitlines()) > 2 for path in folder.glob(awaited)):
         assert process.is_alive(), "ended before it could be interrupted"
         time.sleep(0.01)
     assert process.pid is not None
-    os.kill(process.pid, signal.SIGINT)
+    kill(process.pid, signal.SIGINT)
     process.join()
     assert process.exitcode == 130
     said = output.read_text()
@@ -37,18 +42,16 @@ def interrupted(output: Path, awaited: Path, *words: str) -> str:
 
 def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a run"
-    words = ["train", *TINY, "--train.epochs", "100", "--quiet", "true", "--folder", str(folder)]
-    said = interrupted(tmp_path / "said.txt", folder / "metrics.csv", *words)
+    said = interrupted(folder, "metrics.csv", "train", *TINY, "--train.epochs", "100", "--quiet", "true")
     assert f"interrupted; go on by: silentgrad train --folder '{folder}' --resume true\n" in said
     before = len((folder / "metrics.csv").read_text().splitlines())
     assert before < 101
     time.sleep(0.5)  # while nobody works at it
     main(["train", "--folder", str(folder), "--resume", "true", "--quiet", "true"])
     capsys.readouterr()
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["epoch"]) for row in rows] == list(range(1, 101))
-    seconds = [float(row["seconds"]) for row in rows]
+    trained = rows(folder / "metrics.csv")
+    assert [int(row["epoch"]) for row in trained] == list(range(1, 101))
+    seconds = [float(row["seconds"]) for row in trained]
     assert seconds == sorted(seconds)  # those of both processes, one after the other
     done = content(folder)
     main(["train", "--folder", str(folder), "--resume", "true"])
@@ -65,19 +68,16 @@ def test_the_bar_counts_steps_and_epochs_from_one(tmp_path: Path, capsys: pytest
 
 def test_reproduce_goes_on_by_the_same_command(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    words = ["reproduce", "fixed", "--scale", "smoke", "--seeds", "1", "--jobs", "1", "--folder", str(folder)]
-    output = tmp_path / "said.txt"
-    process = processes.start(processes.silentgrad, *words, output=output)
-    while not any(folder.glob("*/metrics.csv")):
-        assert process.is_alive(), "ended before it could be interrupted"
-        time.sleep(0.01)
-    assert process.pid is not None
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the workers too
-    process.join()
-    assert process.exitcode == 130
-    said = output.read_text()
-    assert f"interrupted; go on by: silentgrad {' '.join(words)}\n" in said
-    assert "Traceback" not in said
+    words = ["reproduce", "fixed", "--scale", "smoke", "--seeds", "1", "--jobs", "1"]
+    said = interrupted(folder, "*/metrics.csv", *words, kill=os.killpg)  # as a terminal does, to the workers too
+    assert f"interrupted; go on by: silentgrad {' '.join(words)} --folder {folder}\n" in said
+
+
+def test_a_demonstration_leaves_a_run_to_go_on_with(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    said = interrupted(folder, "network/metrics.csv", "demo")
+    assert f"go on by: silentgrad train --folder {folder}/network --resume true\n" in said
+    assert [path.name for path in folder.iterdir()] == ["network"]
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,63 @@ def test_an_estimator_that_suits_the_latents_is_chosen(
     main(["train", *TINY, "--model.latent", latent, "--train.epochs", "1", "--quiet", "true", "--folder", str(folder)])
     assert f"estimator: {estimator}\n" in (folder / "config.yaml").read_text()
     main(["evaluate", str(folder), "--samples", "20"])
-    assert "(importance-weighted bound, 20 samples)" in capsys.readouterr().out
+    assert "(importance-weighted bound, 20 samples" in capsys.readouterr().out
+
+
+RUNS = ("network", "without", "circuit")
+
+
+def row(said: str, folder: Path) -> list[str]:
+    """The words of the table's row about the run in a folder."""
+    (line,) = [line for line in said.splitlines() if line.split()[:1] == [str(folder)]]
+    return line.split()
+
+
+def test_the_table_has_the_figures_of_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "EPOCHS", 2)
+    main(["demo", "--seed", "3"])
+    said = capsys.readouterr().out
+    place = Path("runs/demo-001")
+    assert {path.name for path in place.iterdir()} == {*RUNS, "compare.html"}
+    for name in RUNS:
+        left = read_json(place / name / "summary.json")
+        elbo = left.get("sampled", left["figure"])
+        figures = [f"{left['figure']:.4f}", f"{elbo:.4f}", f"{left['seconds']:.1f}"]
+        assert row(said, place / name)[-3:] == figures
+        assert read_config(place / name).train.seed == 3
+        assert (place / name / "report.html").exists()
+    assert "sampled" in read_json(place / "circuit" / "summary.json")
+    for simple in ("gaussian", "histogram", "compressor", "linear"):
+        assert f"no latents: {simple}" in said
+        assert f"{read_json(place / 'network' / 'summary.json')['baselines'][simple]:.4f}" in said
+    assert said.endswith("page: runs/demo-001/compare.html\n")
+    page = (place / "compare.html").read_text()
+    for name in RUNS:
+        assert f">{name}</td>" in page
+
+
+def test_the_next_one_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    earlier = tmp_path / "runs" / "demo-001" / "precious"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("mine")
+    main(["demo"])
+    assert [path.name for path in earlier.parent.iterdir()] == ["precious"]
+    assert {path.name for path in (tmp_path / "runs" / "demo-002").iterdir()} == {*RUNS, "compare.html"}
+
+
+def test_the_runs_are_what_they_are_said_to_be() -> None:
+    network, without, circuit = demo.demo_runs(5)
+    train = TrainConfig(seed=5)
+    assert network.settings == Settings(DataConfig(), ModelConfig(tractable="none"), train)
+    assert without.settings.train == circuit.settings.train
+    assert without.settings.model == replace(circuit.settings.model, kl_weight=without.settings.model.kl_weight)
+    model = circuit.settings.model
+    assert (model.tractable, model.nonlinear, model.estimator) == ("circuit", False, "exact")
+    assert (model.latent_dim, model.hidden) == (ModelConfig().latent_dim, ModelConfig().hidden)
+    assert circuit.settings.data == DataConfig()
+    assert (circuit.settings.train.epochs, circuit.settings.train.seed) == (train.epochs, train.seed)

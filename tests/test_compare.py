@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from browser import WIDTHS, look, needs_browser
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.reports.compare import comparison, curves, write_comparison
-from silentgrad.lab.reports.differences import differences, run_names
-from silentgrad.lab.reports.reaches import Reach, first_reach, reaches
-from silentgrad.lab.runs.records import Metrics, RecordError, Run, write_json_atomically
+from silentgrad.lab.reports import compare
+from silentgrad.lab.reports.compare import comparison, curve_sections, differences, reaches, run_names, write_comparison
+from silentgrad.lab.reports.page import Picture
+from silentgrad.lab.store.files import Metrics, RecordError, write_json_atomically
+from silentgrad.lab.store.records import Run
 from summaries import WHOLE
 
 CONFIG = {"data": {"name": "digits"}, "model": {"latent_dim": 8, "hidden": [64]}, "train": {"lr": 1e-3, "seed": 0}}
 SUMMARY = WHOLE
-PER_ENTRY = WHOLE | {"nll": 1.25, "unit": "NLL nats per entry"}
-del PER_ENTRY["bpd"]
+RUNS = {"one": 2.0, "two": 2.25}
+PER_ENTRY = WHOLE | {"figure": 1.25, "unit": "NLL nats per entry"}
 
 
 def make_run(
@@ -35,26 +37,30 @@ def make_run(
     return folder
 
 
+def curves(runs: dict[str, Run]) -> Figure:
+    """The figure as the page has it, with the runs' common unit and limit."""
+    picture = curve_sections(runs, "Curves")[0].blocks[0]
+    assert isinstance(picture, Picture)
+    return picture.figure
+
+
 def read(*folders: Path) -> dict[str, Run]:
     return dict(zip(run_names(folders), map(Run.read, folders), strict=True))
 
 
 @pytest.mark.parametrize(
     ("level", "reach"),
-    [(5.0, Reach(1.0, 2.0)), (4.0, Reach(2.0, 4.0)), (3.9, Reach(4.0, None)), (3.0, Reach(5.0, 11.0)), (2.9, None)],
+    [(5, "epoch 1, 2.0 s"), (4, "epoch 2, 4.0 s"), (3.9, "epoch 4"), (3, "epoch 5, 11.0 s"), (2.9, "not reached")],
 )
-def test_first_reach_is_the_first_epoch_at_or_below_the_level(level: float, reach: Reach | None) -> None:
-    metrics: Metrics = {
-        "epoch": [1, 2, 3, 4, 5, 6],
-        "seconds": [2, 4, 6, None, 11, 13],
-        "valid_bpd": [5.0, 4.0, None, 3.5, 3.0, 4.5],
-    }
-    assert first_reach(metrics, level) == reach
+def test_first_reach_is_the_first_epoch_at_or_below_the_level(level: float, reach: str) -> None:
+    metrics: Metrics = {"epoch": [1, 2, 3, 4, 5, 6], "seconds": [2, 4, 6, None, 11, 13]}
+    metrics["valid_bpd"] = [5.0, 4.0, None, 3.5, 3.0, 4.5]
+    assert compare.first_reach(metrics, "bpd", level) == reach
 
 
 def test_first_reach_without_the_columns() -> None:
-    assert first_reach({"epoch": [1.0]}, 3.0) is None
-    assert first_reach({"epoch": [1.0], "valid_bpd": [2.0]}, 3.0) == Reach(1.0, None)
+    assert compare.first_reach({"epoch": [1.0]}, "bpd", 3.0) == "not reached"
+    assert compare.first_reach({"epoch": [1.0], "valid_bpd": [2.0]}, "bpd", 3.0) == "epoch 1"
 
 
 def test_only_settings_that_differ_are_shown() -> None:
@@ -62,6 +68,8 @@ def test_only_settings_that_differ_are_shown() -> None:
     b = {"data": {"name": "mnist"}, "model": {"hidden": [32], "cutoff": None, "new": 1}}
     assert differences({"a": a, "b": b}) == {"a": {"hidden": "[64]", "new": ""}, "b": {"hidden": "[32]", "new": "1"}}
     assert differences({"a": a, "c": a}) == {"a": {}, "c": {}}
+    one, two = {"a": {"size": 1}, "b": {"size": 2, "lr": 1}}, {"a": {"size": 2}, "b": {"size": 1, "lr": 2}}
+    assert list(differences({"one": one, "two": two})["one"]) == ["a.size", "b.size", "lr"]  # of one name, by groups
 
 
 def test_names_tell_the_runs_apart(tmp_path: Path) -> None:
@@ -72,23 +80,32 @@ def test_names_tell_the_runs_apart(tmp_path: Path) -> None:
 
 
 def test_the_table_has_figures_and_differences(tmp_path: Path) -> None:
-    one = make_run(tmp_path / "one", summary=SUMMARY | {"limit_bpd": 2.25})
+    one = make_run(tmp_path / "one", summary=SUMMARY | {"limit": 2.25})
     two = make_run(tmp_path / "two", lr=5e-4)
     table = comparison(read(one, two)).joined()
-    heads = [column.name for column in table.columns]
-    first, second = (dict(zip(heads, row, strict=True)) for row in table.rows)
+    first, second = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
     assert table.best == [0]
     assert first == {"run": "one", "test BPD": 2.5, "limit BPD": 2.25, "MSE": 0.02, "KLD": 7.5, "active": 6,
                      "epochs": 20, "time": "1 min 15 s", "lr": "0.001"}  # fmt: skip
     assert (second["test BPD"], second["epochs"], second["time"], second["lr"]) == (None, 20, "1 min 00 s", "0.0005")
 
 
+def test_what_has_to_be_beaten_and_what_failed_is_said(tmp_path: Path) -> None:
+    beside = {"baseline": {"figure": 2.25, "model": "every pixel a coin"}, "baselines": {"a": 3.0, "b": 1.5}}
+    one, two = (make_run(tmp_path / name, summary=SUMMARY | beside | {"figure": own}) for name, own in RUNS.items())
+    (compared,) = write_comparison([one, two], tmp_path / "page.html").values()
+    assert compared.results.notes == [
+        "Without latents: b 1.500, a 3.",
+        "Failed, no better than a model without latents of the same likelihood: two.",
+    ]
+
+
 def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
-    finished = make_run(tmp_path / "finished", summary=PER_ENTRY | {"limit_nll": 1.0}, metric="nll")
+    finished = make_run(tmp_path / "finished", summary=PER_ENTRY | {"limit": 1.0}, metric="nll")
     under_way = make_run(tmp_path / "under-way", metric="nll")  # it does not say yet what it is counted per
     runs = read(under_way, finished)
-    heads = [column.name for column in comparison(runs).results.columns]
-    assert heads == ["run", "test NLL, nats per entry", "limit NLL", "MSE", "KLD", "active", "epochs", "time"]
+    heads = ["run", "test NLL, nats per entry", "limit NLL", "squared error", "KLD", "active", "epochs", "time"]
+    assert comparison(runs).results.heads == heads
     assert comparison(runs).results.rows[1][1] == 1.25
     assert curves(runs).axes[0].get_title(loc="left") == "NLL, nats per entry"
     assert len(curves(runs).axes[0].get_lines()) == 3  # with the limit
@@ -107,11 +124,6 @@ def test_runs_in_different_units_are_refused(tmp_path: Path, other: tuple[str, d
     with pytest.raises(RecordError, match="one is told in NLL nats per entry, two in "):
         write_comparison([one, make_run(tmp_path / "new", metric="nll"), two], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
-
-
-def test_settings_of_one_name_keep_their_groups() -> None:
-    one, two = {"a": {"size": 1}, "b": {"size": 2, "lr": 1}}, {"a": {"size": 2}, "b": {"size": 1, "lr": 2}}
-    assert list(differences({"one": one, "two": two})["one"]) == ["a.size", "b.size", "lr"]
 
 
 def test_levels_are_reached_when_the_curves_say_so(tmp_path: Path) -> None:
@@ -145,9 +157,8 @@ def test_twelve_runs_have_twelve_lines(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_drawn_if_it_is_the_same_for_all(tmp_path: Path) -> None:
-    one = make_run(tmp_path / "one", summary=SUMMARY | {"limit_bpd": 2.25})
-    two = make_run(tmp_path / "two", summary=SUMMARY | {"limit_bpd": 2.25})
-    three = make_run(tmp_path / "three", summary=SUMMARY | {"limit_bpd": 2.0})
+    limits = {"one": 2.25, "two": 2.25, "three": 2.0}
+    one, two, three = (make_run(tmp_path / name, summary=SUMMARY | {"limit": own}) for name, own in limits.items())
     assert len(curves(read(one, two)).axes[0].get_lines()) == 3
     assert len(curves(read(one, three)).axes[0].get_lines()) == 2
 
@@ -158,6 +169,24 @@ def test_one_run_is_nothing_to_compare(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="is no folder"):
         write_comparison([tmp_path / "one", tmp_path / "two"], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "data: 5", "data: {}", "data: {name: 5}", "data: [name]"])
+def test_a_run_whose_settings_name_no_data_is_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second")
+    (second / "config.yaml").write_text(content)
+    with pytest.raises(SystemExit):
+        main(["compare", str(first), str(second), "--output", str(tmp_path / "page.html")])
+    assert capsys.readouterr().err == f"silentgrad: {second} cannot be compared: its config.yaml names no data\n"
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "-1"])
+def test_a_strangers_time_is_no_traceback(cell: str, tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / "first"), make_run(tmp_path / "second")]
+    (folders[1] / "metrics.csv").write_text(f"epoch,seconds,valid_bpd\n1,{cell},3.0\n2,{cell},2.0\n")
+    assert write_comparison(folders, tmp_path / "page.html")
 
 
 def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Training on counts and tables: figures by hand, what stands beside x, latents written back, and the page."""
+"""Training on counts and tables: figures by hand, side information, latents written back, and the page."""
 
 import csv
 import json
@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import anndata
-import lightning
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,26 +18,28 @@ from scipy.spatial.distance import pdist
 
 import processes
 from browser import WIDTHS, look, needs_browser
+from runs import fails
+from silentgrad.lab.build import model_for
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Counts, Reals, Splits, load
 from silentgrad.lab.networks import NonlinearLikelihood
-from silentgrad.lab.reports import html
-from silentgrad.lab.reports.factors import scatter
+from silentgrad.lab.reports.figures import scatter
+from silentgrad.lab.reports.page import png
 from silentgrad.lab.runs.evaluation import evaluate_model
-from silentgrad.lab.runs.factors import Factors
+from silentgrad.lab.settings import ConfigError, Settings, resolve, resolve_model
+from silentgrad.lab.store.records import Factors
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
-from silentgrad.lab.training.build import model_for
-from silentgrad.lab.training.config import Settings
 from silentgrad.lab.training.loading import observations_of
-from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.training.loop import Loop
 from silentgrad.likelihoods import NegativeBinomial
+from silentgrad.side_info import SideInfo
 
 ROWS, GENES = 120, 8
 MODEL = ModelConfig(latent_dim=2, hidden=[8])
 TRAIN = TrainConfig(epochs=2, accelerator="cpu")
 SMALL = ["--model.latent_dim", "2", "--model.hidden", "[8]", "--train.accelerator", "cpu", "--train.epochs", "2",
          "--quiet", "true"]  # fmt: skip
-BESIDE = ["--data.label", "kind", "--data.covariates", "[batch]", "--data.offset", "size"]
+SIDE_INFO = ["--data.label", "kind", "--data.covariates", "[batch]", "--data.offset", "size"]
 
 
 def cells() -> anndata.AnnData:
@@ -65,7 +66,7 @@ def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(h5ad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    main(["train", "--data.name", str(h5ad), *BESIDE, *SMALL, "--train.epochs", "10", "--folder", str(folder)])
+    main(["train", "--data.name", str(h5ad), *SIDE_INFO, *SMALL, "--train.epochs", "10", "--folder", str(folder)])
     return folder
 
 
@@ -83,21 +84,22 @@ def test_counts_have_a_linear_decoder_alone_by_the_exact_gradient(run: Path) -> 
 
 def test_what_was_given_is_never_changed() -> None:
     given = ModelConfig(nonlinear=True, estimator="none", likelihood="poisson", tractable="linear")
-    assert given.resolved("negative-binomial") == given
-    assert ModelConfig(nonlinear=True).resolved("poisson").estimator == "reparameterized"
-    assert ModelConfig(tractable="none").resolved("poisson").nonlinear
-    assert ModelConfig().resolved("bernoulli").tractable == "linear"
+    assert resolve_model(given, "negative-binomial") == replace(given, start="ppca")
+    assert resolve_model(ModelConfig(nonlinear=True), "poisson").estimator == "reparameterized"
+    assert resolve_model(ModelConfig(tractable="none"), "poisson").nonlinear
+    assert resolve_model(ModelConfig(), "bernoulli").tractable == "linear"
     bits = {"latent": "bernoulli", "network": "conv"}
-    assert ModelConfig(**bits).resolved("gaussian").tractable == "none"
-    assert ModelConfig(**bits, tractable="constant").resolved("gaussian").tractable == "constant"
-    assert ModelConfig(**bits, nonlinear=False, estimator="exact").resolved("gaussian").tractable == "constant"
-    assert ModelConfig(**bits, estimator="none").resolved("gaussian").tractable == "constant"
-    assert ModelConfig(**bits).resolved("bernoulli").tractable == "linear"
-    images = ModelConfig().resolved("gaussian")
+    assert resolve_model(ModelConfig(**bits), "gaussian").tractable == "none"
+    assert resolve_model(ModelConfig(**bits, tractable="constant"), "gaussian").tractable == "constant"
+    assert resolve_model(ModelConfig(**bits, nonlinear=False, estimator="exact"), "gaussian").tractable == "constant"
+    assert resolve_model(ModelConfig(**bits, estimator="none"), "gaussian").tractable == "constant"
+    with pytest.raises(ConfigError, match=r"a linear decoder of bits .* choose --model.tractable none"):
+        resolve_model(ModelConfig(**bits), "bernoulli")
+    images = resolve_model(ModelConfig(), "gaussian")
     assert (images.tractable, images.nonlinear, images.estimator) == ("constant", True, "reparameterized")
-    settings = Settings(DataConfig(), ModelConfig(), TrainConfig(lr=1e-3)).resolved(("poisson",))
+    settings = resolve(Settings(DataConfig(), ModelConfig(), TrainConfig(lr=1e-3)), ["poisson"])
     assert (settings.train.lr, settings.train.lr_network) == (1e-3, None)
-    settings = Settings(DataConfig(), ModelConfig(), TrainConfig(lr_network=0.0)).resolved(("poisson",))
+    settings = resolve(Settings(DataConfig(), ModelConfig(), TrainConfig(lr_network=0.0)), ["poisson"])
     assert (settings.train.lr, settings.train.lr_network) == (1e-2, 0.0)
 
 
@@ -118,9 +120,8 @@ WRONG = {
 def test_contradictions_are_named_before_a_folder_is_made(
     words: str, h5ad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", "--data.name", str(h5ad), *words.split(), "--folder", str(tmp_path / "run")])
-    assert WRONG[words] in capsys.readouterr().err
+    line = ["train", "--data.name", str(h5ad), *words.split(), "--folder", str(tmp_path / "run")]
+    assert WRONG[words] in fails(capsys, *line)
     assert not (tmp_path / "run").exists()
 
 
@@ -167,15 +168,15 @@ def test_the_figure_is_that_of_a_computation_by_hand(run: Path, h5ad: Path) -> N
     size = counts.sum(1) / np.median(counts[train].sum(1))
     batch = pd.get_dummies(known.obs["batch"]).to_numpy(float)
     expected = by_hand(run, counts[test], size[test], batch[test])
-    assert json.loads((run / "summary.json").read_text())["nll"] == pytest.approx(expected, rel=1e-5)
+    assert json.loads((run / "summary.json").read_text())["figure"] == pytest.approx(expected, rel=1e-5)
     observations = observations_of(read_config(run))
     vae = load_run(run, observations)
-    assert evaluate_model(vae, observations).figure == json.loads((run / "summary.json").read_text())["nll"]
+    assert evaluate_model(vae, observations).figure == json.loads((run / "summary.json").read_text())["figure"]
     sampled = evaluate_model(vae, observations, samples=50)
     assert sampled.figure < evaluate_model(vae, observations).figure  # importance-weighted, given offset and covariates
 
 
-# --- what stands beside x
+# --- side information
 
 
 def masked(offset: float = 0.0, hidden: int = 0) -> Counts:
@@ -247,8 +248,8 @@ def test_a_nonlinear_decoder_takes_offsets_covariates_and_masks() -> None:
     x, z = torch.poisson(2 * torch.ones(5, 4)).double(), torch.randn(5, 2).double()
     offset, covariates, mask = torch.randn(5).double(), torch.randn(5, 1).double(), torch.rand(5, 4) > 0.5
     decoder.init_from_data(x, offset, mask)
-    found = decoder.given(offset=offset, covariates=covariates, mask=mask).log_prob(x, z)
-    u = decoder.centre + network(torch.cat([z, covariates], 1)) + offset[:, None]
+    found = decoder.given(SideInfo(offset=offset, covariates=covariates, mask=mask)).log_prob(x, z)
+    u = decoder.center + network(torch.cat([z, covariates], 1)) + offset[:, None]
     r, rate = decoder.likelihood.inverse_dispersion.detach().numpy(), u.detach().exp().numpy()
     expected = stats.nbinom.logpmf(x.numpy(), r, r / (r + rate)) * mask.numpy()
     np.testing.assert_allclose(found.detach().numpy(), expected.sum(1), rtol=1e-9)
@@ -271,10 +272,9 @@ class CutError(RuntimeError):
     pass
 
 
-class Interruption(lightning.Callback):
-    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        if trainer.current_epoch == 2:
-            raise CutError
+def interrupt(loop: Loop) -> None:
+    if loop.epoch == 3:
+        raise CutError
 
 
 def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
     train = replace(TRAIN, epochs=4)
     train_model(data, MODEL, train, tmp_path / "whole", quiet=True)
     with pytest.raises(CutError):
-        train_model(data, MODEL, train, tmp_path / "cut", quiet=True, callbacks=[Interruption()])
+        train_model(data, MODEL, train, tmp_path / "cut", quiet=True, reports=[interrupt])
     train_model(data, MODEL, train, tmp_path / "cut", resume=True, quiet=True)
     for name in ("model.safetensors", "loadings.csv", "factors.json"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
@@ -290,16 +290,14 @@ def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["variance", "export"])
 def test_what_takes_x_alone_says_so(command: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([command, str(run)])
-    assert "x alone" in capsys.readouterr().err
+    assert "x alone" in fails(capsys, command, str(run))
 
 
 def test_two_processes_equal_one(run: Path, h5ad: Path, tmp_path: Path) -> None:
-    words = ["train", "--data.name", str(h5ad), *BESIDE, *SMALL, "--train.epochs", "10", "--train.devices", "2"]
+    words = ["train", "--data.name", str(h5ad), *SIDE_INFO, *SMALL, "--train.epochs", "10", "--train.devices", "2"]
     folder, said = tmp_path / "two", tmp_path / "said.txt"
     assert processes.run(processes.silentgrad, *words, "--folder", str(folder), output=said) == 0, said.read_text()
-    one, two = (json.loads((each / "summary.json").read_text())["nll"] for each in (run, folder))
+    one, two = (json.loads((each / "summary.json").read_text())["figure"] for each in (run, folder))
     assert two == pytest.approx(one, rel=1e-4)
 
 
@@ -320,12 +318,10 @@ def test_latents_are_in_the_order_of_the_file_and_in_a_copy_of_it(
     observations = observations_of(read_config(run))
     order = np.random.RandomState(0).permutation(ROWS)
     row = observations.rows("test").between(3, 4)
-    mean = load_run(run, observations).encode(observations.as_seen(row), row.beside).mean
+    mean = load_run(run, observations).encode(observations.as_seen(row), row.side_info).mean
     np.testing.assert_allclose(latents[order[ROWS * 9 // 10 + 3]], mean[0].detach().numpy(), rtol=1e-4, atol=1e-5)
     for again in (copy, h5ad):
-        with pytest.raises(SystemExit):
-            main(["latents", str(run), "--output", str(again)])
-        assert "replace it by --overwrite true" in capsys.readouterr().err
+        assert "replace it by --overwrite true" in fails(capsys, "latents", str(run), "--output", str(again))
     assert h5ad.read_bytes() == before
     main(["latents", str(run), "--output", str(copy), "--overwrite", "true"])
     main(["latents", str(run)])
@@ -337,9 +333,7 @@ def test_latents_of_other_files_are_arrays(tmp_path: Path, capsys: pytest.Captur
     data = DataConfig(name=str(tmp_path / "counts.npy"), kind="counts")
     train_model(data, MODEL, TRAIN, tmp_path / "run", quiet=True)
     for output, message in {"a.h5ad": "is for data of an .h5ad file", "a.csv": "has to be a .npy file"}.items():
-        with pytest.raises(SystemExit):
-            main(["latents", str(tmp_path / "run"), "--output", str(tmp_path / output)])
-        assert message in capsys.readouterr().err
+        assert message in fails(capsys, "latents", str(tmp_path / "run"), "--output", str(tmp_path / output))
     loadings = (tmp_path / "run" / "loadings.csv").read_text()
     assert loadings.splitlines()[1].startswith("1,")  # columns without names are numbers
 
@@ -387,7 +381,7 @@ def test_labels_of_every_kind_are_drawn() -> None:
     drawn = scatter(Factors(points, (0.7, 0.3), numbers, [], []), "age")
     assert len(drawn.axes) == 2  # the second is the scale
     for figure in (drawn, scatter(Factors(points, (1.0, 0.0), None, [], []), "None")):
-        assert html.png(figure).startswith(b"\x89PNG")
+        assert png(figure).startswith(b"\x89PNG")
 
 
 @needs_browser

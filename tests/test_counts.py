@@ -1,5 +1,7 @@
-"""Sparse rows against SciPy's, and files of counts and tables as anndata, SciPy and pandas write them."""
+"""Sparse rows against SciPy's; files of counts and tables as other libraries write them, and damaged ones."""
 
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cells import ORDER, ROWS, SPLITS, WIDTH, as_anndata, assert_rows, counts, frame, save_parts, splits_of
+from silentgrad import sparse
 from silentgrad.lab.data import (
     Batches,
     Counts,
@@ -23,30 +26,11 @@ from silentgrad.lab.data import (
     Rows,
     Selection,
     SparseRows,
+    files,
     load,
-    mapping,
-    matrices,
 )
-from silentgrad.lab.data.module import ObservationData
-from silentgrad.lab.data.sparse import SparseMatrix
-from silentgrad.lab.training import DataConfig, ModelConfig
-from silentgrad.lab.training.config import Settings, TrainConfig
-from silentgrad.lab.training.machine import require_shares
-
-
-@pytest.fixture(scope="module")
-def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cells") / "cells.h5ad"
-    as_anndata(counts().astype(np.float32)).write_h5ad(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tables") / "table.csv"
-    frame().to_csv(path, index=False)
-    return path
-
+from silentgrad.lab.training.checkpoints import checksum_of
+from silentgrad.sparse import SparseMatrix
 
 # --- sparse rows
 
@@ -76,20 +60,18 @@ def test_a_dense_batch_is_the_rows_that_scipy_gives(case: tuple[sp.csr_matrix, l
 
 
 def test_sparse_rows_go_through_the_laboratory_as_dense_ones_do(h5ad: Path) -> None:
-    sparse = load(str(h5ad), selection=Selection(label="batch", offset="size"))
-    dense = Counts(*splits_of(sparse), "dense", labels=sparse.labels, offset=sparse.offset)
-    assert isinstance(sparse.train, SparseRows)
-    assert sparse.event_shape == dense.event_shape == (WIDTH,)
-    for (_, found), (_, expected) in zip(batches(sparse), batches(dense), strict=True):
+    loaded = load(str(h5ad), selection=Selection(label="batch", offset="size"))
+    dense = Counts(*splits_of(loaded), "dense", labels=loaded.labels, offset=loaded.offset)
+    assert isinstance(loaded.train, SparseRows)
+    assert loaded.event_shape == dense.event_shape == (WIDTH,)
+    for (_, found), (_, expected) in zip(batches(loaded), batches(dense), strict=True):
         assert torch.equal(found.stored, expected.stored)
         assert torch.equal(found.labels, expected.labels)
-        assert torch.equal(found.offset, expected.offset)
-        assert torch.equal(sparse.as_seen(found), expected.stored.float())
-        assert torch.equal(sparse.size(found), expected.stored.sum(1))
-    one, other = ObservationData(observations=sparse), ObservationData(observations=dense)
-    assert one.checksum == other.checksum
-    assert torch.equal(sparse.rows("test").to(torch.device("cpu")).stored, dense.test)
-    require_shares(Settings(DataConfig(batch_size=8), ModelConfig(), TrainConfig()), sparse)
+        assert torch.equal(found.side_info.offset, expected.side_info.offset)
+        assert torch.equal(loaded.as_seen(found), expected.stored.float())
+        assert torch.equal(loaded.size(found), expected.stored.sum(1))
+    assert checksum_of(loaded) == checksum_of(dense)
+    assert torch.equal(loaded.rows("test").to(torch.device("cpu")).stored, dense.test)
 
 
 def batches(observations: Observations) -> Batches[Rows]:
@@ -102,8 +84,8 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     sp.save_npz(path, matrix)
     whole = load(str(path), selection=Selection(offset="size"))
     for size in (1, 5, 64):
-        monkeypatch.setattr(mapping, "PIECE", size)
-        monkeypatch.setattr(matrices, "PIECE", size)
+        monkeypatch.setattr(files, "PIECE", size)
+        monkeypatch.setattr(sparse, "PIECE", size)
         pieces = load(str(path), selection=Selection(offset="size"))
         assert_rows(pieces, matrix.toarray())
         assert torch.equal(pieces.offset.train, whole.offset.train)
@@ -170,11 +152,8 @@ def test_a_dataset_in_one_piece_is_mapped(tmp_path: Path, userblock: int) -> Non
     with h5py.File(path, "w", userblock_size=userblock) as file:
         file["whole"] = np.arange(9)
         file.create_dataset("cut", data=np.arange(9), chunks=(4,))
-        file["elsewhere"] = h5py.ExternalLink(tmp_path / "b.h5", "other")
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["before"], file["other"] = np.arange(99), np.arange(9) + 5
     with h5py.File(path) as file:
-        found = {name: mapping.mapped_dataset(path, file[name]) for name in ("whole", "cut", "elsewhere")}
+        found = {name: files.mapped_dataset(path, file[name]) for name in ("whole", "cut")}
     content = bytearray(path.read_bytes())
     place = content.index(np.arange(9).tobytes())
     with path.open("r+b") as written:
@@ -182,7 +161,6 @@ def test_a_dataset_in_one_piece_is_mapped(tmp_path: Path, userblock: int) -> Non
         written.write(np.full(9, 7).tobytes())
     assert found["whole"].tolist() == [7] * 9
     assert found["cut"].tolist() == list(range(9))
-    assert found["elsewhere"].tolist() == list(range(5, 14))
 
 
 def test_a_layer_is_taken_in_place_of_x(tmp_path: Path) -> None:
@@ -252,3 +230,103 @@ def test_rows_without_entries_and_unsorted_ones_are_read(tmp_path: Path) -> None
     assert np.array_equal(backwards.toarray(), dense)
     sp.save_npz(tmp_path / "a.npz", backwards)
     assert_rows(load(str(tmp_path / "a.npz")), dense)
+
+
+# --- damaged files
+
+Write = Callable[[Path], object]
+
+
+def cut_short(path: Path, save: Write) -> None:
+    save(path)
+    path.write_bytes(path.read_bytes()[:-400])
+
+
+def h5ad_with(path: Path, change: Callable[[Any], object]) -> None:
+    as_anndata(counts().astype(np.float32)).write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        change(file)
+
+
+def put(place: str, values: object) -> Callable[[Any], None]:
+    """Replaces an element of a file, and leaves its attributes."""
+
+    def change(file: Any) -> None:
+        attributes = dict(file[place].attrs)
+        del file[place]
+        file[place] = values
+        file[place].attrs.update(attributes)
+
+    return change
+
+
+BAD_INDEX = np.r_[counts().indices[:-1], WIDTH]
+BACKWARDS = counts().indptr[::-1]
+DAMAGED: dict[str, tuple[str, Write, str]] = {
+    "csc": ("a.npz", lambda p: sp.save_npz(p, counts().tocsc()), r"found one of form csc: save matrix.tocsr\(\)"),
+    "coo": ("a.npz", lambda p: sp.save_npz(p, counts().tocoo()), "found one of form coo"),
+    "no form": ("a.npz", lambda p: save_parts(p, format=3), "found one of form 3"),
+    "object form": ("a.npz", lambda p: save_parts(p, format={}), "a word or two numbers in `format`, found object"),
+    "cut": ("a.npz", lambda p: cut_short(p, lambda q: sp.save_npz(q, counts())), "cannot be read|truncated|not a zip"),
+    "text": ("a.npz", lambda p: p.write_text("no"), "not a zip file"),
+    "no column": ("a.npz", lambda p: save_parts(p, indices=BAD_INDEX), "columns from 0 to 6, found 0 to 7"),
+    "negative column": ("a.npz", lambda p: save_parts(p, indices=BAD_INDEX - 1), "columns from 0 to 6, found -1 to"),
+    "few columns": ("a.npz", lambda p: save_parts(p, indices=counts().indices[1:]), "entries with a column each"),
+    "backwards": ("a.npz", lambda p: save_parts(p, indptr=BACKWARDS), "starts of rows that rise from 0 on"),
+    "many starts": ("a.npz", lambda p: save_parts(p, indptr=np.arange(9)), "51 starts of rows, found 9"),
+    "real starts": ("a.npz", lambda p: save_parts(p, indptr=counts().indptr * 1.0), "places that are integers"),
+    "twice": ("a.npz", lambda p: save_parts(p, indices=counts().indices * 0), r"twice: .* matrix.sum_duplicates\(\)"),
+    "three dimensions": ("a.npz", lambda p: save_parts(p, shape=np.array([5, 5, 2])), "two numbers in `shape`"),
+    "no rows": ("a.npz", lambda p: save_parts(p, shape=np.array([0, 7])), r"rows and columns, found one of shape \[0"),
+    "words": ("a.npz", lambda p: save_parts(p, data=np.array(["a"])), "numbers of one dimension in `data`"),
+    "objects": ("a.npz", lambda p: save_parts(p, data=np.array([{}])), "numbers of one dimension in `data`, found obj"),
+    "square": ("a.npz", lambda p: save_parts(p, data=np.ones((2, 2))), "numbers of one dimension in `data`"),
+    "no data": ("a.npz", lambda p: np.savez(p, format=b"csr", shape=np.array([2, 2])), "cannot be read"),
+    "h5ad text": ("a.h5ad", lambda p: p.write_text("no"), "an .h5ad file, found a file that cannot be read"),
+    "h5ad cut": ("a.h5ad", lambda p: cut_short(p, lambda q: h5ad_with(q, len)), "cannot be read"),
+    "other hdf5": ("a.h5ad", lambda p: h5py.File(p, "w").close(), "anndata as the encoding-type of /, found none"),
+    "no X": ("a.h5ad", lambda p: h5ad_with(p, lambda f: f.__delitem__("X")), "expected 'X' in /, found"),
+    "no obs": ("a.h5ad", lambda p: h5ad_with(p, lambda f: f.__delitem__("obs")), "expected 'obs' in /, found"),
+    "csc h5ad": ("a.h5ad", lambda p: as_anndata(counts().tocsc()).write_h5ad(p), r"csc_matrix\): save it after"),
+    "h5ad index": ("a.h5ad", lambda p: h5ad_with(p, put("X/indices", BAD_INDEX)), "columns from 0 to 6, found 0 to 7"),
+    "h5ad words": ("a.h5ad", lambda p: h5ad_with(p, put("X/data", "no")), "numbers of one dimension in /X/data"),
+    "few cells": ("a.h5ad", lambda p: h5ad_with(p, put("obs/_index", ["a"])), "counts of 1 rows and 7 columns"),
+    "codes": (
+        "a.h5ad",
+        lambda p: h5ad_with(p, put("obs/batch/codes", [9] * 50)),
+        "one value per row in /obs/batch, found .*codes need to be between -1 and",
+    ),
+    "few codes": ("a.h5ad", lambda p: h5ad_with(p, put("obs/batch/codes", [1])), "50 values in the column 'batch'"),
+    "parquet text": ("a.parquet", lambda p: p.write_text("no"), "a table in a parquet file, found a file that cannot"),
+    "empty parquet": ("a.parquet", lambda p: frame()[:0].to_parquet(p), "rows and columns of numbers, found a table"),
+}
+
+
+@pytest.mark.parametrize(("name", "write", "message"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files_are_named(tmp_path: Path, name: str, write: Write, message: str) -> None:
+    path = tmp_path / name
+    write(path)
+    selection = Selection()
+    if name != "a.npz":
+        selection = Selection(label="batch")
+    with pytest.raises(DataError, match=message) as error:
+        load(str(path), selection=selection)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_matrix_that_unpacks_to_more_than_the_disk_holds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sp.save_npz(tmp_path / "a.npz", counts())
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: files.shutil._ntuple_diskusage(9, 9, 9))
+    with pytest.raises(DataError, match="data that fit into the 9 bytes that are free in"):
+        load(str(tmp_path / "a.npz"))
+
+
+def test_a_member_that_ends_behind_its_file_is_refused(tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "a.npz", counts(), compressed=False)
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        member = archive.getinfo("data.npy")
+    with pytest.raises(DataError, match=r"an array that ends at byte .*, found a file of"):
+        files.mapped(tmp_path / "a.npz", np.dtype("f8"), member.header_offset, 10**6)

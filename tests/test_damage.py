@@ -2,36 +2,44 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pytest
 import torch
 
+from runs import fails
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.reports import write_report
-from silentgrad.lab.runs.records import RecordError, Run
-from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.settings import resolve
+from silentgrad.lab.store.files import RecordError
+from silentgrad.lab.store.records import Run, Summary, content_of
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config, train_model
+from silentgrad.lab.training.loop import Loop
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 MODEL = ModelConfig(latent_dim=2, hidden=[8], tractable="none")
 TRAIN = TrainConfig(epochs=5, lr=0.5, accelerator="cpu", keep=[1])
 FINISHED = 3  # epochs before the interruption
+refusal = partial(fails, codes=(1,))
 
 
 class StoppedError(Exception):
     """What stops a run."""
 
 
-class Interruption(lightning.Callback):
-    def on_train_epoch_start(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        if trainer.current_epoch == FINISHED:
-            raise StoppedError
+def interrupt(loop: Loop) -> None:
+    """Stops a run at the beginning of an epoch."""
+    if loop.epoch == FINISHED:
+        raise StoppedError
+    begin_epoch(loop)
+
+
+begin_epoch = Loop._begin_epoch
 
 
 class Runs:
@@ -44,8 +52,10 @@ class Runs:
         self.settings = Settings(DataConfig(name=str(self.images), batch_size=4), MODEL, TRAIN)
         self.whole, self.cut, self.other = folder / "whole", folder / "cut", folder / "other"
         self.summary = train_model(*self.settings, self.whole, quiet=True)
-        with pytest.raises(StoppedError):
-            train_model(*self.settings, self.cut, quiet=True, callbacks=[Interruption()])
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Loop, "_begin_epoch", interrupt)
+            with pytest.raises(StoppedError):
+                train_model(*self.settings, self.cut, quiet=True)
         wider = self.settings._replace(model=ModelConfig(latent_dim=3, hidden=[5], tractable="none"))
         train_model(*wider, self.other, quiet=True)
 
@@ -58,75 +68,43 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return found
 
 
-def remove(path: Path, other: Path) -> None:
-    path.unlink()
-
-
-def empty(path: Path, other: Path) -> None:
-    path.write_bytes(b"")
-
-
-def truncate(path: Path, other: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
-
-
-def cut_at_a_line(path: Path, other: Path) -> None:
+def cut_at_a_line(content: bytes, other: bytes) -> bytes:
     """What is left is YAML, or a table, of its own."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[: 2 * len(lines) // 3]))
+    lines = content.splitlines(keepends=True)
+    return b"".join(lines[: 2 * len(lines) // 3])
 
 
-def garble(path: Path, other: Path) -> None:
-    path.write_bytes(np.random.default_rng(0).bytes(300))
-
-
-def garble_the_middle(path: Path, other: Path) -> None:
-    content = bytearray(path.read_bytes())
+def garble_the_middle(content: bytes, other: bytes) -> bytes:
     middle = len(content) // 2
-    content[middle : middle + 64] = bytes(64)
-    path.write_bytes(bytes(content))
+    return content[:middle] + bytes(64) + content[middle + 64 :]
 
 
-def bad_utf8(path: Path, other: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"e", b"\xff"))
+def shuffled(content: bytes, other: bytes) -> bytes:
+    header, *rows = content.splitlines(keepends=True)
+    return b"".join([header, *reversed(rows)])
 
 
-def no_mapping(path: Path, other: Path) -> None:
-    path.write_text("[1, 2]")
+DAMAGES: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "empty": lambda content, other: b"",
+    "truncate": lambda content, other: content[: len(content) // 3],
+    "cut at a line": cut_at_a_line,
+    "garble": lambda content, other: np.random.default_rng(0).bytes(300),
+    "garble the middle": garble_the_middle,
+    "bad UTF-8": lambda content, other: content.replace(b"e", b"\xff"),
+    "no mapping": lambda content, other: b"[1, 2]",
+    "others": lambda content, other: other,
+    "fewer columns": lambda content, other: re.sub(rb",[^,\n]*\n", b"\n", content),
+    "nonsense cells": lambda content, other: content.replace(b"0.", b"zero"),
+    "shuffled": shuffled,
+}  # beside "remove" and "make a folder"
+BINARY = ["remove", "empty", "truncate", "garble", "make a folder", "others"]
+TEXT = ["remove", "empty", "truncate", "garble", "bad UTF-8", "make a folder"]
+TABLE = [*TEXT, "fewer columns", "nonsense cells", "shuffled"]
+CONFIG = [*TEXT, "cut at a line", "no mapping"]
 
 
-def make_folder_of(path: Path, other: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def others(path: Path, other: Path) -> None:
-    shutil.copyfile(other, path)
-
-
-def fewer_columns(path: Path, other: Path) -> None:
-    lines = path.read_text().splitlines()
-    path.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
-
-
-def nonsense_cells(path: Path, other: Path) -> None:
-    path.write_text(path.read_text().replace("0.", "zero"))
-
-
-def shuffled(path: Path, other: Path) -> None:
-    header, *rows = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([header, *reversed(rows)]))
-
-
-def torn(path: Path, other: Path) -> None:
-    with path.open("a") as file:
-        file.write("4,1.5,3.")
-
-
-Damage = Callable[[Path, Path], None]
-BINARY: list[Damage] = [remove, empty, truncate, garble, make_folder_of, others]
-TEXT: list[Damage] = [remove, empty, truncate, garble, bad_utf8, make_folder_of]
-TABLE: list[Damage] = [*TEXT, fewer_columns, nonsense_cells, shuffled]
+def but(damages: list[str], *names: str) -> list[str]:
+    return [damage for damage in damages if damage not in names]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -141,39 +119,40 @@ def figures(folder: Path) -> tuple[bytes, Summary, list[Any]]:
     return (folder / "model.safetensors").read_bytes(), summary, list(metrics.items())
 
 
-def damaged(whole: Path, folder: Path, name: str, damage: Damage, runs: Runs) -> Path:
+def damaged(whole: Path, folder: Path, name: str, damage: str, runs: Runs) -> Path:
     shutil.copytree(whole, folder)
-    damage(folder / name, runs.other / name)
+    path = folder / name
+    if damage in DAMAGES:
+        path.write_bytes(DAMAGES[damage](path.read_bytes(), (runs.other / name).read_bytes()))
+    else:
+        path.unlink()
+    if damage == "make a folder":
+        path.mkdir()
     return folder
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main([*words])
-    assert stop.value.code == 1
-    return capsys.readouterr().err
 
 
 def resume(folder: Path) -> list[str]:
     return ["train", "--folder", str(folder), "--resume", "true", "--quiet", "true"]
 
 
+LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 RESUMED_REFUSED = [
-    *[("config.yaml", damage, "config.yaml") for damage in [*TEXT, cut_at_a_line, no_mapping]],
-    *[("environment.json", damage, "remove it") for damage in TEXT if damage is not remove],
-    ("metrics.csv", make_folder_of, "remove it"),
-    *[("checkpoints/last.ckpt", damage, "copy best.ckpt over it") for damage in BINARY if damage is not others],
-    ("checkpoints/last.ckpt", garble_the_middle, "copy best.ckpt over it"),
-    ("checkpoints/last.ckpt", others, "of another model"),
-    *[("checkpoints/best.ckpt", damage, "from a copy") for damage in BINARY],
+    *[("config.yaml", damage, "config.yaml") for damage in CONFIG],
+    *[("environment.json", damage, "remove it") for damage in but(TEXT, "remove")],
+    ("metrics.csv", "make a folder", "remove it"),
+    *[(LAST, damage, "copy best.ckpt over it") for damage in [*but(BINARY, "others"), "garble the middle"]],
+    (LAST, "others", "of another model"),
+    *[(BEST, damage, "from a copy") for damage in BINARY],
+    *[("summary.json", damage, "remove it and go on with --resume true") for damage in ("empty", "garble")],
+    ("summary.json", "make a folder", "remove it and go on with --resume true"),
 ]
 
 
 @pytest.mark.parametrize(("name", "damage", "advice"), RESUMED_REFUSED)
 def test_resuming_refuses_what_is_damaged_and_changes_nothing(
-    name: str, damage: Damage, advice: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, damage: str, advice: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = damaged(runs.cut, tmp_path / "run", name, damage, runs)
+    folder = damaged(runs.whole if name == "summary.json" else runs.cut, tmp_path / "run", name, damage, runs)
     before = contents(folder)
     said = refusal(capsys, *resume(folder))
     assert Path(name).name in said
@@ -182,32 +161,25 @@ def test_resuming_refuses_what_is_damaged_and_changes_nothing(
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("damage", [damage for damage in TABLE if damage is not make_folder_of])
-def test_metrics_are_restored_from_the_checkpoint(damage: Damage, runs: Runs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", but(TABLE, "make a folder"))
+def test_metrics_are_restored_from_the_checkpoint(damage: str, runs: Runs, tmp_path: Path) -> None:
     folder = damaged(runs.cut, tmp_path / "run", "metrics.csv", damage, runs)
     with pytest.warns(UserWarning, match=r"metrics\.csv was damaged; its rows are restored"):
         train_model(*runs.settings, folder, resume=True, quiet=True)
     assert figures(folder) == figures(runs.whole)
 
 
-def test_a_torn_row_is_no_damage(runs: Runs, tmp_path: Path) -> None:
-    folder = damaged(runs.cut, tmp_path / "run", "metrics.csv", torn, runs)
-    assert Run.read(folder).metrics["epoch"] == [1, 2, 3]
-    train_model(*runs.settings, folder, resume=True, quiet=True)
-    assert figures(folder) == figures(runs.whole)
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *[("config.yaml", damage) for damage in [*TEXT, cut_at_a_line, no_mapping]],
-        *[("metrics.csv", damage) for damage in TABLE if damage not in (truncate, fewer_columns)],
-        *[("summary.json", damage) for damage in [*TEXT, no_mapping] if damage is not remove],
-        *[("environment.json", damage) for damage in [*TEXT, no_mapping] if damage is not remove],
-        *[("pictures.safetensors", damage) for damage in BINARY if damage not in (remove, others)],
+        *[("config.yaml", damage) for damage in CONFIG],
+        *[("metrics.csv", damage) for damage in but(TABLE, "truncate", "fewer columns")],
+        *[("summary.json", damage) for damage in but([*TEXT, "no mapping"], "remove")],
+        *[("environment.json", damage) for damage in but([*TEXT, "no mapping"], "remove")],
+        *[("pictures.safetensors", damage) for damage in but(BINARY, "remove", "others")],
     ],
 )
-def test_a_report_names_what_is_damaged(name: str, damage: Damage, runs: Runs, tmp_path: Path) -> None:
+def test_a_report_names_what_is_damaged(name: str, damage: str, runs: Runs, tmp_path: Path) -> None:
     folder = damaged(runs.whole, tmp_path / "run", name, damage, runs)
     with pytest.raises(RecordError, match=name) as raised:
         write_report(folder)
@@ -217,15 +189,29 @@ def test_a_report_names_what_is_damaged(name: str, damage: Damage, runs: Runs, t
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *[("config.yaml", damage) for damage in [*TEXT, cut_at_a_line, no_mapping]],
-        *[("model.safetensors", damage) for damage in BINARY if damage is not others],
+        *[("config.yaml", damage) for damage in CONFIG],
+        *[("model.safetensors", damage) for damage in but(BINARY, "others")],
     ],
 )
 def test_evaluation_names_what_is_damaged(
-    name: str, damage: Damage, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, damage: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = damaged(runs.whole, tmp_path / "run", name, damage, runs)
     assert name in refusal(capsys, "evaluate", str(folder))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+@pytest.mark.parametrize(
+    ("changed", "reason"), [("latent_dim: 3", "size mismatch for"), (f"kl_weight: {10**400}", "too large")]
+)
+def test_settings_that_cannot_be_those_of_the_weights_are_refused_in_a_line(
+    command: str, changed: str, reason: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(runs.whole, tmp_path / "run")
+    config, name = folder / "config.yaml", changed.partition(":")[0]
+    config.write_text(re.sub(f"{name}: .*", changed, config.read_text()))
+    said = refusal(capsys, command, str(folder))
+    assert (str(folder) in said, reason in said, said.count("\n")) == (True, True, 1)
 
 
 def test_a_finished_run_is_not_rewritten(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,18 +225,8 @@ def test_a_finished_run_is_not_rewritten(runs: Runs, tmp_path: Path, capsys: pyt
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-@pytest.mark.parametrize("damage", [empty, garble, make_folder_of])
-def test_a_damaged_summary_is_named_and_made_again(
-    damage: Damage, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = damaged(runs.whole, tmp_path / "run", "summary.json", damage, runs)
-    said = refusal(capsys, *resume(folder))
-    assert "summary.json" in said
-    assert "remove it and go on with --resume true" in said
-
-
 def test_without_its_summary_a_run_is_measured_again_to_the_same_figures(runs: Runs, tmp_path: Path) -> None:
-    folder = damaged(runs.whole, tmp_path / "run", "summary.json", remove, runs)
+    folder = damaged(runs.whole, tmp_path / "run", "summary.json", "remove", runs)
     (folder / "model.safetensors").unlink()
     torch.manual_seed(1234)  # whatever random state is left
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
@@ -260,8 +236,8 @@ def test_without_its_summary_a_run_is_measured_again_to_the_same_figures(runs: R
 
 def test_a_lost_checkpoint_can_be_made_up_by_the_best(runs: Runs, tmp_path: Path) -> None:
     """What the message advises works: the run goes on from its best epoch and ends the same."""
-    folder = damaged(runs.cut, tmp_path / "run", "checkpoints/last.ckpt", garble, runs)
-    shutil.copyfile(folder / "checkpoints" / "best.ckpt", folder / "checkpoints" / "last.ckpt")
+    folder = damaged(runs.cut, tmp_path / "run", LAST, "garble", runs)
+    shutil.copyfile(folder / BEST, folder / LAST)
     (folder / "metrics.csv").unlink()
     with pytest.warns(UserWarning, match="restored"):
         train_model(*runs.settings, folder, resume=True, quiet=True)
@@ -272,29 +248,32 @@ def test_an_older_checkpoint_does_not_drop_newer_rows(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(runs.cut, tmp_path / "run")
-    shutil.copyfile(folder / "checkpoints" / "best.ckpt", folder / "checkpoints" / "last.ckpt")
+    shutil.copyfile(folder / BEST, folder / LAST)
     said = refusal(capsys, *resume(folder))
     assert f"metrics.csv goes up to epoch {FINISHED}" in said
     assert len(Run.read(folder).metrics["epoch"]) == FINISHED
 
 
-def test_a_moved_run_remembers_its_best_epoch(runs: Runs, tmp_path: Path) -> None:
+def test_a_moved_run_goes_on_without_what_a_kill_left_half_done(runs: Runs, tmp_path: Path) -> None:
+    """A torn row is no damage, leftovers are removed, and the best epoch is remembered."""
     folder = shutil.copytree(runs.cut, tmp_path / "moved" / "elsewhere")
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("4,1.5,3.")
+    for name in (".metrics.csv.77.unfinished", "checkpoints/.last.ckpt.77.unfinished"):
+        (folder / name).write_bytes(b"half of it")
+    assert Run.read(folder).metrics["epoch"] == [1, 2, 3]
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
     assert summary.best_epoch == runs.summary.best_epoch
     assert figures(folder) == figures(runs.whole)
-
-
-def test_every_finished_epoch_has_a_checkpoint(runs: Runs) -> None:
-    last = torch.load(runs.cut / "checkpoints" / "last.ckpt", weights_only=True)
-    assert last["epoch"] + 1 == FINISHED
+    assert contents(folder).keys() == contents(runs.whole).keys()
 
 
 def test_seconds_are_those_of_all_processes(runs: Runs, tmp_path: Path) -> None:
     folder = shutil.copytree(runs.cut, tmp_path / "run")
-    path = folder / "checkpoints" / "last.ckpt"
+    path = folder / LAST
     state = torch.load(path, weights_only=True)
-    state["callbacks"]["Recorder"]["seconds"] = 1000.0
+    assert state["epoch"] == FINISHED  # every finished epoch has a checkpoint
+    state["records"]["metrics"]["seconds"] = 1000.0
     torch.save(state, path)
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
     seconds = Run.read(folder).metrics["seconds"]
@@ -329,23 +308,14 @@ def test_what_was_killed_before_it_was_a_run_can_be_started(left: list[str], run
     assert contents(folder).keys() == contents(runs.whole).keys()
 
 
-def test_leftovers_are_removed(runs: Runs, tmp_path: Path) -> None:
-    folder = shutil.copytree(runs.cut, tmp_path / "run")
-    for name in (".metrics.csv.77.unfinished", "checkpoints/.last.ckpt.77.unfinished"):
-        (folder / name).write_bytes(b"half of it")
-    train_model(*runs.settings, folder, resume=True, quiet=True)
-    assert contents(folder).keys() == contents(runs.whole).keys()
-
-
-def test_an_error_in_a_callback_is_no_divergence(runs: Runs, tmp_path: Path) -> None:
-    class Broken(lightning.Callback):
-        def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-            raise ValueError("not about numbers")
+def test_an_error_in_a_report_is_no_divergence(runs: Runs, tmp_path: Path) -> None:
+    def broken(loop: Loop) -> None:
+        raise ValueError("not about numbers")
 
     with pytest.raises(ValueError, match="not about numbers"):
-        train_model(*runs.settings, tmp_path / "run", quiet=True, callbacks=[Broken()])
+        train_model(*runs.settings, tmp_path / "run", quiet=True, reports=[broken])
 
 
 def test_summaries_are_on_disk_as_they_are_returned(runs: Runs) -> None:
-    assert json.loads((runs.whole / "summary.json").read_text()) == runs.summary.as_json()
-    assert read_config(runs.whole) == runs.settings.resolved(["gaussian"])
+    assert json.loads((runs.whole / "summary.json").read_text()) == content_of(runs.summary)
+    assert read_config(runs.whole) == resolve(runs.settings, ["gaussian"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,26 +12,25 @@ from torch import distributions as td
 
 import comparison
 import silentgrad as sg
-from silentgrad.evaluation import evaluate
+from members import Posterior
+from silentgrad.evaluation import evaluate, sampled_elbos
 from silentgrad.guided import GuidedVAE
+from silentgrad.lab.build import model_for
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Levels, load, load_images
 from silentgrad.lab.experiments import runner
 from silentgrad.lab.experiments.cells import learned_cells
 from silentgrad.lab.runs import evaluation
-from silentgrad.lab.runs.evaluation import Share, evaluate_model
-from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.runs.evaluation import Share, SplitEvaluation, evaluate_model
+from silentgrad.lab.store.files import read_json
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, load_run
-from silentgrad.lab.training.build import model_for
+from silentgrad.lab.training.finishing import _closed_form as closed_form
+from silentgrad.lab.training.finishing import limit
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
+ALONE = {"latent_dim": 3, "hidden": [8], "nonlinear": False, "estimator": "exact"}
 MODELS = {
-    "fixed": ModelConfig(latent_dim=3, hidden=[8], tractable="fixed", nonlinear=False, estimator="exact"),
-    "linear": ModelConfig(latent_dim=3, hidden=[8], tractable="linear", nonlinear=False, estimator="exact"),
-    "exp": ModelConfig(latent_dim=3, hidden=[8], tractable="exp", nonlinear=False, estimator="exact"),
-    "bernoulli": ModelConfig(
-        latent="bernoulli", latent_dim=3, hidden=[8], tractable="exp", nonlinear=False, estimator="exact"
-    ),
+    **{name: ModelConfig(tractable=name, **ALONE) for name in ("fixed", "linear", "exp")},
+    "bernoulli": ModelConfig(latent="bernoulli", tractable="exp", **ALONE),
     "mlp": ModelConfig(latent_dim=3, hidden=[8], tractable="none"),
 }
 
@@ -51,17 +51,17 @@ def test_train_evaluate_reproduce_and_an_example_print_the_same_digits(
     """A run as `silentgrad reproduce` makes it, and its weights judged by the others."""
     (cell, *_) = learned_cells("smoke", ["mnist"], 1)
     settings = Settings(DataConfig(batch_size=100), cell.settings.model, TrainConfig(epochs=1, seed=5))
-    runner._train(settings, tmp_path / "run")
+    runner.train_run(settings, tmp_path / "run")
     summary = read_json(tmp_path / "run" / "summary.json")
     main(["train", "--folder", str(tmp_path / "run"), "--resume", "true"])
     printed = [capsys.readouterr().out]
     main(["evaluate", str(tmp_path / "run")])
     printed.append(capsys.readouterr().out)
-    wanted = f"test BPD {summary['bpd']:.4f}   MSE {summary['mse']:.3f}   KLD {summary['kld']:.2f}"
+    wanted = f"test BPD {summary['figure']:.4f}   MSE {summary['metrics']['mse']:.3f}   KLD {summary['kld']:.2f}"
     assert all(wanted in said for said in printed)
     digits = load_images("digits")
     vae = load_run(tmp_path / "run", digits)
-    assert comparison.judge(vae, vae.encoder, vae.decoder, digits) == summary["bpd"]
+    assert comparison.judge(vae, vae.encoder, vae.decoder, digits) == summary["figure"]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -147,7 +147,8 @@ def test_noise_that_cannot_be_integrated_out_is_seeded_by_the_data(digits: Level
     assert first.elbo == pytest.approx(evaluate(model, x).elbo.item() / 250, rel=1e-6)
 
 
-def test_figures_do_not_depend_on_the_random_state_and_leave_it_alone(digits: Levels) -> None:
+def test_figures_do_not_depend_on_the_random_state_or_autocast_and_leave_it_alone(digits: Levels) -> None:
+    """Training in mixed precision measures what `silentgrad evaluate` does."""
     model = model_of("mlp", digits)
     model.encoder.train()
     model.decoder.eval()
@@ -157,32 +158,74 @@ def test_figures_do_not_depend_on_the_random_state_and_leave_it_alone(digits: Le
     assert torch.equal(torch.get_rng_state(), state)
     assert (model.encoder.training, model.decoder.training) == (True, False)
     torch.manual_seed(4)
-    assert evaluate_model(model, digits, "valid") == first
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed_precision = evaluate_model(model, digits, "valid")
+    assert evaluate_model(model, digits, "valid") == first == mixed_precision
 
 
+@pytest.mark.parametrize("name", ["mlp", "bounded"])
 @pytest.mark.parametrize("processes", [2, 3, 8])
-def test_several_processes_have_the_figures_of_one(processes: int, digits: Levels) -> None:
-    """To the bit; more processes than batches will do."""
-    model = model_of("mlp", digits)
-    parts: list[Tensor] = []
+def test_several_processes_have_the_figures_of_one(processes: int, name: str, digits: Levels) -> None:
+    """To the bit, in one pass over the examples or, with the gap of a bound, two; more processes than batches do."""
+    model = bounded(digits) if name == "bounded" else model_of(name, digits)
+    passes: list[list[Tensor]] = [[], []]
 
-    def keep(sums: Tensor) -> Tensor:
+    def evaluated(rank: int, total: Callable[[list[Tensor], Tensor], Tensor]) -> SplitEvaluation:
+        each = iter(passes)
+        return evaluate_model(
+            model, digits, "train", share=Share(rank, processes, lambda sums: total(next(each), sums)), draws=2
+        )
+
+    def keep(parts: list[Tensor], sums: Tensor) -> Tensor:
         parts.append(sums)
         return sums
 
     for rank in range(processes):
-        evaluate_model(model, digits, "train", share=Share(rank, processes, keep))
-    assert evaluate_model(model, digits, "train", share=Share(0, processes, lambda _: sum(parts))) == evaluate_model(
-        model, digits, "train"
-    )
+        evaluated(rank, keep)
+    assert evaluated(0, lambda parts, _: sum(parts)) == evaluate_model(model, digits, "train", draws=2)
 
 
-def test_autocast_does_not_change_the_figure(digits: Levels) -> None:
-    """Training in mixed precision measures what `silentgrad evaluate` does."""
-    model = model_of("mlp", digits)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = evaluate_model(model, digits)
-    assert found == evaluate_model(model, digits)
+def bounded(observations: Levels) -> GuidedVAE:
+    """A model whose bound is below the ELBO, by a little."""
+    torch.manual_seed(1)
+    model = model_for(dataclasses.replace(MODELS["fixed"], prior="mixture"), observations)
+    torch.nn.init.normal_(model.prior.numbers, std=0.3)
+    return model
+
+
+def mixed(observations: Levels) -> GuidedVAE:
+    """A model whose decoder has a lower bound, and whose prior is exact."""
+    torch.manual_seed(1)
+    model = model_for(dataclasses.replace(MODELS["exp"], tractable="mixture", leaves="constant"), observations)
+    model.tractable.init_from_data(observations.centre(observations.rows("train")))
+    torch.nn.init.normal_(model.encoder.body[-1].weight, std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("build", [bounded, mixed])
+def test_a_gap_is_told_with_its_error_and_more_draws_make_that_small(
+    build: Callable[[Levels], GuidedVAE], digits: Levels
+) -> None:
+    """Against 1,000 draws of each example; what examples differ by is no part of the error."""
+    model = build(digits)
+    rows = digits.rows("test")
+    found, pair = evaluate_model(model, digits), evaluate_model(model, digits, draws=2)
+    x, noise = digits.centre(rows), digits.noise_deviation
+    if build is mixed:  # whose noise cannot be integrated out
+        x, noise = digits.as_seen(rows, torch.Generator().manual_seed(evaluation.mixed(2, 0, 0))), 0.0
+    torch.manual_seed(5)
+    elbos = sampled_elbos(model.eval(), x, 1000, noise).double()
+    truth = digits.figure(float(elbos.mean()))
+    per_nat = digits.figure(0.0) - digits.figure(1.0)
+    expected = per_nat * float(elbos.var(0).mean() / (2 * len(rows))) ** 0.5
+    assert pair.sampled_error == pytest.approx(expected, rel=0.2)
+    for figures in (found, pair):
+        assert figures.figure == found.figure
+        assert abs(figures.sampled - truth) < 4 * figures.sampled_error
+    gap, least = found.figure - found.sampled, expected * (2 * len(rows) / evaluation.DECODED) ** 0.5
+    assert gap > 3 * found.sampled_error
+    assert found.sampled_error <= max(evaluation.SMALL * gap, 1.2 * least)
+    assert evaluate_model(model, digits, draws=1).sampled_error is None
 
 
 def test_figures_are_told_with_what_they_are(digits: Levels) -> None:
@@ -190,6 +233,45 @@ def test_figures_are_told_with_what_they_are(digits: Levels) -> None:
     assert words == {"fixed": "exact", "linear": "exact", "exp": "exact", "bernoulli": "exact", "mlp": "sampled"}
     config = dataclasses.replace(MODELS["bernoulli"], tractable="linear")
     assert evaluate_model(model_for(config, digits), digits).exactness == "approximation"
+
+
+def test_the_best_decoder_of_the_test_examples_attains_the_limit(digits: Levels) -> None:
+    """pPCA of the training examples is no limit there: this one, and other models, are better."""
+    config = MODELS["fixed"]
+    decoder = sg.LinearGaussian(3, digits.event_shape, config.variance).double()
+    decoder.init_from_data(digits.centre(digits.rows("test")).double())
+    found = evaluate_model(GuidedVAE(Posterior(decoder), decoder), digits)
+    assert found.figure == pytest.approx(limit(config, digits), rel=1e-6)
+    decoder.init_from_data(digits.centre(digits.rows("train")).double())
+    assert evaluate_model(GuidedVAE(Posterior(decoder), decoder), digits).figure > found.figure + 1e-3
+
+
+@pytest.mark.parametrize("name", ["fixed", "bernoulli", "mlp"])
+def test_a_mixture_prior_makes_a_lower_bound(name: str, digits: Levels) -> None:
+    """Objective, figures and summary say so; the ELBO by samples is log p(x, z) - log q(z|x), with no bound in it."""
+    torch.manual_seed(1)
+    model = model_for(dataclasses.replace(MODELS[name], prior="mixture"), digits)
+    x = digits.centre(digits.rows("test").between(0, 50))
+    torch.manual_seed(2)
+    found = evaluate(model, x)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        q = model.encode(x)
+        z = q.sample()
+        by_definition = model.decoder(z).log_prob(x) + model.prior.log_prob(z) - q.log_prob(z)
+        kld = model.prior.divergence(q)
+    torch.testing.assert_close(found.sampled, by_definition.sum())
+    objective, whole = model.objective(q, None), evaluate_model(model, digits)
+    if name == "mlp":
+        assert objective.exactness(q) == whole.exactness == "sampled"
+        assert (closed_form(model, digits), whole.sampled, found.elbo) == (None, None, found.sampled)
+    else:
+        assert objective.exactness(q) == whole.exactness == closed_form(model, digits) == "lower bound"
+        assert whole.sampled is not None
+        torch.testing.assert_close(found.elbo, (model.decoder.expected_log_prob(x, q) - kld).sum())
+        assert objective._replace(prior=sg.latents.StandardPrior(model.family)).exactness(q) == "exact"
+        model.tractable_estimator = sg.Reparameterized()
+        assert closed_form(model, digits) is None  # there is one, and it had no part in the training
 
 
 def test_bits_are_seeded_by_the_data() -> None:

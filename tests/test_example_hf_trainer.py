@@ -20,7 +20,10 @@ from hf_trainer import VAE, TellStep, VAEConfig
 from silentgrad.lab.data import Levels, load_images, mixed
 from silentgrad.schedules import Schedule, constant, linear_decay
 
-pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning:torch.utils.data")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning:torch.utils.data"),
+    pytest.mark.filterwarnings("ignore:the guide starts at random"),
+]
 LATENTS = 2
 
 
@@ -201,6 +204,6 @@ def test_one_seed_is_one_start_and_one_order_of_data(
     guided: Run, unguided: Run, images: Levels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(guided.host, unguided.host, strict=True))
-    monkeypatch.setattr(hf_trainer, "linear_decay", lambda steps: constant(0.0))
+    monkeypatch.setattr(sg, "linear_decay", lambda steps: constant(0.0))
     weightless = run(images, guided=True)
     assert all(torch.equal(a, b) for a, b in zip(weightless.host, unguided.host, strict=True))

@@ -15,10 +15,12 @@ from torch.distributions import Normal, kl_divergence
 
 import comparison
 import pythae_vae
+import silentgrad as sg
 from pythae_vae import SilentVAE
 from silentgrad.lab.data import Levels, Observations, load_images, mixed
 from silentgrad.schedules import Schedule, constant, linear_decay
 
+pytestmark = pytest.mark.filterwarnings("ignore:the guide starts at random")
 LOSSES = ["mse", "bce"]
 
 
@@ -203,5 +205,5 @@ def test_one_seed_is_one_start_and_one_order_of_data(images: Levels, monkeypatch
 
     before, after = weights(guided=False), weights(guided=True)
     assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    monkeypatch.setattr(pythae_vae, "linear_decay", lambda epochs: constant(0.0))
+    monkeypatch.setattr(sg, "linear_decay", lambda epochs: constant(0.0))
     assert all(torch.equal(a, b) for a, b in zip(before, weights(guided=True), strict=True))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
+from refusals import Refusals, refusals, refused
 from silentgrad import likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.guide import SilentGuide, freeze
@@ -17,6 +18,18 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.schedules import constant, linear_decay
 
 BATCH, LATENTS, SHAPE = 32, 3, (4, 4)
+pytestmark = pytest.mark.filterwarnings("ignore:the guide starts at random")
+
+
+class Encoder(nn.Sequential):
+    def forward(self, x: Tensor) -> td.Normal:
+        loc, log_scale = super().forward(x).chunk(2, dim=-1)
+        return td.Normal(loc, log_scale.exp())
+
+
+class Decoder(nn.Sequential):
+    def forward(self, z: Tensor) -> td.Independent:
+        return td.Independent(td.Normal(super().forward(z), 0.5), 2)
 
 
 class Host(nn.Module):
@@ -24,13 +37,12 @@ class Host(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 6))
-        self.decoder = nn.Sequential(nn.Linear(LATENTS, 8), nn.Tanh(), nn.Linear(8, 16), nn.Unflatten(1, SHAPE))
+        self.encoder = Encoder(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 6))
+        self.decoder = Decoder(nn.Linear(LATENTS, 8), nn.Tanh(), nn.Linear(8, 16), nn.Unflatten(1, SHAPE))
 
     def forward(self, x: Tensor) -> tuple[td.Normal, Tensor]:
-        loc, log_scale = self.encoder(x).chunk(2, dim=-1)
-        q = td.Normal(loc, log_scale.exp())
-        return q, td.Independent(td.Normal(self.decoder(q.rsample()), 0.5), 2).log_prob(x).neg()
+        q = self.encoder(x)
+        return q, -self.decoder(q.rsample()).log_prob(x)
 
 
 @pytest.fixture
@@ -50,25 +62,8 @@ def gradients(loss: Tensor, *modules: nn.Module) -> list[Tensor | None]:
 
 
 def test_is_the_algorithm_of_the_guided_model(host: Host, x: Tensor) -> None:
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = host.encoder
-
-        def forward(self, x: Tensor) -> td.Normal:
-            loc, log_scale = self.body(x).chunk(2, dim=-1)
-            return td.Normal(loc, log_scale.exp())
-
-    class Decoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = host.decoder
-
-        def forward(self, z: Tensor) -> td.Independent:
-            return td.Independent(td.Normal(self.body(z), 0.5), 2)
-
-    guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.1), "mean")
-    model = GuidedVAE(Encoder(), guide.decoder, Decoder(), estimator=sg.Reparameterized(), schedule=linear_decay(0.1))
+    guide, schedule = SilentGuide(LATENTS, SHAPE, linear_decay(0.1), "mean"), linear_decay(0.1)
+    model = GuidedVAE(host.encoder, guide.decoder, host.decoder, estimator=sg.Reparameterized(), schedule=schedule)
     torch.manual_seed(1)
     losses = model(x, epoch=3)
     torch.manual_seed(1)
@@ -99,8 +94,7 @@ def test_costs_nothing_once_its_weight_is_zero(host: Host, x: Tensor, monkeypatc
     monkeypatch.setattr(guide.decoder, "expected_log_prob", evaluated)
     for epoch in (4, 5, 100):
         assert guide(x, q, nll, epoch=epoch) is nll
-    with pytest.raises(AssertionError, match="evaluated"):
-        guide(x, q, nll, epoch=3)
+    refused(AssertionError, "evaluated", lambda: guide(x, q, nll, epoch=3))
 
 
 def test_follows_epochs_or_steps() -> None:
@@ -109,7 +103,7 @@ def test_follows_epochs_or_steps() -> None:
     assert guide.weight(step=10) == 0
     for said, asked in (("steps", "epoch"), ("epochs", "step")):
         guide = SilentGuide(LATENTS, SHAPE, linear_decay(**{said: 10}))
-        assert guide.weight(**{said.removesuffix("s"): 5}) == 0.5
+        assert guide.weight(**{said.removesuffix("s"): 6}) == 0.5
         with pytest.raises(sg.DomainError, match=f"the schedule is over {said}"):
             guide.weight(**{asked: 5})
 
@@ -124,11 +118,17 @@ def train(host: Host, guide: SilentGuide, x: Tensor) -> None:
         optimizer.step()
 
 
-def test_leaves_a_trained_model_as_it_was_without_it(host: Host, x: Tensor) -> None:
-    own_keys = list(host.state_dict())
-    host.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
+def test_comes_and_goes_with_the_host(host: Host, x: Tensor) -> None:
+    """Saved and loaded with it; without it, a trained model is as it was."""
+    torch.manual_seed(5)
+    own_keys, other = list(host.state_dict()), Host()
+    for each in (host, other):
+        each.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
     train(host, host.guide, x)
+    other.load_state_dict(host.state_dict())
     host.eval()
+    q, nll = host(x)
+    assert torch.equal(other.guide(x, q, nll, epoch=2), host.guide.train()(x, q, nll, epoch=2))
     torch.manual_seed(2)
     before, values = host(x)[1], {k: v.clone() for k, v in host.state_dict().items()}
     del host.guide
@@ -138,31 +138,15 @@ def test_leaves_a_trained_model_as_it_was_without_it(host: Host, x: Tensor) -> N
     assert all(torch.equal(v, values[k]) for k, v in host.state_dict().items())
 
 
-def test_is_saved_and_loaded_with_the_host(host: Host, x: Tensor) -> None:
-    host.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
-    train(host, host.guide, x)
-    torch.manual_seed(5)
-    other = Host()
-    other.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
-    other.load_state_dict(host.state_dict())
-    host.encoder.eval()
-    q, nll = host(x)
-    assert torch.equal(other.guide(x, q, nll, epoch=2), host.guide(x, q, nll, epoch=2))
-
-
-def test_both_decoders_and_the_encoder_learn(host: Host, x: Tensor) -> None:
-    guide = SilentGuide(LATENTS, SHAPE, constant(0.5))
-    q, nll = host(x)
-    found = gradients(guide(x, q, nll, epoch=1).sum(), host, guide)
-    assert all(g is not None and g.abs().sum() > 0 for g in found[-3:])  # precision weights start at zero, not stuck
-    assert all(g is not None for g in found)
-
-
-def test_draws_nothing(host: Host, x: Tensor) -> None:
+def test_both_decoders_and_the_encoder_learn_and_nothing_is_drawn(host: Host, x: Tensor) -> None:
     guide, (q, nll) = SilentGuide(LATENTS, SHAPE, constant(0.5)), host(x)
     state = torch.get_rng_state()
-    assert torch.equal(guide(x, q, nll, epoch=1), guide(x, q, nll, epoch=1))
+    loss = guide(x, q, nll, epoch=1)
+    assert torch.equal(loss, guide(x, q, nll, epoch=1))
     assert torch.equal(state, torch.get_rng_state())
+    found = gradients(loss.sum(), host, guide)
+    assert all(g is not None and g.abs().sum() > 0 for g in found[-3:])  # precision weights start at zero, not stuck
+    assert all(g is not None for g in found)
 
 
 def test_copies_and_pickles() -> None:
@@ -202,7 +186,7 @@ def test_start_from_data_is_a_better_start(x: Tensor) -> None:
     guide = SilentGuide(LATENTS, SHAPE, constant(1.0), check=False)
     q, nll = td.Normal(torch.zeros(BATCH, LATENTS), torch.ones(BATCH, LATENTS)), torch.zeros(BATCH)
     before = guide(x, q, nll, epoch=1).mean()
-    guide.start_from(x)
+    guide.init_from_data(x)
     assert guide(x, q, nll, epoch=1).mean() < before
     torch.testing.assert_close(guide.decoder(torch.zeros(1, LATENTS)).mean.detach()[0], x.mean(0))
 
@@ -233,11 +217,11 @@ WRONG = {
     "a column": (lambda t: t[:, None], "none", sg.ShapeError, r"\(64, 1\)"),
     "each output's": (lambda t: t[:, None, None].expand(-1, 14, 14), "none", sg.ShapeError, "Sum it over the outputs"),
     "another batch's": (lambda t: t[:3], "none", sg.ShapeError, r"\(3,\)"),
-    "a sum where a mean is meant": (torch.sum, "mean", sg.DomainError, "reduction='sum'"),
-    "a mean where a sum is meant": (torch.mean, "sum", sg.DomainError, "batch or the outputs"),
-    "a mean over outputs": (lambda t: t.mean() / 196, "mean", sg.DomainError, "mean over the outputs"),
-    "a mean over outputs of each": (lambda t: t / 196, "none", sg.DomainError, "mean over the outputs"),
-    "a mean over everything, as a sum": (lambda t: t.mean() / 196, "sum", sg.DomainError, "batch or the outputs"),
+    "a sum where a mean is meant": (torch.sum, "mean", UserWarning, "reduction='sum'.* or by a host of small variance"),
+    "a mean where a sum is meant": (torch.mean, "sum", UserWarning, "batch or the outputs"),
+    "a mean over outputs": (lambda t: t.mean() / 196, "mean", UserWarning, "mean over the outputs"),
+    "a mean over outputs of each": (lambda t: t / 196, "none", UserWarning, "mean over the outputs"),
+    "a mean over everything, as a sum": (lambda t: t.mean() / 196, "sum", UserWarning, "batch or the outputs"),
     "NaN": (lambda t: t * float("nan"), "none", sg.DomainError, "NaN"),
 }
 
@@ -249,10 +233,66 @@ def test_a_loss_of_the_stated_reduction_passes(nll: Callable[[Tensor], Tensor], 
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_loss_of_another_reduction_is_refused(case: str) -> None:
+def test_a_loss_of_another_reduction_is_told(case: str) -> None:
     nll, reduction, error, message = WRONG[case]
-    with pytest.raises(error, match=message):
-        call(nll, reduction)
+    refused(error, message, lambda: call(nll, reduction))
+
+
+def test_a_mean_over_the_batch_as_a_sum_is_warned_of_with_many_outputs() -> None:
+    torch.manual_seed(0)
+    x, q = torch.rand(64, 3072), td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
+    nll = -td.Normal(0.5, 1.0).log_prob(x).sum(1)
+    with pytest.raises(UserWarning, match="batch or the outputs"):
+        SilentGuide(LATENTS, 3072, constant(0.5), "sum")(x, q, nll.mean(), step=1)
+    SilentGuide(LATENTS, 3072, constant(0.5), "sum")(x, q, nll.sum(), step=1)
+
+
+def test_a_sum_of_rare_bits_is_small() -> None:
+    torch.manual_seed(0)
+    x, q = (torch.rand(64, 784) < 0.002).float(), td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
+    guide = SilentGuide(LATENTS, 784, constant(0.5), "sum", likelihood=sg.likelihoods.Bernoulli())
+    guide.init_from_data(x)
+    nll = -td.Bernoulli(x.mean()).log_prob(x).sum()
+    assert nll < 64 * 784 / 20
+    guide(x, q, nll, step=1)
+
+
+# By the variance of the host and how it reduces its loss: a narrow one has a large loss, others one near zero.
+VARIANCES, REDUCED = (1.0, 0.01, 1e-4), {"mean": torch.mean, "sum": torch.sum}
+
+
+def train_on_batches(variance: float, reduce: Callable[[Tensor], Tensor], guide: SilentGuide, sizes: list[int]) -> None:
+    torch.manual_seed(0)
+    for step, size in enumerate(sizes, start=1):
+        x, q = torch.rand(size, *SHAPE), td.Normal(torch.zeros(size, LATENTS), torch.ones(size, LATENTS))
+        each = -td.Independent(td.Normal(0.4, variance**0.5).expand(SHAPE), 2).log_prob(x)
+        guide(x, q, reduce(each), step=step)
+
+
+@pytest.mark.filterwarnings("ignore:nll is")
+@pytest.mark.parametrize("variance", VARIANCES)
+@pytest.mark.parametrize("said", REDUCED)
+@pytest.mark.parametrize("done", REDUCED)
+def test_batches_of_different_sizes_tell_the_reduction(said: str, done: str, variance: float) -> None:
+    guide = SilentGuide(LATENTS, SHAPE, constant(0.5), said)
+    train_on_batches(variance, REDUCED[done], guide, [64, 64, 20])
+    if said == done:
+        train_on_batches(variance, REDUCED[done], guide, [64, 64, 20, 64, 8, 64])
+        return
+    with pytest.raises(sg.DomainError, match=f"it is a {done} over the batch, not a {said}. Say reduction='{done}'"):
+        train_on_batches(variance, REDUCED[done], guide, [64])
+    unchecked = SilentGuide(LATENTS, SHAPE, constant(0.5), said, check=False)
+    train_on_batches(variance, REDUCED[done], unchecked, [64, 20, 64])
+
+
+@pytest.mark.filterwarnings("ignore:nll is")
+def test_batches_that_tell_nothing_of_the_reduction_are_let_be() -> None:
+    for sizes in ([64, 64, 64], [64, 40, 64], [64, 3, 64]):
+        train_on_batches(1.0, torch.sum, SilentGuide(LATENTS, SHAPE, constant(0.5), "mean"), sizes)
+    guide = SilentGuide(LATENTS, SHAPE, constant(0.5), "mean")
+    x, q = torch.rand(64, *SHAPE), td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
+    for size, nll in ((64, 0.3), (16, -0.2), (64, 0.0), (16, 0.05), (64, 1.5)):  # a density's, around zero
+        guide(x[:size], td.Normal(q.loc[:size], 1.0), torch.tensor(nll), step=2)
 
 
 HOSTS = {  # untrained ones, with one number for all pixels, and the guide that suits them
@@ -274,8 +314,7 @@ def test_a_sum_over_the_batch_is_told_from_a_mean(name: str) -> None:
     q = td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
     each = loss(x).sum((1, 2))
     guide = SilentGuide(LATENTS, (28, 28), constant(0.5), "mean", **options)
-    with pytest.raises(sg.DomainError, match="a sum over the batch"):
-        guide(x, q, each.sum(), epoch=1)
+    refused(UserWarning, "a sum over the batch", lambda: guide(x, q, each.sum(), epoch=1))
     assert guide(x, q, each.mean(), epoch=1).isfinite()
 
 
@@ -286,38 +325,27 @@ def test_the_size_is_compared_once_and_only_if_wanted(host: Host, x: Tensor) -> 
     guide(x, q, nll / 1000, epoch=1)
 
 
-def bad_inputs() -> dict[str, tuple[type[Exception], str, Callable[[], object]]]:
+@refusals
+def test_bad_input_is_named() -> Refusals:
     x, nll = torch.rand(2, *SHAPE), torch.full((2,), 20.0)
-    q, tails = td.Normal(torch.zeros(2, 3), torch.ones(2, 3)), td.StudentT(5.0, torch.zeros(2, 3))
+    q = td.Normal(torch.zeros(2, 3), torch.ones(2, 3))
     guide = SilentGuide(3, SHAPE, constant(0.5))
 
     def build(*arguments: object, **options: object) -> SilentGuide:
         return SilentGuide(3, SHAPE, *arguments, **options)
 
     return {
-        "no place": (sg.DomainError, "either epoch", lambda: guide(x, q, nll)),
-        "two places": (sg.DomainError, "either epoch", lambda: guide(x, q, nll, epoch=1, step=1)),
+        "no place": (sg.DomainError, "pass epoch= or step=", lambda: guide(x, q, nll)),
+        "two places": (sg.DomainError, "pass epoch= or step=", lambda: guide(x, q, nll, epoch=1, step=1)),
         "from zero": (sg.DomainError, "counted from 1", lambda: guide(x, q, nll, epoch=0)),
         "weight": (sg.DomainError, "between 0 and 1", lambda: build(constant(1.5)).weight(epoch=1)),
         "reduction": (sg.DomainError, "none, mean, sum", lambda: build(constant(1.0), "max")),
         "two decoders": (sg.DomainError, "exclude", lambda: build(constant(1.0), link="exp", variance=0.1)),
         "flat x": (sg.ShapeError, "x has shape", lambda: guide(x.flatten(1), q, nll, epoch=1)),
         "latents": (sg.ShapeError, "3 latents", lambda: guide(x, td.Normal(nll[:, None], 1.0), nll, epoch=1)),
-        "a tensor": (sg.UnregisteredLatentError, "got Tensor", lambda: guide(x, q.loc, nll, epoch=1)),
-        "intractable": (
-            sg.IntractableError,
-            "StudentT",
-            lambda: build(constant(0.5), link="exp")(x, tails, nll, epoch=1),
-        ),
+        "a tensor": (sg.errors.UnregisteredLatentError, "got Tensor", lambda: guide(x, q.loc, nll, epoch=1)),
         "NaN in x": (sg.DomainError, "not finite: x", lambda: guide(x * float("nan"), q, nll, epoch=1)),
     }
-
-
-@pytest.mark.parametrize("case", bad_inputs())
-def test_bad_input_is_named(case: str) -> None:
-    error, message, wrong = bad_inputs()[case]
-    with pytest.raises(error, match=message):
-        wrong()
 
 
 def test_a_batch_without_examples() -> None:
@@ -339,5 +367,4 @@ def test_vmap_over_the_guide(host: Host, x: Tensor, check: bool) -> None:
 
     arguments = x, q.loc, q.scale, nll
     torch.testing.assert_close(torch.vmap(one)(*arguments), guide(x, q, nll, epoch=1))
-    with pytest.raises(sg.DomainError, match="nll is NaN"):
-        torch.vmap(one)(*arguments[:3], torch.full_like(nll, float("nan")))
+    refused(sg.DomainError, "nll is NaN", lambda: torch.vmap(one)(*arguments[:3], torch.full_like(nll, float("nan"))))

@@ -1,4 +1,4 @@
-"""What a kill leaves behind: no process, and nothing that the same command could not go on with."""
+"""What a kill leaves behind: no process, and nothing that the same command could not go on with to the same end."""
 
 import contextlib
 import os
@@ -7,10 +7,12 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import torch
 
 import processes
 import workers
@@ -18,8 +20,6 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.experiments import runner
 from silentgrad.lab.training import Settings
 from workers import LONG, long_run
-
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 
 
 def epochs_done(folder: Path) -> list[str]:
@@ -67,7 +67,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, pipes: list[int
     assert ends(said, seconds=60)  # then the process that it was forked from, which has all of Python to tidy up
     done = epochs_done(tmp_path)
     assert len(done) < LONG
-    runner._train(long_run().settings, tmp_path / long_run().name)  # what a worker does with it the next time
+    runner.train_run(long_run().settings, tmp_path / long_run().name)  # what a worker does with it the next time
     after = epochs_done(tmp_path)
     assert len(after) == LONG
     assert after[0] == done[0]  # with its seconds: it was not trained again
@@ -76,9 +76,31 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, pipes: list[int
 def test_a_process_killed_while_it_wrote_the_settings_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".config.yaml.123.unfinished").write_text("data:\n  na")
     data, model, train = long_run().settings
-    runner._train(Settings(data, model, replace(train, epochs=1)), tmp_path)
+    runner.train_run(Settings(data, model, replace(train, epochs=1)), tmp_path)
     assert runner.finished(tmp_path)
     assert not (tmp_path / ".config.yaml.123.unfinished").exists()
+
+
+@pytest.mark.parametrize(("explicit", "threads"), [(None, max(1, (os.cpu_count() or 1) // 2)), ("3", 3)])
+def test_threads_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explicit: str | None, threads: int
+) -> None:
+    """OMP_NUM_THREADS wins over a worker's share of the cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if explicit is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", explicit)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: int(explicit))  # as if set before torch was imported
+    with runner.workers_at(None, 2, "cpu") as found:
+        runner.run_jobs("jobs", [runner.Job(partial(workers.write_threads, tmp_path / "threads"))], 1, found)
+    assert (tmp_path / "threads").read_text() == str(threads)
+
+
+def test_a_killed_worker_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SilentgradError, match="a worker process was killed; call again to go on"),
+        runner.workers_at(None, 2, "cpu") as found,
+    ):
+        runner.run_jobs("jobs", [runner.Job(workers.die)], 1, found)
 
 
 @pytest.mark.parametrize("content", ["[" * 10_000, "data: {nonsense: 1}", "- 1", "", "{"])
@@ -89,3 +111,21 @@ def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: str) ->
     with pytest.raises(SilentgradError, match=str(path)) as caught:
         runner.run_all([long_run()], tmp_path, 1, None, "cpu")
     assert "\n" not in str(caught.value)
+
+
+MEMORY = Path("/dev/shm")  # where flushing to disk costs nothing
+TOOL = Path(__file__).parents[1] / "tools" / "kill_runs.py"
+
+
+def test_killed_at_every_write(tmp_path: Path) -> None:
+    """With the temporary folder on the same or another filesystem in turn, and the run's folder moved or not."""
+    place = MEMORY if MEMORY.is_dir() else tmp_path
+    output = tmp_path / "said.txt"
+    words = ["--quick", "--folder", str(place), "--elsewhere", str(tmp_path)]
+    code = processes.run(processes.script, TOOL, *words, output=output)
+    said = output.read_text()
+    assert code == 0, said
+    operations = int(said.split()[0])
+    assert operations > 50
+    good, _, total, *_ = said.splitlines()[-1].split()
+    assert int(good) == int(total) >= operations

@@ -82,17 +82,13 @@ def test_counts_start_at_their_means(counts: tuple[Tensor, Tensor], level: float
     assert decoder.affine.weight.norm() > 0.3
 
 
-def test_a_prior_of_another_scale_leaves_the_means(counts: tuple[Tensor, Tensor]) -> None:
-    x, _ = counts
-    prior, decoder = td.Normal(0.5, 2.0), LinearLikelihood(2, OUTPUTS, likelihoods.Poisson())
-    decoder.init_from_data(x, prior=prior)
+def test_a_prior_of_another_scale_and_more_zeros_leave_the_means(counts: tuple[Tensor, Tensor]) -> None:
+    x, size = counts
+    decoder = LinearLikelihood(2, OUTPUTS, likelihoods.Poisson())
+    decoder.init_from_data(x, prior=td.Normal(0.5, 2.0))
     with torch.no_grad():
         mean, variance = decoder.affine(torch.full((2,), 0.5)), 4 * decoder.affine.weight.square().sum(1)
     torch.testing.assert_close(torch.exp(mean + variance / 2)[:4], x.mean(0)[:4], rtol=1e-4, atol=0)
-
-
-def test_more_zeros_leave_the_means(counts: tuple[Tensor, Tensor]) -> None:
-    x, size = counts
     decoder = LinearLikelihood(2, OUTPUTS, likelihoods.ZeroInflatedPoisson(OUTPUTS))
     decoder.init_from_data(x, offset=size)
     shown = torch.sigmoid(-decoder.likelihood.zero_logit.detach())
@@ -166,6 +162,6 @@ def bad_starts() -> dict[str, tuple[type[Exception], str, nn.Module, dict[str, o
 
 @pytest.mark.parametrize("case", bad_starts())
 def test_bad_input_is_named(case: str) -> None:
-    error, message, likelihood, beside = bad_starts()[case]
+    error, message, likelihood, side_info = bad_starts()[case]
     with pytest.raises(error, match=message):
-        LinearLikelihood(2, OUTPUTS, likelihood).init_from_data(torch.ones(8, OUTPUTS), **beside)
+        LinearLikelihood(2, OUTPUTS, likelihood).init_from_data(torch.ones(8, OUTPUTS), **side_info)

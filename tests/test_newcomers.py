@@ -1,4 +1,8 @@
-"""Every family and prior trains from the command line, and so does one that a newcomer adds in a module of its own."""
+"""Every family and prior trains from the command line; and what a newcomer adds, each in one file, by its name.
+
+A family, prior, network, metric, schedule, kind of observations and section of the report; decoders and likelihoods of
+one's own are in test_tractable.py.
+"""
 
 import math
 import sys
@@ -13,19 +17,30 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
+from silentgrad.estimators import ESTIMATORS, Estimator
 from silentgrad.guided import GuidedVAE
+from silentgrad.lab.build import build_estimator
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Observations, Part, Rows, Unit, load
+from silentgrad.lab.experiments.benchmark.protocol import BenchmarkPlan, estimator_named, settings_of
 from silentgrad.lab.networks import NETWORKS, Encoder, Network, NonlinearGaussian, Sizes, mlp_body, mlp_network
-from silentgrad.lab.runs.evaluation import evaluate_model
-from silentgrad.lab.runs.metrics import METRICS
-from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.reports import write_report
+from silentgrad.lab.reports.page import Section
+from silentgrad.lab.runs.evaluation import METRICS, evaluate_model
+from silentgrad.lab.settings import ConfigError, resolve_model
+from silentgrad.lab.store.files import read_json
+from silentgrad.lab.store.records import Run
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
 from silentgrad.latents import families
+from silentgrad.registry import Registry
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SMALL = {"latent_dim": 3, "hidden": [8]}
 TRAIN = TrainConfig(epochs=2, lr=5e-3, accelerator="cpu")
+WORDS = ["--train.lr=5e-3", "--train.accelerator=cpu", "--data.batch_size=256", "--quiet=true"]
+SHAPE = (1, 2, 2)
+SKELETONS = Path(__file__).parents[1] / "examples"
+OWN = "my_estimator:MyEstimator"
+SETTINGS = settings_of(["mnist"], ["bernoulli"], ["linear"])
 DATA = DataConfig(batch_size=256)
 TRAINED = {  # one way to train each family, all ways between them
     "gaussian": {"tractable": "exp", "estimator": "reparameterized", "prior": "mixture", "prior_components": 3},
@@ -41,10 +56,9 @@ TRAINED = {  # one way to train each family, all ways between them
 def test_every_family_trains(latent: str, tmp_path: Path) -> None:
     settings = SMALL | {"latent": latent} | TRAINED[latent]
     words = [f"--model.{name}={value}" for name, value in settings.items()]
-    train = ["--train.epochs=2", "--train.lr=5e-3", "--train.accelerator=cpu", "--data.batch_size=256", "--quiet=true"]
-    main(["train", *words, *train, f"--folder={tmp_path / 'run'}"])
+    main(["train", *words, *WORDS, "--train.epochs=2", f"--folder={tmp_path / 'run'}"])
     summary = read_json(tmp_path / "run" / "summary.json")
-    assert summary["bpd"] < 7
+    assert summary["figure"] < 7
     assert 0.001 < summary["kld"] < 30
     assert summary["active"] <= 3
     main(["sample", str(tmp_path / "run"), "--count=4"])
@@ -52,7 +66,7 @@ def test_every_family_trains(latent: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prior", [sg.LearnedPrior, sg.MixturePrior])
-def test_a_prior_that_learns_fits_the_latents(prior: type[sg.Prior]) -> None:
+def test_a_prior_that_learns_fits_the_latents(prior: type[sg.latents.Prior]) -> None:
     """Latents in two heaps: the learned prior has their mean and width, the bound of the mixture their heaps too."""
     torch.manual_seed(0)
     family = sg.families.Gaussian(2)
@@ -69,6 +83,11 @@ def test_a_prior_that_learns_fits_the_latents(prior: type[sg.Prior]) -> None:
     assert learned.divergence(q).mean() < family.prior().divergence(q).mean()
 
 
+def encoder(family: sg.families.Family) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(mlp_body(SHAPE, family.numbers), family)
+
+
 EXPONENTIAL = '''
 """Waiting times."""
 
@@ -76,7 +95,7 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.latents.families.base import Family, positive
+from silentgrad.latents.families import Family, positive
 
 
 class Exponential(Family):
@@ -109,17 +128,17 @@ def test_a_family_is_one_file(newcomer: ModuleType, tmp_path: Path) -> None:
     model = ModelConfig(**SMALL, latent="exponential", tractable="exp", estimator="reparameterized", prior="learned")
     summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
     assert summary.kld > 0
-    images = torch.rand(4, 5, 1, 2, 2)
-    vae = GuidedVAE(Encoder(mlp_body((1, 2, 2), family.numbers), family), sg.LinearGaussian(3, (1, 2, 2)))
-    found = sg.gradient_variance(vae, images, 20, [sg.Exact(), sg.Reparameterized(), sg.Rloo()])
+    images = torch.rand(4, 5, *SHAPE)
+    vae = GuidedVAE(encoder(family), sg.LinearGaussian(3, SHAPE))
+    found = sg.gradient_variance(vae, images, 20, [sg.Exact(), sg.Reparameterized(), sg.RLOO()])
     assert found["Exact"].est == 0 < found["Reparameterized"].est
-    assert sg.family_of(td.Exponential(torch.ones(5, 2))).name == "exponential"
+    assert sg.families.family_of(td.Exponential(torch.ones(5, 2))).name == "exponential"
 
 
-class Wide(sg.Prior):
+class Wide(sg.latents.Prior):
     """N(0, scale^2), with a scale of one's own."""
 
-    def __init__(self, family: sg.Family, scale: float) -> None:
+    def __init__(self, family: sg.families.Family, scale: float) -> None:
         super().__init__(family)
         self.register_buffer("scale", torch.full(family.shape, scale))
 
@@ -128,28 +147,68 @@ class Wide(sg.Prior):
 
 
 def test_a_prior_of_ones_own() -> None:
-    family = sg.families.Gaussian(2)
-    torch.manual_seed(0)
-    encoder, x = Encoder(mlp_body((1, 2, 2), family.numbers), family), torch.rand(5, 1, 2, 2)
-    wide = GuidedVAE(encoder, sg.LinearGaussian(2, (1, 2, 2)), prior=Wide(family, 3.0))
-    q = encoder(x).base_dist
+    family, x = sg.families.Gaussian(2), torch.rand(5, *SHAPE)
+    wide = GuidedVAE(encoder(family), sg.LinearGaussian(2, SHAPE), prior=Wide(family, 3.0))
+    q = wide.encoder(x).base_dist
     expected = (3 / q.scale).log() + (q.scale.square() + q.loc.square()) / 18 - 0.5
     torch.testing.assert_close(wide(x, epoch=1).kld, expected.sum(1).mean())
-    assert wide.generate(1000).mean.shape == (1000, 1, 2, 2)
+    assert wide.generate(1000).mean.shape == (1000, *SHAPE)
 
 
-def test_a_trained_prior_is_saved_and_read(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
     model = ModelConfig(**SMALL, prior="mixture", prior_components=2)
-    train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
-    assert read_config(tmp_path / "run").model.prior_components == 2
-    prior = load_run(tmp_path / "run", load("digits")).prior
+    train_model(DATA, model, TRAIN, folder, quiet=True)
+    return folder
+
+
+def test_a_trained_prior_is_saved_and_read(run: Path) -> None:
+    assert read_config(run).model.prior_components == 2
+    prior = load_run(run, load("digits")).prior
     assert isinstance(prior, sg.MixturePrior)
     weights: Tensor = prior.logits
     assert weights.shape == (2,)
     assert (weights != 0).all()
 
 
-# --- observations, networks, metrics and schedules of one's own
+# --- decoders, likelihoods and estimators of one's own
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of an estimator's skeleton, from which it can be imported."""
+    monkeypatch.syspath_prepend(str(SKELETONS))
+    monkeypatch.delitem(sys.modules, "my_estimator", raising=False)
+
+
+@pytest.mark.usefixtures("own")
+def test_an_estimator_of_ones_own_is_named_by_options() -> None:
+    config = ModelConfig(latent="bernoulli", latent_dim=4, tractable="none", estimator=OWN)
+    estimator = build_estimator(resolve_model(config, "gaussian"))
+    assert type(estimator).__name__ == "MyEstimator"
+    with pytest.raises(ConfigError, match=f"--model.estimator {OWN} is not for --model.latent gaussian"):
+        resolve_model(ModelConfig(estimator=OWN), "gaussian")
+    plan = BenchmarkPlan("smoke", SETTINGS[:1], ["rloo", OWN], 1, Path("folder"), None, "cpu")
+    assert plan.names(SETTINGS[0]) == plan.trained(SETTINGS[0]) == ["rloo", OWN]
+    assert all(":" not in run.name for run in plan.first_runs())
+    assert type(estimator_named(OWN, 4)).__name__ == "MyEstimator"
+
+
+@pytest.mark.usefixtures("own")
+def test_an_estimator_of_ones_own_trains_and_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    small = "--model.latent bernoulli --model.latent_dim 4 --model.hidden 8 --model.tractable none --train.epochs 1"
+    words = ["train", *small.split(), "--model.estimator", OWN, "--folder", run, "--train.accelerator", "cpu"]
+    for command in (words, ["variance", run, "--estimators", f"rloo,{OWN}", "--batches", "4", "--draws", "2"]):
+        monkeypatch.setattr(sys, "argv", ["silentgrad", *command])
+        main()
+    assert "MyEstimator" in capsys.readouterr().out
+
+
+# --- observations, networks, metrics, schedules and sections of one's own
 
 
 @dataclass(frozen=True)
@@ -190,9 +249,9 @@ def test_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         return nn.Sequential(outputs, nn.Unflatten(1, (numbers * channels, *size)))
 
     monkeypatch.setitem(NETWORKS, "shallow", Network(body, decoder))
-    words = ["--model.network=shallow", "--model.latent_dim=2", "--train.epochs=5", "--train.lr=5e-3"]
-    main(["train", *words, "--train.accelerator=cpu", "--quiet=true", f"--folder={tmp_path / 'run'}"])
-    assert read_json(tmp_path / "run" / "summary.json")["bpd"] < 7
+    words = ["--model.network=shallow", "--model.latent_dim=2", "--train.epochs=5", *WORDS]
+    main(["train", *words, f"--folder={tmp_path / 'run'}"])
+    assert read_json(tmp_path / "run" / "summary.json")["figure"] < 7
 
 
 def test_a_metric_of_ones_own(
@@ -203,13 +262,12 @@ def test_a_metric_of_ones_own(
 
     monkeypatch.setitem(METRICS, "worst", worst)
     folder = tmp_path / "run"
-    words = ["--model.latent_dim=2", "--model.hidden=[8]", "--train.epochs=1", "--train.accelerator=cpu"]
-    main(["train", *words, "--quiet=true", f"--folder={folder}"])
+    main(["train", "--model.latent_dim=2", "--model.hidden=[8]", "--train.epochs=1", *WORDS, f"--folder={folder}"])
     main(["evaluate", str(folder)])
     summary = read_json(folder / "summary.json")
-    assert 0.3 < summary["worst"] < 2
+    assert 0.3 < summary["metrics"]["worst"] < 2
     assert "valid_worst" in (folder / "metrics.csv").read_text()
-    assert capsys.readouterr().out.count(f"WORST {summary['worst']:.3f}") == 2
+    assert capsys.readouterr().out.count(f"WORST {summary['metrics']['worst']:.3f}") == 2
 
 
 def test_a_schedule_of_ones_own() -> None:
@@ -218,11 +276,10 @@ def test_a_schedule_of_ones_own() -> None:
     def waves(epoch: int) -> float:
         return 0.5 + 0.5 * math.cos(math.pi * epoch / 10)
 
-    family = sg.families.Gaussian(2)
-    encoder = Encoder(mlp_body((1, 2, 2), family.numbers), family)
-    nonlinear = NonlinearGaussian(mlp_network(2, (1, 2, 2), (8,)), (1, 2, 2))
-    x = torch.rand(5, 1, 2, 2)
-    vae = GuidedVAE(encoder, sg.LinearGaussian(2, (1, 2, 2)), nonlinear, estimator=sg.Reparameterized(), schedule=waves)
+    nonlinear = NonlinearGaussian(mlp_network(2, SHAPE, (8,)), SHAPE)
+    models = encoder(sg.families.Gaussian(2)), sg.LinearGaussian(2, SHAPE), nonlinear
+    vae = GuidedVAE(*models, estimator=sg.Reparameterized(), schedule=waves)
+    x = torch.rand(5, *SHAPE)
     for epoch in (5, 10, 15):
         losses = vae(x, epoch)
         parts = [losses.kld]
@@ -231,5 +288,41 @@ def test_a_schedule_of_ones_own() -> None:
         if losses.nonlinear is not None:
             parts.append((1 - waves(epoch)) * losses.nonlinear)
         torch.testing.assert_close(losses.total, torch.stack(parts).sum())
-    guide = sg.SilentGuide(2, (1, 2, 2), waves)
+    guide = sg.SilentGuide(2, SHAPE, waves)
     assert guide.weight(step=10) == waves(10) == 0.0
+
+
+def test_a_section_of_ones_own(run: Path) -> None:
+    def slowest(page: Run) -> Section:
+        return Section("Time", [f"{len(page.metrics['seconds'])} epochs & {page.folder.name}"])
+
+    assert "2 epochs &amp; run" in write_report(run, [slowest]).read_text()
+    assert "2 epochs &amp; run" not in write_report(run).read_text()
+
+
+def test_a_name_belongs_to_one_class() -> None:
+    registry = Registry("estimator", Estimator)
+    assert registry.register("a")(sg.RLOO) is sg.RLOO
+    registry.register("a")(sg.RLOO)  # a cell that is run again
+    with pytest.raises(sg.DomainError, match=r"a is the name of another estimator, silentgrad\.estimators\.score:RLOO"):
+        registry.register("a")(sg.ARM)
+    assert registry.resolve("a") is sg.RLOO
+    assert registry.resolve("silentgrad:ARM") is sg.ARM
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("disram", r"disram is no estimator: choose among arm, .*, or name a class .*Did you mean disarm\?"),
+        ("no_such_module:A", "cannot be imported, No module named 'no_such_module'.*PYTHONPATH"),
+        ("silentgrad:NoSuch", "cannot be imported, module 'silentgrad' has no attribute 'NoSuch'"),
+        (":A", "cannot be imported"),
+        (".relative:A", "cannot be imported"),
+        ("silentgrad:Gaussian", "cannot be imported"),
+        ("silentgrad:KSubset", "silentgrad:KSubset is no estimator: it has to be a subclass of Estimator"),
+        ("silentgrad:gradient_bias", "it has to be a subclass of Estimator"),
+    ],
+)
+def test_what_is_no_estimator_is_refused(name: str, message: str) -> None:
+    with pytest.raises(sg.DomainError, match=message):
+        ESTIMATORS.resolve(name)

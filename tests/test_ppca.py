@@ -12,6 +12,7 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
+from refusals import refused
 from silentgrad.ppca import ppca_weights, principal_components, unexplained_variance
 
 
@@ -25,14 +26,13 @@ def correlated(examples: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("latents", [1, 3, 6, 9])
 @pytest.mark.parametrize("variance", [0.01, 0.09, 2.0])
 def test_bound_is_the_likelihood_of_the_fitted_density(latents: int, variance: float) -> None:
-    data, test = correlated(200), correlated(50, seed=1)
+    data = correlated(200)
     components = principal_components(data)
     w = ppca_weights(components, latents, variance)
     density = td.MultivariateNormal(components.mean, w @ w.T + variance * torch.eye(6, dtype=torch.float64))
     assert sg.ppca_bound(data, latents, variance) == pytest.approx(density.log_prob(data).mean().item(), rel=1e-10)
-    assert sg.ppca_bound(data, latents, variance, test) == pytest.approx(
-        density.log_prob(test).mean().item(), rel=1e-10
-    )
+    test = correlated(50, seed=1)  # of another distribution, on which what was fitted to the first can be no limit
+    assert sg.ppca_bound(test, latents, variance) > density.log_prob(test).mean().item()
 
 
 def test_optimal_encoder_attains_the_bound_and_nothing_exceeds_it() -> None:
@@ -57,14 +57,18 @@ def test_optimal_encoder_attains_the_bound_and_nothing_exceeds_it() -> None:
     assert elbo(mean, 1.2 * covariance) < bound
 
 
+@pytest.mark.parametrize("latents", [3, 6, 9])
 @pytest.mark.parametrize("link", ["linear", "exp"])
-def test_precision_decoder_starts_from_data(link: str) -> None:
+def test_precision_decoder_starts_from_data(link: str, latents: int) -> None:
+    """With as many latents as outputs, no precision starts without bound."""
     data = correlated(300)
-    decoder = sg.LinearPrecisionGaussian(3, 6, link=link).double()
+    decoder = sg.LinearPrecisionGaussian(latents, 6, link=link).double()
     decoder.init_from_data(data)
-    left_over = principal_components(data).variances[3:].mean()
-    torch.testing.assert_close(decoder(torch.zeros(1, 3).double()).variance, left_over.expand(1, 6))
-    torch.testing.assert_close(decoder(torch.zeros(1, 3).double()).mean, data.mean(0, keepdim=True))
+    start, left_over = decoder(torch.zeros(1, latents).double()), 0.01 * data.var(0, correction=0).mean()
+    if latents < 6:
+        left_over = principal_components(data).variances[latents:].mean()
+    torch.testing.assert_close(start.variance, left_over.expand(1, 6))
+    torch.testing.assert_close(start.mean, data.mean(0, keepdim=True))
     weight = decoder.affine.weight.clone()
     decoder.init_from_data(data + 1, "mean")
     torch.testing.assert_close(decoder.affine.bias, data.mean(0) + 1)
@@ -73,14 +77,9 @@ def test_precision_decoder_starts_from_data(link: str) -> None:
 
 @pytest.mark.parametrize("data", [torch.zeros(0, 3), torch.zeros(3)], ids=["empty", "flat"])
 def test_wrong_data_is_named(data: Tensor) -> None:
-    with pytest.raises(sg.ShapeError, match="examples"):
-        sg.ppca_bound(data, 2, 0.1)
-    with pytest.raises(sg.DomainError, match="NaN"):
-        sg.ppca_bound(torch.full((4, 3), float("nan")), 2, 0.1)
-    with pytest.raises(sg.DomainError, match="variance"):
-        sg.ppca_bound(torch.zeros(4, 3), 2, 0.0)
-    with pytest.raises(sg.ShapeError, match="outputs"):
-        sg.ppca_bound(torch.zeros(4, 3), 2, 0.1, torch.zeros(4, 2))
+    refused(sg.ShapeError, "examples", lambda: sg.ppca_bound(data, 2, 0.1))
+    refused(sg.DomainError, "NaN", lambda: sg.ppca_bound(torch.full((4, 3), float("nan")), 2, 0.1))
+    refused(sg.DomainError, "variance", lambda: sg.ppca_bound(torch.zeros(4, 3), 2, 0.0))
 
 
 def mnist(name: str) -> Tensor:
@@ -94,9 +93,8 @@ def mnist(name: str) -> Tensor:
 
 
 def test_limit_on_mnist() -> None:
-    nats = sg.ppca_bound(mnist("train"), 200, 0.01, test=mnist("t10k"))
-    bits_per_dimension = -nats / (784 * math.log(2)) + 8
-    assert bits_per_dimension == pytest.approx(6.7139, abs=5e-4)
+    bits_per_dimension = -sg.ppca_bound(mnist("t10k"), 200, 0.01) / (784 * math.log(2)) + 8
+    assert bits_per_dimension == pytest.approx(6.7062, abs=5e-4)
 
 
 @pytest.mark.parametrize("latents", [3, 5])
@@ -105,12 +103,3 @@ def test_unexplained_variance_is_the_most_likely_one(latents: int) -> None:
     found = unexplained_variance(principal_components(data), latents)
     best, *others = (sg.ppca_bound(data, latents, found * factor) for factor in (1, 0.9, 1.1))
     assert best > max(others)
-
-
-@pytest.mark.parametrize("latents", [6, 9])
-def test_with_as_many_latents_as_outputs_no_precision_starts_without_bound(latents: int) -> None:
-    data = correlated(500)
-    decoder = sg.LinearPrecisionGaussian(latents, 6, link="exp").double()
-    decoder.init_from_data(data)
-    variance = data.var(0, correction=0).mean()
-    torch.testing.assert_close(decoder(torch.zeros(1, latents).double()).variance, (0.01 * variance).expand(1, 6))

@@ -1,46 +1,48 @@
-"""The names of a run's files stand in one module, and its rows come back as they were written."""
+"""Files of a run: their names stand in one module, rows come back, and folders may have any name."""
 
 import ast
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
+from matplotlib.legend import Legend
 
 import silentgrad
-from silentgrad.lab.runs.folder import RunFolder, SweepFolder
-from silentgrad.lab.runs.records import RecordError, read_metrics, write_rows_atomically
+from silentgrad.lab.cli.main import main
+from silentgrad.lab.kinds import BITS_PER_DIMENSION
+from silentgrad.lab.reports.curves import comparison_curves, drawable
+from silentgrad.lab.reports.page import png
+from silentgrad.lab.store.files import RecordError, read_metrics, write_rows_atomically
+from silentgrad.lab.store.folders import File, RunFolder, SweepFolder
+from silentgrad.lab.store.records import Run
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
 
 LABORATORY = Path(silentgrad.__file__).parent / "lab"
-OWNER = LABORATORY / "runs" / "folder.py"
+OWNER = LABORATORY / "store" / "folders.py"
 
 
 def file_names() -> set[str]:
     """The names of files that do not depend on anything."""
-    folders = [RunFolder(Path("run")), SweepFolder(Path("sweep"))]
-    paths = {getattr(folder, name) for folder in folders for name in _properties(folder)}
-    return {path.name for path in paths if path.suffix}
-
-
-def _properties(folder: object) -> list[str]:
-    return [name for name, member in vars(type(folder)).items() if isinstance(member, property)]
+    members = [*vars(RunFolder).values(), *vars(SweepFolder).values()]
+    files = {member.name for member in members if isinstance(member, File)}
+    return {name for name in files if Path(name).suffix}
 
 
 def texts(path: Path) -> Iterator[str]:
     """The strings of a module that are no docstrings."""
     for node in ast.walk(ast.parse(path.read_text())):
         documented = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not documented:
-            yield from (each.value for each in ast.iter_child_nodes(node) if _is_text(each))
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for each in () if documented else ast.iter_child_nodes(node):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield each.value
 
 
 @pytest.mark.parametrize("path", sorted(LABORATORY.rglob("*.py")), ids=lambda path: str(path.relative_to(LABORATORY)))
 def test_no_other_module_spells_a_files_name(path: Path) -> None:
     names = file_names()
-    assert {"config.yaml", "metrics.csv", "summary.json", "trials.json"} <= names
+    assert {"config.yaml", "metrics.csv", "summary.json", "trials.csv"} <= names
     spelt = {name for text in texts(path) for name in names if name in text}
     assert spelt == set() or path == OWNER
 
@@ -61,3 +63,67 @@ def test_rows_of_the_wrong_length_are_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("epoch,bpd\n1,2\n2,3,4\n")
     with pytest.raises(RecordError, match="line 3 has 3 cells, expected 2"):
         read_metrics(tmp_path / "metrics.csv")
+
+
+NAMES = ["[red]x", "[x]", "$a$", r"$\frac$", "_x", "wh?t #1 100% %41", "q\"u'o", "two\nlines", "\U0001f600", ":smile:",
+         "日本語", "<b>&amp;", "a\tb"]  # fmt: skip
+TOGETHER = ["[red]x $a$", r"_$\frac$ wh?t #1 100% %41", "q\"u'o <b>&amp;\ntwo\tlines", ":smile: \U0001f600 日本語"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    model, train = ModelConfig(latent_dim=2, hidden=[4]), TrainConfig(epochs=1, accelerator="cpu")
+    train_model(DataConfig(batch_size=512), model, train, folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def named(name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The run in a folder of that name, beside another, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, tmp_path / name)
+    shutil.copytree(run, tmp_path / "plain")
+    return name
+
+
+@pytest.mark.parametrize("name", TOGETHER, ids=repr)
+def test_a_name_is_shown_as_it_is(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reconstruct", named])
+    assert f"report: {named}/report.html\n" in capsys.readouterr().out
+    assert f"<h1>{escape(named)}</h1>" in (Path(named) / "report.html").read_text()
+    main(["sample", named])
+    assert f"samples: {named}/samples.png\n" in capsys.readouterr().out
+    main(["compare", named, "plain", "--output", f"{named}/compare.html"])
+    said = capsys.readouterr().out
+    assert f"{named}: the same settings\n" in said
+    assert f"page: {named}/compare.html\n" in said
+    assert escape(named) in (Path(named) / "compare.html").read_text()
+
+
+def test_every_run_is_in_the_legend(run: Path) -> None:
+    figure = comparison_curves(dict.fromkeys(NAMES, Run.read(run)), BITS_PER_DIMENSION)
+    (legend,) = (part for part in figure.get_children() if isinstance(part, Legend))
+    assert [text.get_text() for text in legend.get_texts()] == [drawable(name) for name in NAMES]
+    assert png(figure).startswith(b"\x89PNG")  # drawn without a warning about mathematics or letters
+
+
+def test_letters_that_the_font_lacks_are_written_as_codes() -> None:
+    assert drawable("é$_") == "é$_"
+    assert drawable("日\n") == r"\u65e5\n"
+
+
+def test_train_and_sweep_into_such_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--model.latent_dim", "2", "--model.hidden", "[4]", "--data.batch_size", "512", "--train.epochs", "1",
+             "--train.accelerator", "cpu", "--quiet", "true"]  # fmt: skip
+    name = "[/red]$wh?t$ #1 %41\n:smile:"
+    main(["train", *small, "--folder", f"runs/{name}"])
+    assert f"report: runs/{name}/report.html\n" in capsys.readouterr().out
+    main(["sweep", *small, "--over", "train.lr=0.001", "--jobs", "1", "--folder", f"sweeps/{name}"])
+    assert f"page: sweeps/{name}/sweep.html\n" in capsys.readouterr().out
+    assert (tmp_path / "sweeps" / name / "study.db").is_file()
+    main(["train", "--config", f"sweeps/{name}/best.yaml", "--quiet", "true", "--folder", "again"])
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "sweeps", "again"}

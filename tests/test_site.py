@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(missing), reason=f"the extra `docs` is not 
 DOCS = Path(__file__).parents[1] / "docs"
 # Cells that were not run have no language, and nothing for the gallery.
 UNRUN = "nb_execution_mode=off", "suppress_warnings=myst.header,myst-nb.lexer,mystnb.glue_ref"
-WIDEST = ("index.html", "mathematics.html", "results.html", "tables/causes.html", "api/likelihoods.html", "tour.html")
+WIDEST = ("index.html", "mathematics.html", "results.html", "tables/guide.html", "api/likelihoods.html", "tour.html")
 
 
 def test_site(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def test_dawson_equals_scipy() -> None:
 def test_dawson_integral_equals_its_hypergeometric_form(t: float) -> None:
     with mp.workdps(60):
         truth = float(mp.mpf(t) ** 2 / 2 * mp.hyp2f2(1, 1, mp.mpf(3) / 2, 2, -(mp.mpf(t) ** 2)))
-    assert dawson_integral(torch.tensor(t, dtype=torch.float64)).item() == pytest.approx(truth, rel=1e-13, abs=0)
-    assert dawson_integral(torch.tensor(-t, dtype=torch.float64)).item() == pytest.approx(truth, rel=1e-13, abs=0)
+    both = torch.tensor([t, -t], dtype=torch.float64)
+    assert dawson_integral(both).tolist() == pytest.approx([truth, truth], rel=1e-13, abs=0)
 
 
 def test_dawson_integral_of_large_arguments() -> None:
@@ -87,7 +87,8 @@ def test_derivatives_of_every_order_agree_with_autograd() -> None:
     e = torch.randn(6, dtype=torch.float64, generator=generator).requires_grad_()
     v = (torch.rand(6, dtype=torch.float64, generator=generator) + 0.05).requires_grad_()
     assert torch.autograd.gradcheck(expected_log_square, (e, v))
-    assert torch.autograd.gradgradcheck(expected_log_square, (e, v))
+    for variance in (v, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)):  # one serves many means
+        assert torch.autograd.gradgradcheck(expected_log_square, (e, variance))
     assert torch.autograd.gradgradcheck(dawson, (e,))
     assert torch.autograd.gradgradcheck(dawson_integral, (e,))
     third, value = expected_log_square(e, v), None
@@ -108,23 +109,10 @@ def test_expected_log_square_is_finite_and_below_jensens_bound(e: float, v: floa
         assert value <= square.log() + 1e-5 * (1 + square.log().abs())
 
 
-def test_per_example_gradients_by_vmap() -> None:
-    e, v = torch.linspace(-2, 2, 5), torch.linspace(0.1, 1, 5)
-    gradient = torch.func.vmap(torch.func.grad(expected_log_square))(e, v)
-    mean = e.clone().requires_grad_()
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected_log_square(mean, v).sum(), mean)[0])
-
-
 def test_half_precision_is_evaluated_in_single() -> None:
     e, v = torch.tensor([0.5, 3.0], dtype=torch.bfloat16), torch.tensor([1.0, 0.25], dtype=torch.bfloat16)
     assert torch.equal(expected_log_square(e, v), expected_log_square(e.float(), v.float()).bfloat16())
     assert torch.equal(dawson_integral(e), dawson_integral(e.float()).bfloat16())
-
-
-def test_one_variance_serves_many_means() -> None:
-    e = torch.linspace(-2, 2, 5, dtype=torch.float64).requires_grad_()
-    v = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(expected_log_square, (e, v))
 
 
 RISING = [(x, r) for x in (0, 1, 3, 37, 1000, 10**6) for r in (1e-4, 0.5, 1.0, 2.5, 100.0, 1e6)]
@@ -192,14 +180,14 @@ def test_functions_of_counts_have_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda m, v: tuple(expected_softplus_of_both(m, v)), (mean, variance))
 
 
-def test_functions_of_counts_under_function_transforms() -> None:
+def test_functions_under_function_transforms() -> None:
     r = torch.tensor([0.3, 1.0, 4.0, 20.0], dtype=torch.float64)
     mean = torch.tensor([0.0, -2.0, 3.0, -9.0], dtype=torch.float64)
     variance = torch.tensor([0.5, 0.1, 7.0, 1e-3], dtype=torch.float64)
 
     def value(mean: Tensor, variance: Tensor, r: Tensor) -> Tensor:
         above, below = expected_softplus_of_both(mean, variance)
-        return log_rising(torch.full_like(r, 3.0), r) - r * above - 2 * below
+        return log_rising(torch.full_like(r, 3.0), r) - r * above - 2 * below + expected_log_square(mean, variance)
 
     each = torch.func.vmap(torch.func.grad(value, argnums=(0, 1, 2)))(mean, variance, r)
     leaves = [t.clone().requires_grad_() for t in (mean, variance, r)]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
+from refusals import refused
 from silentgrad.decoders import is_tractable
 from silentgrad.estimators import Exact, integrand_of, joint_log_prob, per_example, value_with_gradient_of
 from silentgrad.evaluation import evaluate
@@ -55,7 +56,7 @@ def batches(count: int = 4) -> Tensor:
     return torch.rand(count, 6, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def vae(decoder: sg.Tractable, family: str, **options: object) -> GuidedVAE:
+def vae(decoder: sg.decoders.Tractable, family: str, **options: object) -> GuidedVAE:
     torch.manual_seed(0)
     latents = FAMILIES[family](LATENTS)
     encoder = Encoder(mlp_body(SHAPE, latents.numbers, (5,)), latents)
@@ -104,11 +105,11 @@ def test_a_decoder_that_inherits_from_nothing_guides(family: str) -> None:
 def test_a_decoder_that_inherits_from_nothing_is_measured() -> None:
     own, x = KnownLoadings(), batches()
     found, expected = (
-        sg.gradient_variance(vae(d, "bernoulli"), x, 50, [Exact(), sg.DisArm()]) for d in (own, twin(own))
+        sg.gradient_variance(vae(d, "bernoulli"), x, 50, [Exact(), sg.DisARM()]) for d in (own, twin(own))
     )
     assert found["Exact"].est == 0.0
     assert found["Exact"].cosine == pytest.approx(1)
-    assert found["DisArm"].est == pytest.approx(expected["DisArm"].est, rel=0.5)
+    assert found["DisARM"].est == pytest.approx(expected["DisARM"].est, rel=0.5)
     bias = sg.gradient_bias(vae(own, "bernoulli"), x[0], [Exact(), sg.StraightThrough()], draws=50)
     assert bias["Exact"].deviation < 1e-12 < bias["StraightThrough"].deviation
 
@@ -140,7 +141,7 @@ def test_what_a_decoder_claims_and_exact_takes(name: str) -> None:
     build, gaussian, bits = CLAIMS[name]
     integrand = integrand_of(build(), torch.zeros(5, 3))
     for q, claim in ((NORMAL, gaussian), (BITS, bits)):
-        assert isinstance(integrand, sg.TractableIntegrand)
+        assert isinstance(integrand, sg.estimators.TractableIntegrand)
         assert integrand.exactness(q) is claim
         if claim is EXACT:
             assert Exact()(q, integrand).shape == (5,)
@@ -154,8 +155,7 @@ def test_what_a_decoder_claims_and_exact_takes(name: str) -> None:
 def test_plain_quadrature_is_an_approximation() -> None:
     decoder, x = sg.LinearLikelihood(LATENTS, 3, Gumbel(3)), torch.zeros(5, 3)
     assert decoder.exactness(NORMAL) is APPROXIMATION
-    with pytest.raises(sg.IntractableError, match="LinearLikelihood"):
-        Exact()(NORMAL, integrand_of(decoder, x))
+    refused(sg.IntractableError, "LinearLikelihood", lambda: Exact()(NORMAL, integrand_of(decoder, x)))
 
 
 def test_a_claim_of_exactness_holds() -> None:
@@ -199,6 +199,7 @@ def test_a_log_term_is_an_argument_and_changes_nothing() -> None:
     assert decoder.log_term == "taylor"
 
 
+@pytest.mark.filterwarnings("ignore:the guide starts at random")
 @pytest.mark.parametrize("link", ["linear", "exp"])
 def test_a_guide_refuses_an_approximation_unless_it_is_allowed(link: str) -> None:
     x, nll = torch.rand(5, 3), torch.full((5,), 3.0)
@@ -206,8 +207,7 @@ def test_a_guide_refuses_an_approximation_unless_it_is_allowed(link: str) -> Non
     if link == "exp":
         assert guide(x, BITS, nll, epoch=1).shape == (5,)
         return
-    with pytest.raises(sg.IntractableError, match="allow_approximation"):
-        guide(x, BITS, nll, epoch=1)
+    refused(sg.IntractableError, "allow_approximation", lambda: guide(x, BITS, nll, epoch=1))
     allowed = sg.SilentGuide(LATENTS, 3, constant(0.5), link="linear", allow_approximation=True)
     assert allowed(x, BITS, nll, epoch=1).shape == (5,)
 

@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import silentgrad
-from silentgrad.lab.runs.records import read_json
+from silentgrad.lab.store.files import read_json
 
 for tool in ("build", "hatchling", "pip", "twine"):
     pytest.importorskip(tool)
@@ -149,7 +149,7 @@ def test_the_library_needs_torch_and_numpy_only(wheel: Path, tmp_path: Path) -> 
     for distribution in requirements("torch", "numpy"):
         lend(distribution, lent)
     environment = Environment(tmp_path, wheel, [lent])
-    of_library = [code for code in README if "sg.lab" not in code]
+    of_library = [code for code in README if "CountFactors" not in code]
     assert len(of_library) >= 3
     environment.run_blocks(of_library)
     said = environment.run("silentgrad", "train", expect=1).stderr
@@ -163,7 +163,7 @@ def test_from_the_wheel_to_a_model_that_others_can_use(wheel: Path, tmp_path: Pa
     for seed in (0, 1):
         environment.run("silentgrad", "train", *SMALL, f"--train.seed={seed}")
     runs = ["runs/digits-001", "runs/digits-002"]
-    first, second = (read_json(tmp_path / run / "summary.json")["bpd"] for run in runs)
+    first, second = (read_json(tmp_path / run / "summary.json")["figure"] for run in runs)
     assert f"test BPD {first:.4f} " in environment.run("silentgrad", "evaluate", runs[0]).stdout
     compared = environment.run("silentgrad", "compare", *runs).stdout
     assert f"digits-001  {first:.3f} " in compared
@@ -176,6 +176,6 @@ def test_from_the_wheel_to_a_model_that_others_can_use(wheel: Path, tmp_path: Pa
 def test_an_extra_is_added_to_the_silentgrad_that_is_there(wheel: Path, tmp_path: Path) -> None:
     """As messages advise: pip takes the installed one, wherever it came from, and looks for what it lacks only."""
     environment = Environment(tmp_path, wheel, LENDERS)
-    said = environment.pip("install", "--dry-run", "silentgrad[lab,counts,onnx,tensorboard]")
+    said = environment.pip("install", "--dry-run", "silentgrad[lab,counts,cluster,onnx,tensorboard]")
     assert re.search(r"Requirement already satisfied: silentgrad\[.*\] in \S*venv", said)
     assert "Would install" not in said

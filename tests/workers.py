@@ -4,21 +4,27 @@ import csv
 import os
 import signal
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-import lightning
+import torch
 
+from silentgrad.lab.cli.main import setting
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments.cells import Cell, learned_cells
-from silentgrad.lab.experiments.plan import Sweep
+from silentgrad.lab.experiments.runner import Workers
+from silentgrad.lab.experiments.space import Sweep, search_space
 from silentgrad.lab.experiments.sweep import run_sweep
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.runs.trials import read_sweep
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import Summary, record_of, write_record
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+from silentgrad.lab.training.loop import Loop
 from summaries import WHOLE
 
 AROUND = Settings(
@@ -29,7 +35,18 @@ LONG = 20  # epochs
 
 
 def shared_sweep(folder: Path, points: int) -> Sweep:
-    return Sweep("shared", AROUND, {"lr": [1e-4 * (1 + point) for point in range(points)]}, folder)
+    rates = ",".join(f"{1 + point}e-4" for point in range(points))
+    return Sweep("shared", AROUND, search_space([f"train.lr={rates}"], setting), folder)
+
+
+def inline(work: Callable[[], object]) -> "Future[object]":
+    """Does a job at once, in this process."""
+    future: Future[object] = Future()
+    future.set_result(work())
+    return future
+
+
+INLINE = Workers(inline, lambda: 1)
 
 
 def started(sweep: Sweep) -> list[str]:
@@ -47,41 +64,53 @@ def _log(folder: Path) -> None:
 def open_only(sweep: Sweep, url: str, together: Barrier) -> None:
     """Opens the study at the same time as the others, and trains nothing."""
     together.wait()
-    assert list(run_sweep(sweep, url, trials=0)) == []
+    with study.opened(sweep, url) as found:
+        assert found.study_name == sweep.name
 
 
 def train_at_once(sweep: Sweep, url: str, together: Barrier) -> None:
     """Takes points as long as there are any; a training takes no time, so that the processes meet all the time."""
     runner.train_model = _no_training
     together.wait()
-    list(run_sweep(sweep, url))
+    run_sweep(sweep, url, INLINE, quiet=True)
 
 
 def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) -> Summary:
     _log(folder)
     folder.mkdir()
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["epoch", "seconds", "valid_bpd"], [1, 1, train.lr]])
     (folder / "config.yaml").write_text("{}")
-    return Summary.from_json(WHOLE | {"bpd": train.lr, "epochs": 1})
+    write_metrics(folder, [(1.0, train.lr)])
+    return write_summary(folder, figure=train.lr, epochs=1)
+
+
+def write_metrics(folder: Path, epochs: Sequence[tuple[float, float]]) -> None:
+    """Writes the seconds and the validation BPD at the end of each epoch, as a run does."""
+    rows = [[number, *figures] for number, figures in enumerate(epochs, 1)]
+    with RunFolder(folder).metrics.open("w", newline="") as file:
+        csv.writer(file).writerows([["epoch", "seconds", "valid_bpd"], *rows])
+
+
+def write_summary(folder: Path, **changed: object) -> Summary:
+    """Writes a summary, which makes a run a finished one."""
+    summary = record_of(Summary, WHOLE | changed)
+    write_record(RunFolder(folder).summary, summary)
+    return summary
 
 
 def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = False) -> None:
     """Trains, the same command over and over, until all points are done; or dies after its first epoch."""
-    study.HEARTBEAT, study.PATIENCE = 1, 6  # seconds; a busy machine may leave a process without one for a while
+    study.HEARTBEAT, study.PATIENCE = 1, 15  # seconds; a busy machine may leave a process without one for a while
 
     def training(*settings: Any) -> Summary:
-        *rest, folder, resume, quiet, callbacks = settings
+        *rest, folder, resume, quiet, reports, observations = settings
         _log(folder)
-        return train_model(*rest, folder, resume, quiet, [*callbacks, *([Death()] if dies else [])])
+        return train_model(*rest, folder, resume, quiet, [*reports, *([die] if dies else [])], observations)
 
     runner.train_model = training
     together.wait()
-    while True:
-        list(run_sweep(sweep, url, quiet=True))
-        if read_sweep(sweep.folder).points_done() == sweep.size:
-            return
-        time.sleep(0.2)  # a process that died is believed to live
+    with ThreadPoolExecutor(1) as thread:  # so that the process says meanwhile that it is alive
+        while run_sweep(sweep, url, Workers(thread.submit, lambda: 1), quiet=True).done < sweep.size:
+            time.sleep(0.2)  # a process that died is believed to live
 
 
 @cache
@@ -94,12 +123,12 @@ def long_run() -> Cell:
 
 def reproduce(folder: Path) -> None:
     """Trains the long run in a worker."""
-    runner._train = train_and_hold
+    runner.train_run = train_and_hold
     jobs = 2  # each takes one core, though there is but one run
     runner.run_all([long_run()], folder, jobs, None, "cpu")
 
 
-train_run = runner._train
+train_run = runner.train_run
 
 
 def train_and_hold(settings: Settings, folder: Path) -> None:
@@ -108,8 +137,22 @@ def train_and_hold(settings: Settings, folder: Path) -> None:
     train_run(settings, folder)
 
 
-class Death(lightning.Callback):
-    """Kills the process after an epoch, without a chance to say so."""
+def train_and_log(settings: Settings, folder: Path) -> None:
+    """Trains, and logs the beginning and the end."""
+    _log(folder.with_name(f"begun {folder.name}"))
+    train_run(settings, folder)
+    _log(folder.with_name(f"ended {folder.name}"))
 
-    def on_train_epoch_end(self, *_: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+
+def write_threads(path: Path) -> None:
+    path.write_text(str(torch.get_num_threads()))
+
+
+def die(loop: Loop | None = None) -> None:
+    """Kills this process, without a chance to say so."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dask(command: str, *words: str) -> None:
+    """What `dask scheduler` and `dask worker` do, in a process that has imported everything."""
+    import_module(f"distributed.cli.dask_{command}").main(words)

@@ -7,8 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
-from silentgrad import estimators
-from silentgrad.estimators import Averaged, Estimator, Learning, Reparameterized
+from silentgrad.estimators import ESTIMATORS, Estimator, Reparameterized
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "estimators.md"
 BITS = 10
@@ -17,23 +16,17 @@ HEADER = f"""{START}
 
 Made by `python tools/estimator_table.py` from what the classes declare, with their default arguments. Evaluations are
 those of a step with {BITS} bits. Differentiated twice: while the estimator learns, the slopes of so many of them are
-differentiated in turn, which costs about as much again.
+differentiated in turn, which costs about as much again. The option is what `--model.estimator` calls it, in place of
+which `package.module:Class` names [one of your own](extending.md#an-estimator).
 
-| estimator | latents | gradient | evaluations | learns | reference |
-|---|---|---|---|---|---|
+| estimator | option | latents | gradient | evaluations | learns | reference |
+|---|---|---|---|---|---|---|
 """
 
 
 def members() -> list[type[Estimator]]:
-    """All estimators but the wrapper and the base classes, by name."""
-    found = []
-    for name in sorted(estimators.__all__, key=str.lower):
-        member = getattr(estimators, name)
-        if inspect.isclass(member) and issubclass(member, Estimator):
-            found.append(member)
-    for base in (Averaged, Estimator, Learning):
-        found.remove(base)
-    return found
+    """All registered estimators."""
+    return sorted(ESTIMATORS.values(), key=lambda member: member.__name__.lower())
 
 
 def latents(member: type[Estimator]) -> str:
@@ -90,7 +83,8 @@ def advice(member: type[Estimator]) -> str:
 def row(member: type[Estimator]) -> str:
     """An estimator's line of the table."""
     built = member()
-    cells = (f"`{member.__name__}`", latents(member), claim(built), cost(built), learned(built), reference(member))
+    names = [f"`{member.__name__}`", *(f"`{name}`" for name, one in ESTIMATORS.items() if one is member)]
+    cells = (*names, latents(member), claim(built), cost(built), learned(built), reference(member))
     return "| " + " | ".join(cells) + " |\n"
 
 

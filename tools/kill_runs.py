@@ -33,11 +33,11 @@ import numpy as np
 import torch
 
 from silentgrad.lab.reports import write_report
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import Metrics, read_metrics, read_summary
-from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.store.files import Metrics, read_metrics
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import Summary, read_summary
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, run, train_model
-from silentgrad.lab.training.measuring import GradientVarianceLog
+from silentgrad.lab.training.recording import VarianceLog
 
 EPOCHS = 3
 MOVES = ("replace", "rename", "link", "symlink", "unlink", "remove", "mkdir", "rmdir", "truncate", "fsync", "write")
@@ -147,7 +147,7 @@ class Workshop:
 
     def __init__(self, folder: Path, elsewhere: Path, report: bool) -> None:
         self.folder, self.report = folder, report
-        run.GradientVarianceLog = partial(GradientVarianceLog, batches=4, draws=2)  # the default takes seconds
+        run.VarianceLog = partial(VarianceLog, batches=4, draws=2)  # the default takes seconds
         self.data = folder / "images.npy"
         np.save(self.data, np.random.default_rng(0).integers(0, 256, (24, 4, 4), dtype=np.uint8))
         self.whole = folder / "whole"

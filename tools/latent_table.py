@@ -54,12 +54,12 @@ IN_WORDS = {sg.Exactness.EXACT: "exact", sg.Exactness.APPROXIMATION: "exact but 
 def families() -> list[type[td.Distribution]]:
     """The distributions of torch that have closed forms; a user's own are not in the table."""
     of_torch = list(vars(td).values())
-    known = [family for family in sg.central_moments.registry if family in of_torch]
+    known = [family for family in sg.latents.central_moments.registry if family in of_torch]
     known.remove(td.Independent)
     return sorted(known, key=attrgetter("__name__"))
 
 
-def told(decoder: sg.Tractable, q: td.Distribution, absent: str = "no closed form") -> str:
+def told(decoder: sg.decoders.Tractable, q: td.Distribution, absent: str = "no closed form") -> str:
     """What a decoder says of a latent, in the words of the table."""
     try:
         decoder.expected_log_prob(torch.zeros(1, 1), q)

@@ -5,8 +5,8 @@ python tools/quad_tree_picture.py
 
 from pathlib import Path
 
-from silentgrad import quad_tree
-from silentgrad.decoders.structures import Structure
+from silentgrad.decoders import quad_tree
+from silentgrad.decoders.region_graphs import RegionGraph
 
 SIDE = 8
 CELL = 18
@@ -16,10 +16,10 @@ TITLES = ("leaves of each pixel", "2 x 2 pixels", "4 x 4 pixels", "the whole ima
 PICTURE = Path(__file__).parents[1] / "docs" / "quad_tree.svg"
 
 
-def pixels_of(structure: Structure) -> list[list[int]]:
+def pixels_of(region_graph: RegionGraph) -> list[list[int]]:
     """The pixels of each region, its parts' among them."""
-    pixels = [list(outputs) for outputs in structure.outputs]
-    for region, parent in enumerate(structure.parents):  # a part comes before what it is a part of
+    pixels = [list(outputs) for outputs in region_graph.outputs]
+    for region, parent in enumerate(region_graph.parents):  # a part comes before what it is a part of
         if parent > region:
             pixels[parent] += pixels[region]
     return pixels

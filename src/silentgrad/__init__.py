@@ -1,105 +1,117 @@
 """Variational autoencoders trained with gradients that have no sampling noise."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from silentgrad import likelihoods
-from silentgrad.analysis import gradient_bias, gradient_variance
-from silentgrad.beside import Beside
+from silentgrad.baselines import baselines, bits_per_dim
 from silentgrad.decoders import (
+    CausalContext,
     Circuit,
-    CircuitDistribution,
-    ConstantCategorical,
-    Leaf,
+    DiscretizedLogistic,
     LinearDecoder,
     LinearGaussian,
     LinearLikelihood,
     LinearPrecisionGaussian,
     Mixture,
+    RegionGraph,
     StandardizedGaussian,
-    Structure,
-    Tractable,
-    binary_tree,
-    chow_liu,
-    quad_tree,
 )
-from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError, UnregisteredLatentError
+from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError
 from silentgrad.estimators import (
-    Arm,
-    Arms,
+    ARM,
+    ARMS,
+    CARMS,
+    EAT,
+    IMLE,
+    NVIL,
+    REBAR,
+    RELAX,
+    RLOO,
+    RODEO,
+    SIMPLE,
+    STL,
+    VIMCO,
     Averaged,
-    DisArm,
+    DecoupledStraightThrough,
+    DisARM,
+    DisARMTree,
     DoubleCV,
-    Dreg,
+    DReG,
     Enumerate,
     Estimator,
     Exact,
     GappedStraightThrough,
     GumbelRao,
     GumbelSoftmax,
-    Imle,
     IndeCateR,
     MuProp,
-    Nvil,
-    Rebar,
     Reinforce,
     ReinMax,
-    Relax,
+    ReinMaxCV,
+    ReinMaxRao,
     Reparameterized,
-    Rloo,
-    Simple,
-    Stl,
+    SilentControlVariate,
     StraightThrough,
-    TractableIntegrand,
-    Vimco,
     integrand_of,
 )
 from silentgrad.exactness import Exactness
-from silentgrad.factors import Fit, fit_factors, infer_factors
-from silentgrad.guide import Guide, SilentGuide, freeze
+from silentgrad.guide import Guide, SilentGuide
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents import families
-from silentgrad.latents.families import Family, family_of
-from silentgrad.latents.generating import Cumulants, GeneratingFunction, generating_function
-from silentgrad.latents.moments import JointMoments, Moments, central_moments
-from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior, StandardPrior
+from silentgrad.latents.priors import LearnedPrior, MixturePrior
 from silentgrad.latents.subsets import KSubset
-from silentgrad.likelihoods import expected_log_prob
-from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square
+from silentgrad.objective import Objective, Term
 from silentgrad.ppca import ppca_bound
+from silentgrad.schedules import linear_decay
+from silentgrad.side_info import SideInfo
+
+if TYPE_CHECKING:
+    from silentgrad.analysis import gradient_bias, gradient_variance, ranked, recommend
+    from silentgrad.checkup import CheckUp, Tracker, active_units, check_loss, check_up
+    from silentgrad.checkup.callback import CheckUpCallback as CheckUpCallback
+    from silentgrad.factors import FactorFit, fit_factors, infer_factors
+    from silentgrad.factors.count_factors import CountFactors as CountFactors
 
 __version__ = "0.2.0"
 __all__ = [
-    "Arm",
-    "Arms",
+    "ARM",
+    "ARMS",
+    "CARMS",
+    "EAT",
+    "IMLE",
+    "NVIL",
+    "REBAR",
+    "RELAX",
+    "RLOO",
+    "RODEO",
+    "SIMPLE",
+    "STL",
+    "VIMCO",
     "Averaged",
-    "Beside",
+    "CausalContext",
+    "CheckUp",
     "Circuit",
-    "CircuitDistribution",
-    "ConstantCategorical",
-    "Cumulants",
-    "DisArm",
+    "DReG",
+    "DecoupledStraightThrough",
+    "DisARM",
+    "DisARMTree",
+    "DiscretizedLogistic",
     "DomainError",
     "DoubleCV",
-    "Dreg",
     "Enumerate",
     "Estimator",
     "Exact",
     "Exactness",
-    "Family",
-    "Fit",
+    "FactorFit",
     "GappedStraightThrough",
-    "GeneratingFunction",
     "Guide",
     "GuidedVAE",
     "GumbelRao",
     "GumbelSoftmax",
-    "Imle",
     "IndeCateR",
     "IntractableError",
-    "JointMoments",
     "KSubset",
-    "Leaf",
     "LearnedPrior",
     "LinearDecoder",
     "LinearGaussian",
@@ -107,53 +119,70 @@ __all__ = [
     "LinearPrecisionGaussian",
     "Mixture",
     "MixturePrior",
-    "Moments",
     "MuProp",
-    "Nvil",
-    "Prior",
-    "Rebar",
+    "Objective",
+    "RegionGraph",
     "ReinMax",
+    "ReinMaxCV",
+    "ReinMaxRao",
     "Reinforce",
-    "Relax",
     "Reparameterized",
-    "Rloo",
     "ShapeError",
+    "SideInfo",
+    "SilentControlVariate",
     "SilentGuide",
     "SilentgradError",
-    "Simple",
-    "StandardPrior",
     "StandardizedGaussian",
-    "Stl",
     "StraightThrough",
-    "Structure",
-    "Tractable",
-    "TractableIntegrand",
-    "UnregisteredLatentError",
-    "Vimco",
-    "binary_tree",
-    "central_moments",
-    "chow_liu",
-    "dawson",
-    "dawson_integral",
-    "expected_log_prob",
-    "expected_log_square",
+    "Term",
+    "Tracker",
+    "active_units",
+    "baselines",
+    "bits_per_dim",
+    "check_loss",
+    "check_up",
     "families",
-    "family_of",
     "fit_factors",
-    "freeze",
-    "generating_function",
     "gradient_bias",
     "gradient_variance",
     "infer_factors",
     "integrand_of",
     "likelihoods",
+    "linear_decay",
     "ppca_bound",
-    "quad_tree",
+    "ranked",
+    "recommend",
 ]
 
 
+_ON_DEMAND = {  # where names are that training does without, or that need more packages than the library does
+    "CountFactors": "factors.count_factors",
+    "CheckUpCallback": "checkup.callback",
+    **dict.fromkeys(("CheckUp", "Tracker", "active_units", "check_loss", "check_up"), "checkup"),
+    **dict.fromkeys(("FactorFit", "fit_factors", "infer_factors"), "factors"),
+    **dict.fromkeys(("gradient_bias", "gradient_variance", "ranked", "recommend"), "analysis"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    """The laboratory, imported when it is asked for, since it needs packages that the library does not."""
-    if name == "lab":
-        return importlib.import_module("silentgrad.lab")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import what is in `_ON_DEMAND`, one of five modules, or the functions for AnnData, when it is asked for."""
+    if name in ("analysis", "checkup", "factors", "lab", "testing"):
+        return importlib.import_module(f"silentgrad.{name}")
+    if name not in (*_ON_DEMAND, "pl", "tl"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"silentgrad.{_ON_DEMAND.get(name, name)}")
+    except ModuleNotFoundError as error:
+        extra = {"CountFactors": "counts", "pl": "counts", "tl": "counts", "CheckUpCallback": "lab"}.get(name)
+        if extra is None:
+            raise
+        package = (error.name or "").partition(".")[0]
+        advice = f"{name} needs {package}: pip install 'silentgrad[{extra}]'"
+        raise ModuleNotFoundError(advice, name=error.name) from error
+    if name in ("pl", "tl"):
+        return module
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

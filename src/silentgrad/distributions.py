@@ -52,11 +52,23 @@ class Logistic(td.Distribution):
         return logsigmoid(t) + logsigmoid(-t) - self.scale.log()
 
 
-class DiscretisedLogistic(td.Distribution):
-    """A logistic variable rounded to the nearest of `levels` equidistant values from 0 to 1, the ends included."""
+class LevelConstraint(constraints.Constraint):
+    """Whole numbers from 0 to levels - 1."""
+
+    is_discrete = True
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        return (value == value.round()) & (value >= 0) & (value <= self.levels - 1)
+
+
+class DiscretizedLogistic(td.Distribution):
+    """A logistic variable rounded to the nearest of the whole levels 0, 1, ..., levels - 1."""
 
     arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.unit_interval
 
     def __init__(self, loc: Tensor, scale: Tensor, levels: int = 256, validate_args: bool | None = None) -> None:
         self.loc, self.scale = torch.broadcast_tensors(loc, scale)
@@ -64,34 +76,53 @@ class DiscretisedLogistic(td.Distribution):
         super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
+    def support(self) -> constraints.Constraint:
+        return LevelConstraint(self.levels)
+
+    @property
     def mean(self) -> Tensor:
-        """The sum of the probabilities of lying above each border between levels, in units of a level."""
-        top = self.levels - 1
+        """The sum of the probabilities of lying above each border between levels."""
         total = torch.zeros_like(self.loc)
-        for level in range(top):
-            total += torch.sigmoid((self.loc - (level + 0.5) / top) / self.scale)
-        return total / top
+        for level in range(self.levels - 1):
+            total += torch.sigmoid((self.loc - level - 0.5) / self.scale)
+        return total
+
+    @property
+    def variance(self) -> Tensor:
+        """The second moment, E[x^2] = sum over levels k of (2k + 1) P(x > k), less the squared mean."""
+        total = torch.zeros_like(self.loc)
+        for level in range(self.levels - 1):
+            total += (2 * level + 1) * torch.sigmoid((self.loc - level - 0.5) / self.scale)
+        return total - self.mean.square()
+
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "DiscretizedLogistic":
+        shape = torch.Size(batch_shape)
+        return DiscretizedLogistic(self.loc.expand(shape), self.scale.expand(shape), self.levels, validate_args=False)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         continuous = Logistic(self.loc, self.scale, validate_args=False).sample(torch.Size(sample_shape))
-        return (continuous * (self.levels - 1)).round().clamp(0, self.levels - 1) / (self.levels - 1)
+        return continuous.round().clamp(0, self.levels - 1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        above, below = self.borders(value)
-        return self.of_level(value, logsigmoid(above), logsigmoid(-below))
+        above, below = (value + 0.5 - self.loc) / self.scale, (value - 0.5 - self.loc) / self.scale
+        return log_level(value, self.levels, 1 / self.scale, logsigmoid(above), logsigmoid(-below))
 
-    def borders(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The upper and lower border of a value's level, from the location in units of the scale."""
-        half = 0.5 / (self.levels - 1)
-        return (value + half - self.loc) / self.scale, (value - half - self.loc) / self.scale
 
-    def of_level(self, value: Tensor, log_below: Tensor, log_above: Tensor) -> Tensor:
-        """log p(value), from log sigma(upper border) and log sigma(-lower border) or the expectations of both."""
-        half = 0.5 / (self.levels - 1)
-        inner = torch.log(-torch.expm1(-2 * half / self.scale)) + log_below + log_above
-        return torch.where(value < half, log_below, torch.where(value > 1 - half, log_above, inner))
+def log_level(value: Tensor, levels: int, per_level: Tensor, log_below: Tensor, log_above: Tensor) -> Tensor:
+    """Return log p(value) of a rounded logistic variable, or its expectation.
+
+    Args:
+        value: Whole levels.
+        levels: Number of levels.
+        per_level: The width of a level in units of the scale.
+        log_below: log sigma(upper border) of the value's level, or its expectation.
+        log_above: log sigma(-lower border), likewise.
+    """
+    top, bottom = value == levels - 1, value == 0
+    width = torch.log(-torch.expm1(-per_level)).where(~(top | bottom), 0)  # of the outer levels, none
+    return width + log_below.where(~top, 0) + log_above.where(~bottom, 0)
 
 
 class Ordinal(td.Distribution):
@@ -99,7 +130,7 @@ class Ordinal(td.Distribution):
 
     Args:
         loc: Location of the logistic variable.
-        thresholds: Borders between neighbouring categories, rising along a last dimension.
+        thresholds: Borders between neighboring categories, rising along a last dimension.
         validate_args: As in `torch.distributions`.
     """
 
@@ -202,4 +233,6 @@ class ZeroInflated(td.Distribution):
         if self._validate_args:
             self._validate_sample(value)
         counted = logsigmoid(-self.logits) + self.counts.log_prob(value)
-        return torch.where(value == 0, torch.logaddexp(logsigmoid(self.logits), counted), counted)
+        # logaddexp has no second derivative far out, not even where `where` takes the other branch.
+        inflated = logsigmoid(self.logits)
+        return torch.where(value == 0, inflated - logsigmoid(inflated - counted), counted)

@@ -8,24 +8,24 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.beside import NOTHING, Beside
 from silentgrad.decoders import LinearPrecisionGaussian, Tractable, is_tractable
 from silentgrad.estimators.integrand import log_prob_of
-from silentgrad.exactness import Exactness
+from silentgrad.exactness import Exactness, weakest
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Decoder, given_decoder
+from silentgrad.side_info import NOTHING, SideInfo
 
 
-class Evaluation(NamedTuple):
+class BatchEvaluation(NamedTuple):
     """Figures of a batch, in nats; bounds and divergences are sums over it.
 
     Args:
         elbo: The bound: the ELBO, a lower bound of it, or the importance-weighted bound.
         sampled: The ELBO by the samples that were drawn, where the bound is another number; else the bound.
-        kld: The KL divergence.
-        kld_per_latent: The KL divergence of each latent.
+        kld: The KL divergence, or the bound of it that the prior has.
+        kld_per_latent: The same of each latent.
         likelihood: p(x|z) for a draw of z from q(z|x).
     """
 
@@ -37,7 +37,9 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, beside: Beside = NOTHING) -> Evaluation:
+def evaluate(
+    model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, side_info: SideInfo = NOTHING
+) -> BatchEvaluation:
     """The figures of a batch under the decoder the model is judged by.
 
     The bound is the ELBO: a tractable decoder's expectation is its closed form, with the most exact log term that its
@@ -51,49 +53,88 @@ def evaluate(model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, 
         noise: Standard deviation of noise around x that is independent between outputs. It is integrated out, which is
             exact for a decoder that is Gaussian given z, whose log-probability is quadratic in x: the mean over two
             points, one standard deviation to either side, has the same square.
-        beside: What stands beside the examples, as for the model.
+        side_info: Side information of the examples, as for the model.
     """
-    points = [x]
-    if noise != 0:
-        points = [x - noise, x + noise]
-    q = model.encode(x, beside)
+    points = _points(x, noise)
+    q = model.encode(x, side_info)
     prior = model.prior_of(q)
     kld = prior.divergence(q)
-    decoder = given_decoder(model.decoder, beside)
+    decoder = given_decoder(model.decoder, side_info)
     z = q.sample()
     likelihood = decoder(z)
     if samples > 1:
         bound, sampled = _importance_weighted(decoder, points, q, prior, samples)
     elif is_tractable(model.decoder):
-        bound = _closed_form(model.decoder, points, q, beside) - kld
+        bound = _closed_form(model.decoder, points, q, side_info) - kld
         sampled = bound
-        if _exactness(model.decoder, q) is not Exactness.EXACT:
-            sampled = _log_prob(decoder, points, z) - kld
+        if exactness(model, q) is not Exactness.EXACT:
+            sampled = _sampled_elbo(decoder, points, q, prior, z)
     else:
-        bound = sampled = _log_prob(decoder, points, z) - kld
-    return Evaluation(bound.sum(), sampled.sum(), kld.sum(), prior.divergence_per_latent(q).sum(0), likelihood)
+        bound = sampled = _sampled_elbo(decoder, points, q, prior, z)
+    return BatchEvaluation(bound.sum(), sampled.sum(), kld.sum(), prior.divergence_per_latent(q).sum(0), likelihood)
+
+
+@torch.no_grad()
+def sampled_elbos(model: GuidedVAE, x: Tensor, draws: int, noise: float = 0.0, side_info: SideInfo = NOTHING) -> Tensor:
+    """Return the ELBO of each example at independent draws of z, `(draws, batch)`.
+
+    What is exact in closed form is not sampled: neither a decoder's expectation nor a prior's divergence.
+
+    Args:
+        model: The model.
+        x: Examples; with noise, its mean.
+        draws: Number of draws.
+        noise: Standard deviation of noise around x, as in :func:`evaluate`.
+        side_info: Side information of the examples, as for the model.
+    """
+    points, q = _points(x, noise), model.encode(x, side_info)
+    decoder, prior = given_decoder(model.decoder, side_info), model.prior_of(q)
+    if is_tractable(model.decoder) and _of_decoder(model.decoder, q) is Exactness.EXACT:
+        expected = _closed_form(model.decoder, points, q, side_info)
+        return torch.stack([expected + _log_ratio(q, prior, q.sample()) for _ in range(draws)])
+    return torch.stack([_sampled_elbo(decoder, points, q, prior, q.sample()) for _ in range(draws)])
+
+
+def _points(x: Tensor, noise: float) -> list[Tensor]:
+    """Return points with the mean and the mean square of x and the noise around it."""
+    if noise == 0:
+        return [x]
+    return [x - noise, x + noise]
 
 
 def exactness(model: GuidedVAE, q: td.Distribution, samples: int = 1) -> str:
     """What the bound of :func:`evaluate` is to the ELBO: exact, a lower bound, an approximation, or sampled."""
     if samples > 1 or not is_tractable(model.decoder):
         return "sampled"
-    return _exactness(model.decoder, q)
+    return weakest(_of_decoder(model.decoder, q), model.prior_of(q).exactness)
 
 
-def _exactness(decoder: Tractable, q: td.Distribution) -> Exactness:
+def _of_decoder(decoder: Tractable, q: td.Distribution) -> Exactness:
     if isinstance(decoder, LinearPrecisionGaussian):
         return decoder.exactness(q, log_term="auto")
     return decoder.exactness(q)
 
 
-def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution, beside: Beside) -> Tensor:
+def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution, side_info: SideInfo) -> Tensor:
     """E_q[log p(x|z)] in the most exact form that the latents allow, whichever log term the decoder is trained with."""
     if isinstance(decoder, LinearPrecisionGaussian):
-        return _mean([decoder.expected_log_prob(x, q, log_term="auto", **beside.parts()) for x in points])
-    given = given_decoder(decoder, beside)
+        return _mean([decoder.expected_log_prob_given(x, q, side_info, log_term="auto") for x in points])
+    given = given_decoder(decoder, side_info)
     assert is_tractable(given)
     return _mean([given.expected_log_prob(x, q) for x in points])
+
+
+def _sampled_elbo(decoder: Decoder, points: Sequence[Tensor], q: td.Distribution, prior: Prior, z: Tensor) -> Tensor:
+    """The ELBO at one draw of z; the KL divergence is the prior's own only where that is exact."""
+    log_prob = _log_prob(decoder, points, z)
+    if prior.exactness is Exactness.EXACT:
+        return log_prob - prior.divergence(q)
+    return log_prob + _log_ratio(q, prior, z)
+
+
+def _log_ratio(q: td.Distribution, prior: Prior, z: Tensor) -> Tensor:
+    """log p(z) - log q(z|x), one number per example."""
+    return prior.log_prob(z) - sum_over_latents(base_of(q).log_prob(z), z.shape[:1])
 
 
 def _log_prob(decoder: Decoder, points: Sequence[Tensor], z: Tensor) -> Tensor:
@@ -115,7 +156,6 @@ def _importance_weighted(
     weights = []
     for _ in range(samples):
         z = q.sample()
-        ratio = prior.log_prob(z) - sum_over_latents(base_of(q).log_prob(z), z.shape[:1])
-        weights.append(_log_prob(decoder, points, z) + ratio)
+        weights.append(_log_prob(decoder, points, z) + _log_ratio(q, prior, z))
     log_weights = torch.stack(weights)
     return log_weights.logsumexp(0) - math.log(samples), log_weights.mean(0)

@@ -13,3 +13,13 @@ class Exactness(StrEnum):
     EXACT = "exact"
     LOWER_BOUND = "lower bound"
     APPROXIMATION = "approximation"
+
+
+def weakest(*claims: Exactness) -> Exactness:
+    """Return what a sum of numbers with these claims may claim.
+
+    Example:
+        >>> weakest(Exactness.EXACT, Exactness.LOWER_BOUND)
+        <Exactness.LOWER_BOUND: 'lower bound'>
+    """
+    return max(claims, key=list(Exactness).index)

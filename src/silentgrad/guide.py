@@ -8,7 +8,7 @@ owns a linear decoder and returns, with w the schedule's weight,
 
 Both have to be in nats per example. Shapes tell most mistakes: one number per example cannot be a sum over the batch. A
 scalar does not tell how it was reduced, so the host has to say it; `silentgrad.misuse` compares what it says with the
-size of the first loss, and looks for other misuses.
+size of the losses, and looks for other mistakes.
 
 In `eval()` mode the guide gives back the host's own loss: what is validated is the host.
 
@@ -17,13 +17,12 @@ a scaled gradient: `silentgrad.GuidedVAE` has it, a loss that was already comput
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.beside import Beside
 from silentgrad.decoders import (
     LinearDecoder,
     LinearGaussian,
@@ -35,9 +34,22 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Exact
-from silentgrad.misuse import FirstCall, Watch, is_location, require_data, require_tensor, warn_of_unlike_columns
+from silentgrad.latents.independent import shape_of_one
+from silentgrad.likelihoods import Bernoulli
+from silentgrad.misuse import (
+    FirstCall,
+    Reductions,
+    Watch,
+    can_start,
+    is_location,
+    require_data,
+    require_tensor,
+    warn_of_few_examples,
+    warn_of_unlike_columns,
+)
 from silentgrad.objective import Term, given_decoder
-from silentgrad.schedules import LinearDecay, Schedule, require_schedule
+from silentgrad.schedules import LinearDecay, Schedule, linear_decay, require_schedule
+from silentgrad.side_info import SideInfo
 from silentgrad.tracing import transformed, underlying
 
 Reduction = Literal["none", "mean", "sum"]
@@ -51,8 +63,7 @@ class Guide(nn.Module):
 
     Args:
         decoder: Any tractable decoder; :class:`SilentGuide` makes a linear one.
-        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)` from
-            `silentgrad.schedules`.
+        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
         check: Whether the first call refuses, or warns of, numbers that look like a misuse's, and a later one warns of
             parameters that no optimizer moves; see `silentgrad.misuse`.
@@ -77,7 +88,7 @@ class Guide(nn.Module):
         self.estimator = Exact(allow_approximation)
         self.schedule, self.reduction = schedule, reduction
         self._check, self._unchecked = check, check
-        self._watch = Watch()
+        self._reductions, self._watch = Reductions(), Watch()
         self._start_spread: float | None = None
 
     def forward(
@@ -91,7 +102,7 @@ class Guide(nn.Module):
         offset: Tensor | None = None,
         covariates: Tensor | None = None,
         mask: Tensor | None = None,
-        deviation: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """The annealed reconstruction loss, reduced as the host's; once w is 0 and in `eval()` mode, the host's own.
 
@@ -101,10 +112,10 @@ class Guide(nn.Module):
             nll: The host's reconstruction loss in nats, without the KL divergence.
             epoch: Where the schedule stands, counted from 1; or
             step: the same, if the schedule is over steps.
-            offset: What stands beside x, as in the decoder's `expected_log_prob`, and so are the arguments that follow.
+            offset: Side information, as in the decoder's `expected_log_prob`, and so are the arguments that follow.
             covariates: Known numbers of each example.
             mask: Which entries were observed. The host's own loss has to leave the others out too.
-            deviation: Known standard deviation of each entry.
+            scale: Known standard deviation of each entry.
         """
         if not self.training:
             return nll
@@ -113,7 +124,8 @@ class Guide(nn.Module):
             return nll
         require_tensor("x", x)
         require_tensor("nll", nll)
-        decoder = given_decoder(self.decoder, Beside(offset, covariates, mask, deviation))
+        _require_latent(q)
+        decoder = given_decoder(self.decoder, SideInfo(offset, covariates, mask, scale))
         silent = Term(decoder, self.estimator).loss(x, q)
         self._require_reduction(nll, silent, x)
         if not torch.compiler.is_compiling():
@@ -130,7 +142,7 @@ class Guide(nn.Module):
             *,
             epoch: int | None = None,
             step: int | None = None,
-            **beside: Tensor | None,
+            **side_info: Tensor | None,
         ) -> Tensor: ...
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
@@ -142,7 +154,8 @@ class Guide(nn.Module):
         if epoch is None:
             counted = "steps"
         if isinstance(self.schedule, LinearDecay) and self.schedule.counted not in (None, counted):
-            raise DomainError(f"the schedule is over {self.schedule.counted}, and was asked at one of the {counted}")
+            unit = str(self.schedule.counted)
+            raise DomainError(f"the schedule is over {unit}, and was asked at one of the {counted}: pass {unit[:-1]}=")
         w = self.schedule(count)
         if callable(w):
             raise DomainError("the schedule gives a function, no weight: call it first, as in linear_decay(steps=1000)")
@@ -179,10 +192,16 @@ class Guide(nn.Module):
         if self._unchecked:
             begins = _either(epoch, step) == 1
             nll, silent, x = nll.detach(), silent.detach(), x.detach()
-            call = FirstCall(self.decoder, self.reduction, x, mask, nll, silent, begins, self._start_spread)
+            spread, at_random = self._start_spread, self._starts_at_random()
+            call = FirstCall(self.decoder, self.reduction, x, mask, nll, silent, begins, spread, at_random)
             call.require_plausible()
             self._unchecked = False
+        self._reductions.call(self.reduction, silent.numel(), nll)
         self._watch.call(self, epoch)
+
+    def _starts_at_random(self) -> bool:
+        """Whether the decoder is known to have been neither started nor loaded nor trained."""
+        return False
 
 
 def _either(epoch: int | None, step: int | None) -> int:
@@ -190,7 +209,16 @@ def _either(epoch: int | None, step: int | None) -> int:
         return epoch
     if step is not None and epoch is None:
         return step
-    raise DomainError("say where the schedule stands: either epoch=... or step=...")
+    raise DomainError("say where the schedule stands: pass epoch= or step=, counted from 1, and not both")
+
+
+def _require_latent(q: object) -> None:
+    """Refuse bare parameters; a hierarchy's own error names the families."""
+    if isinstance(q, tuple | list) and len(q) == 2 and all(isinstance(part, Tensor) for part in q):
+        raise IntractableError(
+            "q is a pair of tensors, no distribution: of (mu, logvar) make torch.distributions.Normal(mu, (logvar / "
+            "2).exp())"
+        )
 
 
 class SilentGuide(Guide):
@@ -199,8 +227,7 @@ class SilentGuide(Guide):
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
-        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)` from
-            `silentgrad.schedules`.
+        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)`.
         reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
         link: Learned precision that depends on z by this link, as in `LinearPrecisionGaussian`. If no option is given,
             the learned variance does not depend on z, as in `StandardizedGaussian`.
@@ -212,10 +239,11 @@ class SilentGuide(Guide):
             for latents that are not Gaussian, and that of a likelihood by plain quadrature.
 
     Example:
-        >>> from silentgrad.schedules import linear_decay
-        >>> guide = SilentGuide(2, (28, 28), linear_decay(epochs=20))
-        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
-        >>> guide(torch.zeros(5, 28, 28), q, nll=torch.full((5,), 700.0), epoch=1).shape
+        >>> import silentgrad as sg
+        >>> guide = sg.SilentGuide(2, (28, 28), sg.linear_decay(epochs=20))
+        >>> x, q = torch.rand(5, 28, 28), td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> guide.init_from_data(x)
+        >>> guide(x, q, nll=torch.full((5,), 700.0), epoch=1).shape
         torch.Size([5])
     """
 
@@ -250,8 +278,54 @@ class SilentGuide(Guide):
         else:
             decoder = StandardizedGaussian(latent_dim, event_shape)
         super().__init__(decoder, schedule, reduction, check=check, allow_approximation=allow_approximation)
+        self._drawn = decoder.affine.bias.detach().clone()
 
-    def start_from(
+    @classmethod
+    def for_model(
+        cls,
+        q_example: td.Distribution,
+        x_example: Tensor,
+        *,
+        total_steps: int | None = None,
+        total_epochs: int | None = None,
+        **options: Any,
+    ) -> "SilentGuide":
+        """Return a guide that fits a model's latents and data, is started from them, and ends in a quarter of training.
+
+        Its likelihood is Bernoulli for an x of zeros and ones, and a Gaussian of learned variance for real numbers.
+
+        Args:
+            q_example: Latents of a batch.
+            x_example: Training examples as the model sees them, a few hundred or more: the start is made from them.
+            total_steps: Number of steps of the whole training; the guide is then asked with `step=`. Or
+            total_epochs: that of epochs, and it is asked with `epoch=`.
+            options: Those of `SilentGuide` from `reduction` on. A host whose loss is a squared error, summed, has
+                `variance=0.5`, half of it `variance=1.0`.
+
+        Example:
+            >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+            >>> guide = SilentGuide.for_model(q, torch.rand(100, 28, 28), total_steps=4000)
+            >>> guide.weight(step=1), guide.weight(step=501), guide.weight(step=1001)
+            (1.0, 0.5, 0.0)
+        """
+        _require_latent(q_example)
+        require_data(x_example)
+        if (total_steps is None) == (total_epochs is None):
+            raise DomainError("say how long training is: total_steps=... or total_epochs=...")
+        if not {"link", "variance", "likelihood"} & options.keys() and bool((x_example == x_example.round()).all()):
+            if x_example.min() < 0 or x_example.max() > 1:
+                raise DomainError(
+                    "x are whole numbers: divide pixels by 255, or say what counts are, "
+                    "likelihood=silentgrad.likelihoods.Poisson()"
+                )
+            options["likelihood"] = Bernoulli()
+        length = {"steps": (total_steps or 0) / 4} if total_epochs is None else {"epochs": total_epochs / 4}
+        guide = cls(shape_of_one(q_example).numel(), x_example.shape[1:], linear_decay(**length), **options)
+        guide = guide.to(x_example)
+        guide.init_from_data(x_example)
+        return guide
+
+    def init_from_data(
         self,
         data: Tensor,
         method: str = "ppca",
@@ -272,9 +346,19 @@ class SilentGuide(Guide):
         else:
             self.decoder.init_from_data(data, method, prior)
         self._start_spread = None
-        if self._check and mask is None and is_location(self.decoder):
-            warn_of_unlike_columns(data)
+        if not self._check:
+            return
+        has_unit = mask is None and is_location(self.decoder)
+        if has_unit:
             self._start_spread = float(data.std(correction=0)) or None
+        if method == "ppca" and len(data) <= self.decoder.latent_dim:
+            warn_of_few_examples(len(data), self.decoder.latent_dim)
+        elif has_unit:
+            warn_of_unlike_columns(data)
+
+    def _starts_at_random(self) -> bool:
+        bias = self.decoder.affine.bias
+        return can_start(self.decoder) and not self._drawn.is_meta and torch.equal(self._drawn.to(bias), bias)
 
 
 def freeze(encoder: nn.Module) -> nn.Module:

@@ -17,7 +17,6 @@ from typing import NamedTuple, get_args
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.beside import NOTHING, Beside
 from silentgrad.decoders import Tractable
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator, Exact
@@ -26,6 +25,7 @@ from silentgrad.latents.families import Family, family_of, standard_prior
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term, Weighting, family_of_encoder
 from silentgrad.schedules import LinearDecay, Schedule, constant, require_schedule
+from silentgrad.side_info import NOTHING, SideInfo
 
 
 class Losses(NamedTuple):
@@ -125,29 +125,29 @@ class GuidedVAE(nn.Module):
             freeze(self.encoder)
 
     def forward(
-        self, x: Tensor, epoch: float, beside: Beside = NOTHING, example_weights: Tensor | None = None
+        self, x: Tensor, epoch: float, side_info: SideInfo = NOTHING, example_weights: Tensor | None = None
     ) -> Losses:
         """What Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1.
 
         Args:
             x: Examples; what the encoder sees where an entry is missing is whatever stands there.
             epoch: The epoch, counted from 1.
-            beside: What stands beside the examples, for the decoders, and for an encoder that has a method `given`.
+            side_info: Side information of the examples, for the decoders, and for an encoder that has a method `given`.
             example_weights: How much each example counts, `(batch,)`; all the same if absent.
         """
         if x.numel() == 0:
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no loss to average over them")
-        q = self.encode(x, beside)  # stats <- E(x)
+        q = self.encode(x, side_info)  # stats <- E(x)
         objective = self.objective(q, epoch)
-        total, kld, losses = objective(x, q, beside, example_weights)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
+        total, kld, losses = objective(x, q, side_info, example_weights)  # L_total <- w_lin L_lin + w_nl L_nl + D_KL
         return Losses(total, kld, losses.get("tractable"), losses.get("nonlinear"))
 
-    def encode(self, x: Tensor, beside: Beside = NOTHING) -> td.Distribution:
-        """q(z|x) of examples; an encoder with a method `given`, as decoders have it, sees what stands beside them."""
+    def encode(self, x: Tensor, side_info: SideInfo = NOTHING) -> td.Distribution:
+        """q(z|x) of examples; an encoder with a method `given`, as decoders have it, sees their side information."""
         encoder: Callable[[Tensor], td.Distribution] = self.encoder
         given = getattr(encoder, "given", None)
-        if beside and given is not None:
-            encoder = given(**beside.parts())
+        if side_info and given is not None:
+            encoder = given(side_info)
         return encoder(x)
 
     def objective(self, q: td.Distribution, epoch: float | None) -> Objective:

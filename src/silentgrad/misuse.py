@@ -1,23 +1,26 @@
-r"""Misuses of a guide that no shape tells: its first call refuses them, or warns where they may be meant.
+r"""Mistakes in using a guide that shape checks cannot catch: errors where they are certain, else warnings.
 
-What a host says of its loss can be wrong, and so can the units of the loss and of x. About a nat per output is the
-natural size of an untrained host's loss, more if its variance is fixed and small. So the first call refuses, with K
-outputs,
+With K outputs, the first call refuses
 
-- a "mean" above 5 K, and :math:`5 |x|^2` / variance if the guide's variance is fixed: it looks like a sum over the
-  batch;
-- any loss that per example is below min(10, K / 20), which looks like a mean over outputs (a "sum", over the batch);
 - a loss below what it can be: 0 if the guide's likelihood gives probabilities, and the logarithm of a normalizing
   constant if its variance is fixed. It looks like log p in place of -log p;
 - an x that a likelihood gives a probability above 1, as one of bits does to pixels in 0 to 255;
 - an x that lies 2000 K nats from a Gaussian guide's mean, 63 deviations, as pixels in 0 to 255 do;
 - an x that varies a hundred times more, or less, than the data that the guide started from.
 
-The loss of a density may be negative. There is a warning, no more, if it is so in the first epoch or at the first step
-and half a nat per output below the guide's.
+It warns of what may be meant:
 
-Mistakes can pass in batches of less than about eight, with few outputs, or with a host that is already trained; those
-that change the shape cannot, so one number per example is the safest loss.
+- a guide that starts at random;
+- a "mean" above 5 K, and :math:`5 |x|^2` / variance if the guide's variance is fixed. It looks like a sum over the
+  batch, but a host of small variance has such a loss too;
+- a loss that per example is below min(10, K / 20), or as a "sum" below K / 20. It looks like a mean over outputs, or
+  over the batch, but so does a density of about 1;
+- a loss that is negative in the first epoch or at the first step, and half a nat per output below the guide's;
+- a Gaussian guide for an x of zeros and ones whose loss is not negative, as that of a cross-entropy.
+
+One call cannot tell a sum over the batch from a mean, but batches of different sizes can: a sum grows with the batch.
+Where the size changes by a factor of two and back, as at the end of an epoch, and the loss follows the other reduction
+both times, the guide refuses to go on. One number per example is the safest loss: its shape says what it is.
 """
 
 import math
@@ -28,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from silentgrad.decoders import LinearGaussian, LinearPrecisionGaussian, StandardizedGaussian, Tractable
+from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearPrecisionGaussian, StandardizedGaussian, Tractable
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError
 from silentgrad.likelihoods import LocationScale
@@ -37,8 +40,11 @@ FARTHEST = 2000.0  # nats per output
 UNLIKE = 100.0  # between the deviations of x and of the data that a guide started from; pixels make it 255
 UNLIKE_COLUMNS = 500.0  # between columns; those of images in 256 levels, dequantized or not, stay within about 350
 ROWS = 512  # of the data, by which columns are compared
+NEARLY_ALL = 0.95  # of x that is 0 or 1; of the pixels of MNIST, which is no data of bits, 0.82 are
+FEWEST = 8  # examples by which a batch tells how a loss is reduced
 CALLS, CALLS_IN_EPOCHS = 128, 16  # after which an optimizer has made a step, whatever it adds gradients over
 RIGHT_AS_IT_IS = "If it is right as it is, build the guide with check=False"
+GAUSSIANS = (LinearGaussian, StandardizedGaussian, LinearPrecisionGaussian)
 
 
 def require_tensor(name: str, value: object) -> None:
@@ -66,8 +72,23 @@ def is_location(decoder: nn.Module) -> bool:
     return not isinstance(decoder, LinearLikelihood) or isinstance(decoder.likelihood, LocationScale)
 
 
+def can_start(decoder: LinearDecoder) -> bool:
+    """Whether `init_from_data` has a start for a linear decoder: a stranger's likelihood may have none."""
+    likelihood = getattr(decoder, "likelihood", None)
+    return likelihood is None or hasattr(likelihood, "u_at_mean") or hasattr(likelihood, "rough_u")
+
+
+def warn_of_few_examples(count: int, latent_dim: int) -> None:
+    """Warn that `count` examples, which have one principal component less, do not start all latents."""
+    warnings.warn(
+        f"{count} examples have at most {count - 1} principal components, and the guide has {latent_dim} latents: the "
+        "others start without weights. Start it from more training examples",
+        stacklevel=3,  # the caller of init_from_data
+    )
+
+
 def warn_of_unlike_columns(data: Tensor) -> None:
-    """Warns of columns in units so different that one variance, with which a Gaussian starts, suits few of them.
+    """Warn of columns in units so different that one variance, with which a Gaussian starts, suits few of them.
 
     The middle four fifths of a column's values tell its unit: pixels that are black but for a few images have none.
     """
@@ -82,7 +103,7 @@ def warn_of_unlike_columns(data: Tensor) -> None:
         f"the columns of the data differ in scale by a factor of {float(widths.max() / widths.min()):.0e}, and the "
         "guide starts with one variance for all: precisions of the others can diverge. Divide every column by its "
         "standard deviation, here and for the guide's x",
-        stacklevel=3,  # the caller of start_from
+        stacklevel=3,  # the caller of init_from_data
     )
 
 
@@ -98,6 +119,7 @@ class FirstCall(NamedTuple):
         silent: The guide's, one number per example.
         begins: Whether training begins with it.
         spread: Standard deviation of the data that the guide started from, if it did.
+        at_random: Whether the guide's decoder is as it was drawn.
     """
 
     decoder: Tractable
@@ -108,13 +130,16 @@ class FirstCall(NamedTuple):
     silent: Tensor
     begins: bool
     spread: float | None
+    at_random: bool
 
     def require_plausible(self) -> None:
-        """Refuses numbers that look like those of a misuse; see the module."""
+        """Raise for numbers that only a mistake gives, and warn of those that may be meant; see the module."""
         self._require_units()
         self._require_scale()
-        self._require_reduction()
         self._require_sign()
+        for doubt in (self._of_start(), self._of_reduction(), self._of_sign(), self._of_bits()):
+            if doubt:
+                warnings.warn(doubt, stacklevel=6)  # the caller of the guide
 
     @property
     def batch(self) -> int:
@@ -158,7 +183,7 @@ class FirstCall(NamedTuple):
                 "x has a probability above 1 under the guide's likelihood, which does not take such numbers: scale x, "
                 "pixels from 0 to 255 to 0 to 1"
             )
-        if not isinstance(self.decoder, LinearGaussian | StandardizedGaussian | LinearPrecisionGaussian):
+        if not isinstance(self.decoder, GAUSSIANS):
             return
         each = float(self.silent.mean()) / max(1.0, self.outputs)
         if each <= FARTHEST:
@@ -166,44 +191,80 @@ class FirstCall(NamedTuple):
         raise DomainError(
             f"x lies {math.sqrt(2 * each):.0f} deviations from the linear decoder's mean, {each:.3g} nats per output. "
             "Scale it, pixels from 0 to 255 to 0 to 1 and columns to a standard deviation of 1, or start the guide "
-            f"from data that are scaled as x is, guide.start_from(data). {RIGHT_AS_IT_IS}"
-        )
-
-    def _require_reduction(self) -> None:
-        size, outputs = self.per_example(self.nll.abs()), self.outputs
-        averaged = "outputs"
-        if self.reduction == "sum":
-            averaged = "batch or the outputs"
-        largest = 5.0 * outputs
-        if isinstance(self.decoder, LinearGaussian):
-            largest += float(5 * (self.observed.square() / self.decoder.variance).sum() / self.batch)
-        if self.reduction == "mean" and size > largest:
-            suspicion = "a sum over the batch: then say reduction='sum'"
-        elif size < min(10, outputs / 20):
-            suspicion = f"a mean over the {averaged}: a log-likelihood is a sum over outputs"
-        else:
-            return
-        raise DomainError(
-            f"nll is {size:.3g} per example of {outputs:g} outputs, where about a nat each is usual. It looks like "
-            f"{suspicion}. {RIGHT_AS_IT_IS}"
+            f"from data that are scaled as x is, guide.init_from_data(data). {RIGHT_AS_IT_IS}"
         )
 
     def _require_sign(self) -> None:
-        host, guide = self.per_example(self.nll), float(self.silent.mean())
-        if host >= 0:
-            return
+        host = self.per_example(self.nll)
         if host < self._least():
             raise DomainError(
                 f"nll is {host:.3g} per example of {self.outputs:g} outputs, lower than a negative log-likelihood of "
                 f"the guide's kind can be. It looks like log p(x|z): pass -log p(x|z). {RIGHT_AS_IT_IS}"
             )
-        if self.begins and host < guide - self.outputs / 2:
-            warnings.warn(
-                f"nll is {host:.3g} per example of {self.outputs:g} outputs before anything was learned, and the "
-                f"guide's own {guide:.3g}. Is it log p(x|z) in place of -log p(x|z)? A density's may be negative: "
-                "then build the guide with check=False",
-                stacklevel=7,  # the caller of the guide
+
+    def _of_start(self) -> str | None:
+        if not self.at_random:
+            return None
+        return (
+            "the guide starts at random, and its start is what helps: call guide.init_from_data(data) with some "
+            "training examples before the first step. If a random start is meant, build the guide with check=False"
+        )
+
+    def _of_reduction(self) -> str | None:
+        size, outputs = self.per_example(self.nll.abs()), self.outputs
+        largest = 5.0 * outputs
+        if isinstance(self.decoder, LinearGaussian):
+            largest += float(5 * (self.observed.square() / self.decoder.variance).sum() / self.batch)
+        if self.reduction == "mean" and size > largest:
+            doubt = "a sum over the batch (then say reduction='sum') or by a host of small variance"
+        elif size < self._smallest():
+            averaged = "outputs"
+            if self.reduction == "sum":
+                averaged = "batch or the outputs"
+            doubt = (
+                f"a mean over the {averaged} (a log-likelihood is a sum over outputs), by a density of about 1 or by a "
+                "host that is already trained"
             )
+        else:
+            return None
+        return (
+            f"nll is {size:.3g} per example of {outputs:g} outputs, where about a nat each is usual. It can be made so "
+            f"by {doubt}. {RIGHT_AS_IT_IS}"
+        )
+
+    def _smallest(self) -> float:
+        """The size below which a loss is likely a mean over outputs or, said to be a sum, over the batch."""
+        usual = self.outputs
+        if self._least() == 0:
+            usual = min(usual, float(self.silent.mean()))  # rare counts and bits take less
+        if self.reduction == "sum":
+            return usual / 20
+        return min(10, usual / 20)
+
+    def _of_sign(self) -> str | None:
+        host, guide = self.per_example(self.nll), float(self.silent.mean())
+        if not self.begins or host >= min(0, guide - self.outputs / 2):
+            return None
+        return (
+            f"nll is {host:.3g} per example of {self.outputs:g} outputs before anything was learned, and the guide's "
+            f"own {guide:.3g}. Is it log p(x|z) in place of -log p(x|z)? A density's may be negative: then build the "
+            "guide with check=False"
+        )
+
+    def _of_bits(self) -> str | None:
+        x = self.x
+        if self.mask is not None:
+            x = x[self.mask]
+        if not isinstance(self.decoder, GAUSSIANS) or x.numel() == 0 or self.nll.min() < 0:
+            return None
+        bits = float(((x == 0) | (x == 1)).float().mean())
+        if bits < NEARLY_ALL or x.min() != 0 or x.max() != 1:
+            return None
+        return (
+            f"x is 0 or 1 in {bits:.0%} of its entries and nll is not negative, as that of a cross-entropy, but the "
+            "guide is Gaussian. Give it the host's likelihood, likelihood=silentgrad.likelihoods.Bernoulli(). If the "
+            "host is Gaussian too, build the guide with check=False"
+        )
 
     def _least(self) -> float:
         """What a loss of the guide's likelihood cannot be below, if there is such a number."""
@@ -225,19 +286,72 @@ def _gives_probabilities(decoder: LinearLikelihood) -> bool:
         return False
 
 
+class Reductions:
+    """Compares how a host says that its loss is reduced with how the loss changes with the size of the batch.
+
+    Nothing is read back from a device unless the size changes.
+    """
+
+    def __init__(self) -> None:
+        self.over = False
+        self.contrary = 0  # changes of the batch's size, one after the other, that the loss followed in the other way
+        self.batch = 0
+        self.loss = torch.empty(0)
+
+    def call(self, said: str, batch: int, nll: Tensor) -> None:
+        """Look at a call's loss beside that of the call before.
+
+        Args:
+            said: "mean" or "sum": how the host says that its loss is reduced; "none" needs no comparison.
+            batch: Number of examples.
+            nll: The host's loss.
+
+        Raises:
+            DomainError: The size has changed and changed back, and the loss is reduced in the other way.
+        """
+        if self.over or said == "none":
+            return
+        batch_before, before = self.batch, self.loss
+        self.batch, self.loss = batch, nll.detach()
+        if min(batch, batch_before) < FEWEST or max(batch, batch_before) < 2 * min(batch, batch_before):
+            return
+        ratio = float(self.loss / before)
+        grown, size = -math.inf, math.log(batch / batch_before)
+        if ratio > 0:
+            grown = math.log(ratio)
+        right, wrong = 0.0, size
+        if said == "sum":
+            right, wrong = wrong, right
+        near = abs(size) / 4
+        self.over = abs(grown - right) <= near
+        if abs(grown - wrong) > near:
+            self.contrary = 0
+            return
+        self.contrary += 1
+        if self.contrary < 2:
+            return
+        truth = {"mean": "sum", "sum": "mean"}[said]
+        raise DomainError(
+            f"with {batch_before} and then {batch} examples nll went from {float(before):.3g} to "
+            f"{float(self.loss):.3g}, and likewise the time before: it is a {truth} over the batch, not a {said}. Say "
+            f"reduction={truth!r}. {RIGHT_AS_IT_IS}"
+        )
+
+
 class Watch:
     """Looks once, after a while of training, whether an optimizer moves a module's parameters.
 
-    A step writes into a parameter, which torch counts, at a learning rate of zero too; a fused one does not count, but
-    changes the value. And where no optimizer clears a gradient it is added to time after time, which torch counts too.
+    A step changes a parameter's value, unless its learning rate is zero; and whoever takes steps clears gradients.
+    Where nobody does, the same gradient is added to time after time.
     """
 
     def __init__(self) -> None:
         self.over = False
         self.calls = 0
         self.epoch: int | None = None
-        self.writes: list[int] = []
         self.value = torch.empty(0)
+        self.gradient: Tensor | None = None
+        self.added = 0  # calls since another gradient was there
 
     def call(self, module: nn.Module, epoch: int | None) -> None:
         """Counts a call of the module in training, and warns once if nothing has moved its parameters.
@@ -251,23 +365,19 @@ class Watch:
             return
         smallest = min(learning, key=Tensor.numel)
         if self.calls == 0:
-            self.epoch, self.writes = epoch, [parameter._version for parameter in learning]
-            self.value = smallest.detach().clone()
+            self.epoch, self.value = epoch, smallest.detach().clone()
         self.calls += 1
+        self.added = self.added + 1 if smallest.grad is self.gradient else 0
+        self.gradient = smallest.grad
         new_epoch = epoch != self.epoch and self.calls > CALLS_IN_EPOCHS
         if not new_epoch and self.calls <= CALLS:
             return
         self.over = True
-        untouched = self.writes == [parameter._version for parameter in learning]
-        if untouched and self._only_added_to(smallest) and torch.equal(smallest, self.value):
+        uncleared = self.gradient is not None and 4 * self.added >= self.calls and bool(self.gradient.any())
+        if uncleared and torch.equal(smallest, self.value):
             warnings.warn(
                 f"after {self.calls - 1} calls no optimizer has moved the guide's parameters: give it those of "
                 "guide.parameters() beside the host's. A guide that is not to learn is guide.requires_grad_(False)",
                 stacklevel=6,  # the caller of the guide
             )
-        self.value = torch.empty(0)
-
-    def _only_added_to(self, parameter: nn.Parameter) -> bool:
-        """Whether a gradient was added to in about every call, and never cleared."""
-        gradient = parameter.grad
-        return gradient is not None and 4 * gradient._version >= self.calls
+        self.value, self.gradient = torch.empty(0), None

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.beside import NOTHING, Beside
+from silentgrad.decoders import is_tractable
 from silentgrad.errors import DomainError, IntractableError, ShapeError
-from silentgrad.estimators import Estimator, Integrand, PriorIntegrand, integrand_of
+from silentgrad.estimators import Estimator, Exact, Integrand, PriorIntegrand, integrand_of
+from silentgrad.exactness import weakest
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.priors import Prior
+from silentgrad.side_info import NOTHING, SideInfo
 from silentgrad.tracing import underlying
 
 Decoder = Callable[[Tensor], td.Distribution]
@@ -91,20 +93,20 @@ class Objective(NamedTuple):
     weighting: Weighting = "loss"
 
     def __call__(
-        self, x: Tensor, q: td.Distribution, beside: Beside = NOTHING, example_weights: Tensor | None = None
+        self, x: Tensor, q: td.Distribution, side_info: SideInfo = NOTHING, example_weights: Tensor | None = None
     ) -> Value:
         """The objective of examples x and their latents.
 
         Args:
             x: Examples.
             q: Their latents.
-            beside: What stands beside them.
+            side_info: Their side information.
             example_weights: How much each example counts, `(batch,)`; all the same if absent.
         """
         losses: dict[str, Tensor] = {}
         parts: list[Tensor] = []
         for name, term in self.terms.items():
-            loss, weight = self._weighted(term._replace(decoder=given_decoder(term.decoder, beside)), x, q)
+            loss, weight = self._weighted(term._replace(decoder=given_decoder(term.decoder, side_info)), x, q)
             losses[name] = weighted_mean(loss, example_weights)
             parts += [weight * losses[name], *term.auxiliary()]
         if example_weights is None:
@@ -112,6 +114,19 @@ class Objective(NamedTuple):
         else:
             kld = weighted_mean(self.prior.divergence(q), example_weights)
         return Value(sum(parts, start=self.kl_weight * kld), kld, losses)
+
+    def exactness(self, q: td.Distribution) -> str:
+        """Return what the value is without its sign to that of exact terms: exact, lower bound, ..., or sampled.
+
+        It is the weakest word of the prior's divergence and of the decoders' expectations, for latents like q.
+        """
+        claims = [self.prior.exactness]
+        for term in self.terms.values():
+            if not term.estimator.exact:
+                return "sampled"
+            if isinstance(term.estimator, Exact) and is_tractable(term.decoder):
+                claims.append(term.decoder.exactness(q))
+        return weakest(*claims)
 
     def family_of(self, q: td.Distribution) -> Family:
         """The family of a latent."""
@@ -126,21 +141,21 @@ class Objective(NamedTuple):
         return term.loss(x, scale_gradient(q, term.weight, self.family_of(q)), self.prior), 1.0
 
 
-def given_decoder(decoder: Decoder, beside: Beside) -> Decoder:
-    """A decoder given what stands beside x; itself if nothing does.
+def given_decoder(decoder: Decoder, side_info: SideInfo) -> Decoder:
+    """Return a decoder given side information; itself if there is none.
 
     Raises:
         IntractableError: The decoder has no method `given`.
     """
-    if not beside:
+    if not side_info:
         return decoder
     given: Callable[..., Decoder] | None = getattr(decoder, "given", None)
     if given is None:
         raise IntractableError(
-            f"{type(decoder).__name__} takes nothing beside x, no offset, covariates or mask: it has no method "
+            f"{type(decoder).__name__} takes no side information, no offset, covariates or mask: it has no method "
             "`given`, as linear decoders have"
         )
-    return given(**beside.parts())
+    return given(side_info)
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:

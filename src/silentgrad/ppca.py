@@ -1,8 +1,9 @@
-r"""Probabilistic PCA, the limit of every fixed-variance linear VAE with Gaussian latents.
+r"""Probabilistic PCA, the limit of every fixed-variance linear VAE with Gaussian latents on the data it is fitted to.
 
 Whatever the encoder, :math:`\mathrm{ELBO} \le \log p(x)`, and with :math:`p(x|z) = N(Wz + b, \sigma^2 I)`,
-:math:`z \sim N(0, I)` the marginal is :math:`N(b, W W^T + \sigma^2 I)`. On its training data that is largest at the
-mean :math:`b` and the leading eigenpairs of the covariance, :math:`W = U (\Lambda - \sigma^2 I)_+^{1/2}`.
+:math:`z \sim N(0, I)` the marginal is :math:`N(b, W W^T + \sigma^2 I)`. On any data that is largest at their mean
+:math:`b` and the leading eigenpairs of their covariance, :math:`W = U (\Lambda - \sigma^2 I)_+^{1/2}`. Fitted to other
+data it is no limit: a model can be better on a test than pPCA of the training data.
 
 References:
     Tipping and Bishop (1999), Probabilistic principal component analysis, JRSS B 61(3).
@@ -58,8 +59,8 @@ def _times_covariance(flat: Tensor, mean: Tensor, basis: Tensor) -> Tensor:
     """The covariance of the rows, times some vectors, without the covariance."""
     product = torch.zeros_like(basis)
     for rows in flat.split(_ROWS):
-        centred = rows.double() - mean
-        product.addmm_(centred.T, centred @ basis)
+        centered = rows.double() - mean
+        product.addmm_(centered.T, centered @ basis)
     return product / len(flat)
 
 
@@ -96,14 +97,14 @@ def unexplained_variance(components: PrincipalComponents, latent_dim: int) -> fl
     return max(left, 0.01 * float(components.variances.mean()), 1 / 12 / 256**2)
 
 
-def ppca_bound(data: Tensor, latent_dim: int, variance: float, test: Tensor | None = None) -> float:
+def ppca_bound(data: Tensor, latent_dim: int, variance: float) -> float:
     """Nats per example that no fixed-variance linear decoder with Gaussian latents can exceed on `data`.
 
     Args:
-        data: Training examples `(examples, *event_shape)`, as the model sees them (dequantized, say).
+        data: The examples `(examples, *event_shape)` that the decoder is judged on, those of the test say, as the model
+            sees them (dequantized, for instance).
         latent_dim: Number of latents.
         variance: The decoder's fixed output variance.
-        test: Score these examples under the model fitted to `data`, instead of `data` itself.
 
     Example:
         >>> data = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)).mul(torch.tensor([2.0, 1.0, 0.1]))
@@ -114,17 +115,10 @@ def ppca_bound(data: Tensor, latent_dim: int, variance: float, test: Tensor | No
         raise DomainError(f"variance has to be positive, got {variance}")
     if latent_dim < 1:
         raise DomainError(f"latent_dim has to be positive, got {latent_dim}")
-    components = principal_components(data)
-    if test is None:
-        test = data
-    mean, covariance = _mean_and_covariance(test)
-    if mean.shape != components.mean.shape:
-        raise ShapeError(f"test examples have {mean.numel()} outputs, training examples {components.mean.numel()}")
-    spectrum = torch.full_like(components.variances, variance)
-    spectrum[:latent_dim] = components.variances[:latent_dim].clamp(min=variance)
-    scatter = covariance + torch.outer(mean - components.mean, mean - components.mean)
-    spread = (components.directions * (scatter @ components.directions)).sum(0)  # along each eigenvector
-    return float(-0.5 * (math.log(2 * math.pi) + spectrum.log() + spread / spectrum).sum())
+    variances = principal_components(data).variances
+    spectrum = torch.full_like(variances, variance)
+    spectrum[:latent_dim] = variances[:latent_dim].clamp(min=variance)
+    return float(-0.5 * (math.log(2 * math.pi) + spectrum.log() + variances / spectrum).sum())
 
 
 def _mean_and_covariance(data: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,8 +128,8 @@ def _mean_and_covariance(data: Tensor) -> tuple[Tensor, Tensor]:
     mean = _mean(flat)
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=data.device)
     for rows in flat.split(_ROWS):
-        centred = rows.double() - mean
-        covariance.addmm_(centred.T, centred)
+        centered = rows.double() - mean
+        covariance.addmm_(centered.T, centered)
     return mean, covariance / len(flat)
 
 

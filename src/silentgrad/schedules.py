@@ -4,6 +4,7 @@ Time is counted from 1: in the n-th epoch, or at the n-th step, a schedule is as
 within one, at a fraction; n is then the end of the n-th.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,33 +23,39 @@ def constant(value: float) -> Schedule:
 
 @dataclass(frozen=True)
 class LinearDecay:
-    """max(0, 1 - time / length); :func:`linear_decay` makes one.
+    """Weight that falls from 1 to 0 along a line; :func:`silentgrad.linear_decay` makes one.
 
     Args:
-        length: The time at which 0 is reached.
-        counted: What time is counted in, for those who ask to check; None if that was not said.
+        length: The time in which the weight falls.
+        counted: The unit of time. The first epoch or step then has weight 1, the k-th 1 - (k - 1) / length, an epoch
+            the same from its beginning to its end. None for max(0, 1 - time / length), as Algorithm 1 has it.
     """
 
     length: float
     counted: Counted | None = None
 
     def __call__(self, time: float) -> float:
+        if self.counted is not None:
+            time = math.ceil(min(time, self.length + 1)) - 1
         return max(0.0, 1.0 - time / self.length)
 
 
 def linear_decay(rate: float | None = None, *, steps: float | None = None, epochs: float | None = None) -> LinearDecay:
-    """A weight that falls from 1 to 0 along a line: that of the linear decoder in Algorithm 1.
+    """Weight that falls from 1 to 0 along a line: that of the linear decoder in Algorithm 1.
 
     Say the length in steps or in epochs. The guide that the schedule is for then refuses to be asked at the other.
 
     Args:
-        rate: What the weight loses each time, at most 1, as the paper has it; a rate of 0 never reaches 0.
-        steps: Number of steps after which the weight is 0.
-        epochs: Number of epochs after which the weight is 0.
+        rate: The weight's loss each time, at most 1, the first time included: the paper's formula, 1 - rate * time. A
+            rate of 0 never reaches 0.
+        steps: Number of steps with a weight above 0, which is 1 at the first.
+        epochs: Number of epochs with a weight above 0, which is 1 in the first.
 
     Example:
-        >>> [linear_decay(steps=1000)(step) for step in (1, 250, 1000, 2000)]
-        [0.999, 0.75, 0.0, 0.0]
+        >>> [linear_decay(steps=1000)(step) for step in (1, 251, 501, 1001)]
+        [1.0, 0.75, 0.5, 0.0]
+        >>> [linear_decay(epochs=2)(epoch) for epoch in (1, 2, 3)]
+        [1.0, 0.5, 0.0]
         >>> [linear_decay(0.25)(epoch) for epoch in (1, 2, 4, 5)]
         [0.75, 0.5, 0.0, 0.0]
     """

@@ -9,10 +9,11 @@ from torch import distributions as td
 
 from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
 from silentgrad.analysis.latents import Parts
-from silentgrad.analysis.model import Model, encoder_parameters, measured
-from silentgrad.analysis.products import Gradient, Method, OverDraws, Pullback, added, over_draws
+from silentgrad.analysis.model import MeasurableModel, encoder_parameters, measured
+from silentgrad.analysis.products import Gradient, OverDraws, Pullback, SquaresMethod, added, over_draws
 from silentgrad.errors import IntractableError
-from silentgrad.estimators import Estimator, Exact, Integrand, Reparameterized, per_example
+from silentgrad.estimators import Estimator, Exact, Integrand, Reparameterized, TractableIntegrand, per_example
+from silentgrad.exactness import Exactness
 from silentgrad.latents.families import require_one_latent
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term
@@ -46,7 +47,7 @@ class MeasuredBatch:
         self.fixed, self.prior = fixed, prior
 
     @classmethod
-    def of_model(cls, model: Model, x: Tensor, integrand: Integrand, epoch: int | None = None) -> Self:
+    def of_model(cls, model: MeasurableModel, x: Tensor, integrand: Integrand, epoch: int | None = None) -> Self:
         """A batch and its latent.
 
         Args:
@@ -98,7 +99,7 @@ class MeasuredBatch:
         estimator.eval()
         return calls
 
-    def over_draws(self, estimator: Estimator, method: Method, draws: int) -> OverDraws:
+    def over_draws(self, estimator: Estimator, method: SquaresMethod, draws: int) -> OverDraws:
         """The estimator's mean cotangent of the whole loss, and the variance of its gradient."""
         found = over_draws(self._cotangents(estimator, self.integrand, draws), method, draws)
         return found._replace(mean=added(found.mean, self.fixed))
@@ -114,6 +115,12 @@ class MeasuredBatch:
             return self.pullback(self.exact_cotangent(Exact(allow_approximation=True), self.integrand))
         except IntractableError:
             return []
+
+    @property
+    def knows_truth(self) -> bool:
+        """Whether the closed form is the true gradient."""
+        integrand = self.integrand
+        return isinstance(integrand, TractableIntegrand) and integrand.exactness(self.latent()) is Exactness.EXACT
 
     def latent(self) -> td.Distribution:
         """The batch's latent."""

@@ -18,13 +18,13 @@ from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
 from silentgrad.analysis.drawing import Cotangent, quick_integrand_of
-from silentgrad.analysis.model import Model
+from silentgrad.analysis.model import MeasurableModel
 from silentgrad.analysis.products import Gradient, Sketch, difference, squared_norms
 from silentgrad.analysis.variance import named, seeded
 from silentgrad.decoders import LinearPrecisionGaussian
 from silentgrad.decoders.precision import Link, LogTerm
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators import Enumerate, Estimator, Exact, TractableIntegrand
+from silentgrad.estimators import Enumerate, Estimator, Exact
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents.independent import base_of
@@ -49,7 +49,7 @@ class Bias:
 
 
 def gradient_bias(
-    model: Model,
+    model: MeasurableModel,
     x: Tensor,
     estimators: Mapping[str, Estimator] | Iterable[Estimator],
     draws: int = 100_000,
@@ -133,7 +133,7 @@ def true_cotangent(batch: MeasuredBatch) -> Cotangent:
     q = batch.latent()
     if isinstance(base_of(q), Enumerate.latents):
         return batch.exact_cotangent(Enumerate(), without_graph)
-    if isinstance(batch.integrand, TractableIntegrand) and batch.integrand.exactness(q) is Exactness.EXACT:
+    if batch.knows_truth:
         return batch.exact_cotangent(Exact(), batch.integrand)
     raise IntractableError(
         f"the true gradient is not known: {type(base_of(q)).__name__} latents cannot be enumerated, and the decoder "

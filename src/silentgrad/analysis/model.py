@@ -13,11 +13,11 @@ from silentgrad.latents.priors import Prior
 from silentgrad.objective import Decoder, Objective, Term, family_of_encoder
 
 
-class Model(Protocol):
+class MeasurableModel(Protocol):
     """A model whose gradients can be measured. It need not inherit from anything.
 
-    It may have a third attribute, `prior`: a `silentgrad.Prior`, or None. Without one, the standard prior of the
-    latents' family stands against them.
+    It may have a third attribute, `prior`: a `silentgrad.latents.Prior`, or None. Without one, the standard prior of
+    the latents' family stands against them.
     """
 
     @property
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
     objective: Objective
 
 
-def measured(model: Model, q: td.Distribution, values: Tensor, epoch: int | None) -> Measured:
+def measured(model: MeasurableModel, q: td.Distribution, values: Tensor, epoch: int | None) -> Measured:
     """The model's objective around its decoder; with no epoch, no other decoder takes part.
 
     Args:
@@ -77,7 +77,7 @@ def measured(model: Model, q: td.Distribution, values: Tensor, epoch: int | None
     return Measured(held, Objective({"measured": held}, prior, family))
 
 
-def encoder_parameters(model: Model) -> dict[str, Tensor]:
+def encoder_parameters(model: MeasurableModel) -> dict[str, Tensor]:
     """The encoder's parameters that take a gradient, by name."""
     if not isinstance(model.encoder, nn.Module):
         raise DomainError(f"the encoder has to be a torch.nn.Module, got {type(model.encoder).__name__}")
@@ -104,12 +104,13 @@ def _guided(objective: Objective, held: Term) -> Measured:
     return Measured(terms["measured"], objective._replace(terms=terms))
 
 
-def _prior(model: Model) -> Prior | None:
+def _prior(model: MeasurableModel) -> Prior | None:
     prior = getattr(model, "prior", None)
     if prior is None or isinstance(prior, Prior):
         return prior
     raise DomainError(
-        f"the model's prior has to be a silentgrad.Prior, which knows its divergence, got {type(prior).__name__}"
+        "the model's prior has to be a silentgrad.latents.Prior, which knows its divergence, "
+        f"got {type(prior).__name__}"
     )
 
 

@@ -38,7 +38,7 @@ class Pullback:
         )
 
 
-class Method(Protocol):
+class SquaresMethod(Protocol):
     """A way to the sum over draws of |g_s - mean|^2, one number per parameter tensor."""
 
     def add(self, differences: Cotangent) -> None:
@@ -93,7 +93,7 @@ class OverDraws(NamedTuple):
     variance: Tensor
 
 
-def over_draws(chunks: Iterable[Cotangent], method: Method, draws: int) -> OverDraws:
+def over_draws(chunks: Iterable[Cotangent], method: SquaresMethod, draws: int) -> OverDraws:
     """Streams the draws through a method; nothing is kept of a single draw but the first."""
     first: Cotangent = []
     total: Cotangent = []

@@ -10,8 +10,10 @@ from torch import Tensor
 from silentgrad.analysis.products import Gradient, difference, inner_products, squared_norms
 from silentgrad.errors import DomainError
 
+DRAWS = (1, 10, 100)  # whose mean squared errors are printed
 
-class Group(NamedTuple):
+
+class LayerVariance(NamedTuple):
     """The part of both variances that lies in one layer of the encoder."""
 
     est: float
@@ -40,6 +42,11 @@ class Decomposition:
         cosine: Cosine of the angle between the mean gradient and the closed form's; None where there is no closed form.
         groups: The parts by layer, named as in the encoder.
         evaluations: How often the estimator evaluated the integrand for a draw; None where several estimators draw.
+        unbiased: Whether the estimator claims that its mean is the gradient; None where several estimators draw.
+        squared_bias: Squared distance of its mean from the gradient, the mean over batches: 0 for one that claims to
+            be unbiased, else measured, less what the draws explain, so that noise can make it negative. The gradient is
+            the closed form's, where that is exact, or else that of the unbiased estimator among those measured that
+            varies least; None without either.
     """
 
     est: float
@@ -48,8 +55,22 @@ class Decomposition:
     snr: float
     errors: Figures
     cosine: float | None
-    groups: dict[str, Group]
+    groups: dict[str, LayerVariance]
     evaluations: int | None = None
+    unbiased: bool | None = None
+    squared_bias: float | None = None
+
+    def error(self, draws: float = 1) -> float | None:
+        """The mean squared error of the mean of some draws, on a batch; None if the bias is not known."""
+        if self.squared_bias is None:
+            return None
+        return max(self.squared_bias, 0.0) + self.est / draws
+
+    def error_at(self, evaluations: float) -> float | None:
+        """The mean squared error that so many evaluations of the integrand buy; None if the bias is not known."""
+        if self.squared_bias is None:
+            return None
+        return max(self.squared_bias, 0.0) + self.work / evaluations
 
     @property
     def work(self) -> float:
@@ -63,21 +84,65 @@ class Decomposition:
         return self.est * self.evaluations
 
 
-def ranked(found: Mapping[str, Decomposition]) -> dict[str, Decomposition]:
-    """Decompositions by their work-normalized variance, the least first.
+class Ranking(dict[str, Decomposition]):
+    """Decompositions in order, which print as a table."""
+
+    def __str__(self) -> str:
+        """Squared bias, variance and the mean squared error of 1, 10 and 100 draws; unbiased ones have a star."""
+        heads = ("estimator", "evaluations", "bias²", "variance", *(f"error of {n}" for n in DRAWS), "variance x eval.")
+        rows = [heads]
+        for name, own in self.items():
+            figures = [own.squared_bias, own.est, *(own.error(n) for n in DRAWS), own.work]
+            told = ("unknown" if figure is None else f"{figure:.3g}" for figure in figures)
+            rows.append((f"{name} *" if own.unbiased else name, str(own.evaluations), *told))
+        return table(rows)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows of text with their columns below each other, and what the star says."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *cells in rows:
+        lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]))
+    return "\n".join([*lines, "* unbiased"])
+
+
+def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None) -> Ranking:
+    """Decompositions in order, the best first; printed, they are a table.
+
+    Without a number of evaluations the order is that of the work-normalized variance, biased estimators after all
+    others: the variance says nothing of the bias, and an estimator of no use can have hardly any. With one it is that
+    of the mean squared error that so many evaluations of the integrand buy, where little variance can make up for a
+    bias; those whose bias is not known come last.
+
+    Args:
+        found: Decompositions, by name.
+        evaluations: Evaluations of the integrand that a gradient may cost.
 
     Example:
         >>> import silentgrad as sg
         >>> q = torch.distributions.Bernoulli(logits=torch.zeros(1, 20))
-        >>> found = sg.gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, [sg.Rloo(), sg.IndeCateR()])
+        >>> estimators = [sg.StraightThrough(), sg.RLOO(), sg.IndeCateR()]
+        >>> found = sg.gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, estimators)
         >>> list(ranked(found))  # ten times the cost, but no variance: the bits do not interact
-        ['IndeCateR', 'Rloo']
+        ['IndeCateR', 'RLOO', 'StraightThrough']
     """
 
-    def work(entry: tuple[str, Decomposition]) -> float:
-        return entry[1].work
+    def place(entry: tuple[str, Decomposition]) -> tuple[bool, float]:
+        own = entry[1]
+        if evaluations is None:
+            return not own.unbiased, own.work
+        error = own.error_at(evaluations)
+        return error is None, own.work if error is None else error
 
-    return dict(sorted(found.items(), key=work))
+    return Ranking(sorted(found.items(), key=place))
+
+
+class Mean(NamedTuple):
+    """The mean gradient over a batch's draws, and what is left of their variance in it."""
+
+    gradient: Gradient
+    noise: Tensor
 
 
 class Tally:
@@ -85,15 +150,23 @@ class Tally:
 
     Args:
         draws: Number of draws behind each batch's mean.
+        unbiased: Whether the estimator claims to be unbiased.
     """
 
-    def __init__(self, draws: int) -> None:
-        self.draws, self.batches = draws, 0
+    def __init__(self, draws: int, unbiased: bool | None = None) -> None:
+        self.draws, self.unbiased, self.batches = draws, unbiased, 0
         self.mean: Gradient = []
         self.variance = self.spread = torch.zeros((), dtype=torch.float64)
         self.waiting: tuple[Gradient, Tensor] | None = None
         self.pairs: list[Tensor] = []
         self.evaluations: int | None = None
+        self.squared_bias: float | None = 0.0 if unbiased else None
+
+    def compare(self, own: Mean, truth: Mean) -> None:
+        """Takes in how far a batch's mean gradient is from the truth."""
+        explained = on_host(own.noise + truth.noise)
+        distance = on_host(squared_norms(difference(own.gradient, truth.gradient)).sum()) - explained
+        self.squared_bias = (self.squared_bias or 0.0) + distance.item()
 
     def add(self, gradient: Gradient, variance: Tensor) -> None:
         """Takes in a batch's mean gradient over draws and its variance over draws, per parameter tensor."""
@@ -124,6 +197,8 @@ class Tally:
             cosine=self._cosine(exact),
             groups=by_layer(names, est, batch),
             evaluations=self.evaluations,
+            unbiased=self.unbiased,
+            squared_bias=None if self.squared_bias is None else self.squared_bias / self.batches,
         )
 
     def _cosine(self, exact: Gradient) -> float | None:
@@ -151,13 +226,13 @@ def jackknife(pairs: Tensor) -> Tensor:
     return ((count - 1) ** 2 / count * without_one.var(0)).sqrt()
 
 
-def by_layer(names: Sequence[str], est: Tensor, batch: Tensor) -> dict[str, Group]:
+def by_layer(names: Sequence[str], est: Tensor, batch: Tensor) -> dict[str, LayerVariance]:
     """Weight and bias of a layer together."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, LayerVariance] = {}
     for name, e, b in zip(names, est.tolist(), batch.tolist(), strict=True):
         layer = name.rpartition(".")[0] or name
-        so_far = groups.get(layer, Group(0.0, 0.0))
-        groups[layer] = Group(so_far.est + e, so_far.batch + b)
+        so_far = groups.get(layer, LayerVariance(0.0, 0.0))
+        groups[layer] = LayerVariance(so_far.est + e, so_far.batch + b)
     return groups
 
 

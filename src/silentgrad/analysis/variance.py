@@ -28,9 +28,9 @@ from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
 from silentgrad.analysis.drawing import quick_integrand_of
-from silentgrad.analysis.model import Model
-from silentgrad.analysis.products import Every, Gradient, Method, Pullback, Sketch, added
-from silentgrad.analysis.tally import Decomposition, Tally
+from silentgrad.analysis.model import MeasurableModel
+from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added
+from silentgrad.analysis.tally import Decomposition, Mean, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
 
@@ -39,7 +39,7 @@ FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
 
 
 def gradient_variance(
-    model: Model | td.Distribution,
+    model: MeasurableModel | td.Distribution,
     batches: Iterable[Tensor] | Integrand,
     draws: int,
     estimators: Mapping[str, Estimator] | Iterable[Estimator],
@@ -71,8 +71,7 @@ def gradient_variance(
         seed: Seed of the draws and of the signs. The global random state is left as it was.
 
     Returns:
-        A decomposition for each estimator, in their order; `silentgrad.analysis.ranked` orders them by variance times
-        cost.
+        A decomposition for each estimator, in their order; `silentgrad.ranked` orders them, and prints as a table.
 
     Raises:
         UnregisteredLatentError: The encoder returned a hierarchy of latents, or a latent of no family.
@@ -86,8 +85,8 @@ def gradient_variance(
         >>> found["Exact"].est, found["Reparameterized"].est > 0
         (0.0, True)
         >>> q = torch.distributions.Bernoulli(logits=torch.zeros(1, 20))  # a latent and a function by themselves
-        >>> toy = gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, [sg.DisArm(), sg.IndeCateR()])
-        >>> toy["DisArm"].est > toy["IndeCateR"].est, toy["IndeCateR"].evaluations
+        >>> toy = gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, [sg.DisARM(), sg.IndeCateR()])
+        >>> toy["DisARM"].est > toy["IndeCateR"].est, toy["IndeCateR"].evaluations
         (True, 21)
     """
     if draws < 2 or products < 1:
@@ -97,14 +96,17 @@ def gradient_variance(
     exact: Gradient = []
     seeds = torch.Generator().manual_seed(seed)
     for batch in _measured(model, batches, method, epoch):
-        exact = added(exact, batch.exact_gradient())
+        closed_form, means = batch.exact_gradient(), {}
+        exact = added(exact, closed_form)
         for name, tally in tallies.items():
             draw_seed, sign_seed = torch.randint(2**62, (2,), generator=seeds).tolist()
             with seeded(draw_seed, batch.device):
                 tally.evaluations = batch.learn(copies[name])
                 how = _method(method, batch.pullback, products, sign_seed)
                 found = batch.over_draws(copies[name], how, tally.draws)
-            tally.add(batch.pullback(found.mean), found.variance)
+            means[name] = Mean(batch.pullback(found.mean), found.variance.sum() / tally.draws)
+            tally.add(means[name].gradient, found.variance)
+        _compare(tallies, copies, means, closed_form if batch.knows_truth else [])
         names = batch.names
     for tally in tallies.values():
         if tally.batches < FEWEST_BATCHES:
@@ -113,7 +115,10 @@ def gradient_variance(
 
 
 def _measured(
-    model: Model | td.Distribution, batches: Iterable[Tensor] | Integrand, method: MethodName, epoch: int | None
+    model: MeasurableModel | td.Distribution,
+    batches: Iterable[Tensor] | Integrand,
+    method: MethodName,
+    epoch: int | None,
 ) -> Iterator[MeasuredBatch]:
     """What is measured, batch after batch."""
     if isinstance(model, td.Distribution):
@@ -129,6 +134,20 @@ def _measured(
         yield MeasuredBatch.of_model(model, x, _integrand(method, model, x), epoch)
 
 
+def _compare(
+    tallies: Mapping[str, Tally], estimators: Mapping[str, Estimator], means: Mapping[str, Mean], truth: Gradient
+) -> None:
+    """Compares the biased estimators with the true gradient of a batch, or with the best that is known of it."""
+    known = [means[name] for name, own in estimators.items() if own.unbiased and not own.uses_prior]
+    if truth:
+        known.append(Mean(truth, torch.zeros_like(truth[0].sum())))
+    if known:
+        best = min(known, key=lambda mean: float(mean.noise))
+        for name, tally in tallies.items():
+            if not tally.unbiased:
+                tally.compare(means[name], best)
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Randomness of its own; the global random state is put back afterwards."""
@@ -142,17 +161,17 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 def _tally(estimator: Estimator, draws: int) -> Tally:
     if estimator.exact:
-        return Tally(2)
-    return Tally(draws)
+        draws = 2
+    return Tally(draws, estimator.unbiased)
 
 
-def _integrand(method: MethodName, model: Model, x: Tensor) -> Integrand:
+def _integrand(method: MethodName, model: MeasurableModel, x: Tensor) -> Integrand:
     if method == "every":
         return integrand_of(model.decoder, x)
     return quick_integrand_of(model.decoder, x)
 
 
-def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> Method:
+def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> SquaresMethod:
     if name == "every":
         return Every(pullback)
     if name == "sketch":

@@ -10,6 +10,8 @@ For weights :math:`w(z) = \mathrm{softmax}(l)` the same holds of :math:`\log \su
 for the logarithm gives :math:`E[\log \sum e^l] \le \log \sum E[e^l]`: a node of the bound is
 :math:`\log \sum_k e^{E l_k + E a_k} - \log \sum_k E[e^{l_k}]`. It is exact where q has no variance.
 
+A mixture per output, per group of outputs or per example is a circuit without a tree.
+
 References:
     Peharz et al. (2020), Einsum networks: fast and scalable learning of tractable probabilistic circuits.
     Correia et al. (2023), Continuous mixtures of tractable probabilistic models.
@@ -22,37 +24,38 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.circuit_distribution import CircuitDistribution
+from silentgrad.decoders.context import Context, start_contexts
 from silentgrad.decoders.gates import LinearGate
-from silentgrad.decoders.leaves import leaves_of
-from silentgrad.decoders.linear import flattened_latent, require_number
+from silentgrad.decoders.gaussian import StandardizedGaussian
+from silentgrad.decoders.leaves import CircuitDistribution, leaves_of
+from silentgrad.decoders.linear import flattened_latent, require_dtype, require_number, require_wide
 from silentgrad.decoders.protocol import Leaf
-from silentgrad.decoders.standardized import StandardizedGaussian
+from silentgrad.decoders.region_graphs import RegionGraph, binary_tree, pixels, quad_tree, separate
 from silentgrad.decoders.starts import clusters, leaf_starts, require_examples, shares_of
-from silentgrad.decoders.structures import Structure, binary_tree, quad_tree
-from silentgrad.decoders.sum_product import SumProduct
-from silentgrad.decoders.sums import Gate
-from silentgrad.errors import DomainError, ShapeError
-from silentgrad.exactness import Exactness
+from silentgrad.decoders.sums import Gate, SumProduct
+from silentgrad.errors import DomainError, IntractableError, ShapeError
+from silentgrad.exactness import Exactness, weakest
 from silentgrad.latents.generating import moments_of
-from silentgrad.widening import widened, widened_latent
+from silentgrad.latents.independent import base_of
+from silentgrad.tracing import widened, widened_latent
 
 Gates = Literal["leaves", "all", "none"]
 
 
 class Circuit(nn.Module):
-    """p(x|z) as a circuit: leaves of every output, then products and sums over a structure.
+    """p(x|z) as a circuit: leaves of every output, then products and sums over a region graph.
 
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
         components: Number of leaves of each output, and of nodes of each region.
-        structure: The regions; if absent a quad-tree for images, a binary tree for vectors.
+        region_graph: The regions; if absent a quad-tree for images, a binary tree for vectors.
         gates: Whose sums have weights linear in z: regions that hold outputs ("leaves"), "all" or "none".
         leaves: One decoder of event shape `(*event_shape, components)`, or a list of as many decoders of `event_shape`;
             if absent, Gaussians whose mean is linear in z; see `StandardizedGaussian`.
         proxy: Whether the gates of Bernoulli and one-hot latents take the sub-Gaussian proxy; see `LinearGate`.
         noise: Noise of the Gaussian leaves, integrated out of the bound; see `StandardizedGaussian`.
+        context: Features of each output by earlier ones, which shift the leaves; see `CausalContext`.
 
     Example:
         >>> decoder = Circuit(2, (1, 28, 28), components=4)
@@ -68,11 +71,12 @@ class Circuit(nn.Module):
         latent_dim: int,
         event_shape: int | Sequence[int],
         components: int = 8,
-        structure: Structure | None = None,
+        region_graph: RegionGraph | None = None,
         gates: Gates = "leaves",
         leaves: Leaf | Sequence[Leaf] | None = None,
         proxy: bool = True,
         noise: float = 0.0,
+        context: Context | None = None,
     ) -> None:
         super().__init__()
         if components < 1:
@@ -82,18 +86,18 @@ class Circuit(nn.Module):
         self.latent_dim, self.components = latent_dim, components
         self.event_shape = event_of(event_shape)
         if leaves is None:
-            leaves = StandardizedGaussian(latent_dim, (*self.event_shape, components), noise)
-        elif noise:
-            raise DomainError("noise belongs to the leaves that were given: build them with it")
-        if structure is None:
-            structure = default_structure(self.event_shape)
-        structure.require(self.event_shape.numel())
-        self.structure = structure
+            leaves = StandardizedGaussian(latent_dim, (*self.event_shape, components), noise, context)
+        elif noise or context is not None:
+            raise DomainError("noise and context belong to the leaves that were given: build them with it")
+        if region_graph is None:
+            region_graph = default_region_graph(self.event_shape)
+        region_graph.require(self.event_shape.numel())
+        self.region_graph = region_graph
         self.leaves = leaves_of(leaves, latent_dim, self.event_shape, components)
-        self.network = SumProduct(structure, components)
+        self.network = SumProduct(region_graph, components)
         self.gates = nn.ModuleDict()
         if components > 1:
-            for position in gated(structure, gates):
+            for position in gated(region_graph, gates):
                 regions = self.network.layers[position].regions
                 self.gates[str(position)] = LinearGate(latent_dim, regions, components, proxy)
 
@@ -105,11 +109,18 @@ class Circuit(nn.Module):
 
     def forward(self, z: Tensor) -> CircuitDistribution:
         """p(x|z) for latents of shape `(*batch, latent_dim)`, or those of a one-hot latent."""
-        flat = flattened_latent(z, self.latent_dim)
-        logits: list[Tensor | None] = [None] * len(self.network.layers)
-        for position, gate in self._gates():
-            logits[position] = gate(flat)
-        return CircuitDistribution(self.leaves(flat), self.network, logits, len(self.event_shape))
+        with torch.autocast(z.device.type, enabled=False):
+            flat = self._flattened(widened(z))
+            logits: list[Tensor | None] = [None] * len(self.network.layers)
+            for position, gate in self._gates():
+                logits[position] = gate(flat)
+            return CircuitDistribution(self.leaves(flat), self.network, logits, len(self.event_shape))
+
+    def _flattened(self, z: Tensor, examples: torch.Size | None = None) -> Tensor:
+        """Latents as `(*batch, latent_dim)`, in the circuit's precision."""
+        require_wide(self.network.dtype)
+        require_dtype("the latent", z, self.network.dtype)
+        return flattened_latent(z, self.latent_dim, examples)
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
         """A lower bound of E_q[log p(x|z)], one number per example, without drawing anything.
@@ -118,33 +129,70 @@ class Circuit(nn.Module):
             x: Examples `(*batch, *event_shape)`.
             q: Their latents, of any family for which the leaves are tractable.
         """
-        with torch.autocast(x.device.type, enabled=False):
-            leaves, gates = self.expectations(widened(x), widened_latent(q))
-            batch = x.shape[: x.dim() - len(self.event_shape)]
-            result = self.network(leaves, gates).reshape(batch)
+        leaves, gates = self.expectations(x, q)
+        result = self.network(leaves, gates).reshape(self.batch_of(x))
         inputs = {"x": x, "the latent": moments_of(q).mean, **dict(self.named_parameters(prefix="decoder"))}
         require_number(result, inputs)
         return result
 
+    def batch_of(self, x: Tensor) -> torch.Size:
+        """The shape of the examples in x, `(*batch,)`."""
+        at = max(0, x.dim() - len(self.event_shape))
+        if x.shape[at:] != self.event_shape:
+            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got x of shape {tuple(x.shape)}")
+        return x.shape[:at]
+
     def expectations(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, list[Gate | None]]:
         """The expected leaves `(batch, outputs, components)` and the gates of every layer."""
-        if x.shape[max(0, x.dim() - len(self.event_shape)) :] != self.event_shape:
-            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got x of shape {tuple(x.shape)}")
-        leaves = self.leaves.expected_log_probs(x, q)
-        moments = moments_of(q)
-        mean = flattened_latent(moments.mean, self.latent_dim, leaves.shape[:-2])
+        batch, q = self.batch_of(x), widened_latent(q)
+        with torch.autocast(x.device.type, enabled=False):
+            moments = moments_of(q)
+            mean = self._flattened(moments.mean, batch)
+            leaves = self.leaves.expected_log_probs(widened(x), q)
+            gates: list[Gate | None] = [None] * len(self.network.layers)
+            for position, gate in self._gates():
+                gates[position] = gate.expected(mean, moments, q)
+        return leaves.reshape(batch.numel(), *leaves.shape[-2:]), gates
+
+    def statistics(self, x: Tensor, z: Tensor) -> list[Tensor]:
+        """Log-densities of the leaves, `(*batch, outputs, components)`, and logits `(*batch, regions, components)`."""
+        p = self(self._flattened(widened(z), self.batch_of(x)))
+        leaves = p.leaves.log_prob(widened(x).unsqueeze(-1))
+        logits = [own for own in p.logits if own is not None]
+        return [leaves.reshape(*self.batch_of(x), -1, self.components), *logits]
+
+    def expected_statistics(self, x: Tensor, q: td.Distribution) -> list[Tensor]:
+        """Expectations of the `statistics`; logits are linear in z.
+
+        Raises:
+            IntractableError: The leaves have no exact expectation for this latent.
+        """
+        if self.leaves.exactness(q) is not Exactness.EXACT:
+            name = type(base_of(q)).__name__
+            raise IntractableError(f"the leaves have no exact expectation for {name} latents: take Gaussian leaves")
+        q = widened_latent(q)
+        with torch.autocast(x.device.type, enabled=False):
+            mean = self._flattened(moments_of(q).mean, self.batch_of(x))
+            return [self.leaves.expected_log_probs(widened(x), q), *(gate(mean) for _, gate in self._gates())]
+
+    def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor]) -> Tensor:
+        """The logarithm of the circuit from the `statistics`, one number per example."""
+        leaves, *logits = statistics
+        batch = self.batch_of(x)
         gates: list[Gate | None] = [None] * len(self.network.layers)
-        for position, gate in self._gates():
-            gates[position] = gate.expected(mean, moments, q)
-        return leaves.reshape(-1, *leaves.shape[-2:]), gates
+        for (position, _), own in zip(self._gates(), logits, strict=True):
+            at_z = own.reshape(-1, *own.shape[-2:]).permute(1, 2, 0)
+            gates[position] = Gate(at_z, at_z)
+        return self.network(leaves.reshape(-1, *leaves.shape[-2:]), gates).reshape(batch)
 
     def init_from_data(self, data: Tensor) -> None:
-        """Starts leaves and gates from data, without a hand: see `silentgrad.decoders.starts`.
+        """Starts leaves and gates from data, without manual tuning: see `silentgrad.decoders.starts`.
 
         Args:
             data: Examples `(examples, *event_shape)` as the model sees them.
         """
         require_examples(data, self.event_shape)
+        start_contexts(self, data)
         flat = data.flatten(1)
         found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
         self.leaves.start(*leaf_starts(found, flat, self.latent_dim))
@@ -157,9 +205,9 @@ class Circuit(nn.Module):
     def exactness(self, q: td.Distribution) -> Exactness:
         """A lower bound, unless the leaves' expectations are less; with a single component what they are."""
         of_leaves = self.leaves.exactness(q)
-        if self.components == 1 or of_leaves is Exactness.APPROXIMATION:
+        if self.components == 1:
             return of_leaves
-        return Exactness.LOWER_BOUND
+        return weakest(of_leaves, Exactness.LOWER_BOUND)
 
     def extra_repr(self) -> str:
         return f"{self.latent_dim}, {tuple(self.event_shape)}, components={self.components}"
@@ -174,18 +222,99 @@ def event_of(event_shape: int | Sequence[int]) -> torch.Size:
     return torch.Size(event_shape)
 
 
-def default_structure(event_shape: torch.Size) -> Structure:
+def default_region_graph(event_shape: torch.Size) -> RegionGraph:
     """A quad-tree for images, a binary tree for vectors."""
     if len(event_shape) in (2, 3):
         return quad_tree(event_shape)
     return binary_tree(event_shape.numel())
 
 
-def gated(structure: Structure, gates: Gates) -> list[int]:
+def gated(region_graph: RegionGraph, gates: Gates) -> list[int]:
     """The positions of the levels whose sums have weights linear in z."""
-    levels = structure.levels()
+    levels = region_graph.levels()
     if gates == "none":
         return []
     if gates == "all":
         return list(range(len(levels)))
     return [position for position, level in enumerate(levels) if level.outputs]
+
+
+Per = Literal["output", "pixel", "example"]
+
+
+class Mixture(Circuit):
+    """p(x|z) as a product of mixtures, whose weights are constant or linear in z.
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example.
+        components: Number of components of each mixture.
+        per: What is mixed by itself: every "output", every "pixel" with its colors, the whole "example", or every
+            group of a list of groups of outputs, numbered as in a flattened example.
+        gates: Whether the weights are linear in z.
+        leaves: The leaves, as for `Circuit`.
+        proxy: The proxy, as for `Circuit`.
+        noise: The noise, as for `Circuit`.
+        context: The context, as for `Circuit`.
+
+    Example:
+        >>> decoder = Mixture(2, (3, 8, 8), per="pixel")
+        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> x = torch.zeros(5, 3, 8, 8)
+        >>> decoder.expected_log_prob(x, q).shape
+        torch.Size([5])
+        >>> decoder.responsibilities(x, q).shape
+        torch.Size([5, 8, 8, 3])
+    """
+
+    def __init__(
+        self,
+        latent_dim: int,
+        event_shape: int | Sequence[int],
+        components: int = 3,
+        per: Per | Sequence[Sequence[int]] = "output",
+        gates: bool = True,
+        leaves: Leaf | Sequence[Leaf] | None = None,
+        proxy: bool = True,
+        noise: float = 0.0,
+        context: Context | None = None,
+    ) -> None:
+        shape = event_of(event_shape)
+        groups, self.groups_shape = _groups(shape, per)
+        which: Literal["leaves", "none"] = "none"
+        if gates:
+            which = "leaves"
+        super().__init__(latent_dim, shape, components, separate(groups), which, leaves, proxy, noise, context)
+
+    def responsibilities(self, x: Tensor, q: td.Distribution) -> Tensor:
+        """The posterior of the components given x, where the bound is best; it adds to one over the last dimension.
+
+        Args:
+            x: Examples `(*batch, *event_shape)`.
+            q: Their latents.
+
+        Returns:
+            `(*batch, *event_shape, components)` for mixtures per output, `(*batch, height, width, components)` per
+            pixel, `(*batch, components)` per example, `(*batch, groups, components)` per group.
+        """
+        posterior = self.network.posterior(*self.expectations(x, q))
+        return posterior.reshape(*self.batch_of(x), *self.groups_shape, self.components)
+
+
+def mixtures(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> RegionGraph:
+    """The region graph of mixtures per output, per pixel, per example or per group."""
+    return separate(_groups(event_shape, per)[0])
+
+
+def _groups(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> tuple[Sequence[Sequence[int]], torch.Size]:
+    """The outputs of each mixture, and the shape in which the mixtures lie."""
+    outputs = range(event_shape.numel())
+    if not isinstance(per, str):
+        return per, torch.Size([len(per)])
+    if per == "output":
+        return [[output] for output in outputs], event_shape
+    if per == "pixel":
+        return pixels(event_shape), event_shape[-2:]
+    if per == "example":
+        return [outputs], torch.Size()
+    raise DomainError(f"per has to be 'output', 'pixel', 'example' or groups of outputs, got {per!r}")

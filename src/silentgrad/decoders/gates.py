@@ -1,19 +1,113 @@
 r"""Weights of a sum that depend on z: :math:`w(z) = \mathrm{softmax}(l)`, :math:`l = B z + e`.
 
 The bound needs :math:`E\,l`, one matrix product, and :math:`\log E[e^l]` or more: :math:`E\,l + \tfrac12
-\mathrm{Var}\,l` for Gaussian latents; the cumulant generating function for the others, or a proxy, see
-:mod:`silentgrad.decoders.proxies`.
+\mathrm{Var}\,l` for Gaussian latents; the cumulant generating function for the others, or a proxy.
+
+**Proxies** are bounds of :math:`\log E[e^{t \cdot z}]` by one matrix product for all outputs. The generating function
+itself needs an array of outputs by batch by latents. Both bounds are separable: a function of each latent's probability
+times a function of its weight. For a Bernoulli variable of probability p they are
+
+.. math:: p t + \tfrac12 \sigma^2 t^2, \quad \sigma^2 = \frac{\tanh y}{4 y}, \quad y = \tfrac12 \log \frac{1 - p}{p}
+    \qquad \text{(Kearns and Saul)},
+
+.. math:: p t + p (1 - p) \left( e^{|t|} - 1 - |t| \right) \qquad \text{(Bennett)}.
+
+The first grows more slowly with t. The second is tight to second order in t for every p, and exact where p is 0 or 1;
+the first is not, since its :math:`\sigma^2` falls only as :math:`1 / \log p`. The smaller of the two sums over latents
+is taken.
+
+A one-hot z has :math:`t \cdot z = \min t + (t - \min t) \cdot z`, and for :math:`t \ge 0`
+
+.. math:: E[e^{t \cdot z}] = 1 + \sum_c p_c (e^{t_c} - 1) \le \prod_c \left( 1 + p_c (e^{t_c} - 1) \right),
+
+because no term of the product is negative: each category may be taken as a Bernoulli variable by itself, once its
+weights start at zero. The more certain one category is, the tighter the bound.
+
+References:
+    Bennett (1962), Probability inequalities for the sum of independent random variables, JASA 57.
+    Kearns and Saul (1998), Large deviation methods for approximate probabilistic inference, UAI.
 """
+
+import math
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.projection import variance_of
-from silentgrad.decoders.proxies import has_proxy, proxy
+from silentgrad.decoders.projection import tilt, variance_of
 from silentgrad.decoders.sums import Gate
-from silentgrad.decoders.tilting import tilt
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.independent import base_of
+from silentgrad.latents.moments import JointMoments, Moments, both_probabilities
+
+SERIES = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(y) / y in powers of y^2
+
+
+def has_proxy(q: td.Distribution) -> bool:
+    """Whether a latent that is not Gaussian has a proxy here."""
+    return isinstance(base_of(q), td.Bernoulli | td.OneHotCategorical)
+
+
+def proxy(q: td.Distribution, weights: Tensor) -> Tensor:
+    """Return the smaller bound's excess over t . E z, for every row t of the weights.
+
+    Args:
+        q: Bernoulli or one-hot latents, `latents` numbers for each example.
+        weights: `(outputs, latents)`.
+
+    Returns:
+        `(outputs, batch)`.
+
+    Example:
+        >>> q = td.Bernoulli(torch.tensor([[0.5]]))
+        >>> proxy(q, torch.tensor([[2.0]]))
+        tensor([[0.5000]])
+        >>> proxy(td.Bernoulli(torch.tensor([[1.0]])), torch.tensor([[2.0]]))
+        tensor([[0.]])
+    """
+    q = base_of(q)
+    assert isinstance(q, td.Bernoulli | td.OneHotCategorical)
+    latents = weights.shape[1]
+    spread = weights
+    if isinstance(q, td.OneHotCategorical):
+        groups = weights.unflatten(1, (-1, q.event_shape[-1]))
+        spread = (groups - groups.amin(-1, keepdim=True)).flatten(1)
+    by_squares = spread.square() @ kearns_saul(_logits(q)).reshape(-1, latents).T / 2
+    return torch.minimum(by_squares, _bennett(spread.abs(), _variance(q).reshape(-1, latents)))
+
+
+def _bennett(sizes: Tensor, variance: Tensor) -> Tensor:
+    """Return Bennett's excess, infinite for rows whose exponentials would leave the range of numbers."""
+    most = math.log(torch.finfo(sizes.dtype).max) / 2
+    within = sizes.clamp(max=most)
+    excess = (torch.expm1(within) - within) @ variance.T
+    return torch.where(sizes.amax(1, keepdim=True) <= most, excess, torch.inf)
+
+
+def _variance(q: td.Bernoulli | td.OneHotCategorical) -> Tensor:
+    """Return p (1 - p) of each number, zero where it is certain."""
+    if isinstance(q, td.Bernoulli):
+        one, zero = both_probabilities(q)
+        return one * zero
+    return q.probs * (1 - q.probs)
+
+
+def _logits(q: td.Bernoulli | td.OneHotCategorical) -> Tensor:
+    """Return the logits of P(z_i = 1), cut where a probability is too near to 0 or 1: the proxy then is larger."""
+    if isinstance(q, td.Bernoulli):
+        return q.logits
+    return q.probs.logit(torch.finfo(q.probs.dtype).eps)
+
+
+def kearns_saul(logits: Tensor) -> Tensor:
+    """The variance proxy of a Bernoulli variable, between 0 and a quarter."""
+    y = logits / 2
+    near = y.abs() < 0.05
+    square = torch.where(near, y, 0).square()
+    series = torch.zeros_like(y)
+    for coefficient in reversed(SERIES):
+        series = series * square + coefficient
+    far = torch.where(near, 1, y)
+    return torch.where(near, series, far.tanh() / far) / 4
 
 
 class LinearGate(nn.Module):

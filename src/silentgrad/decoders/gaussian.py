@@ -1,6 +1,6 @@
-r"""A linear decoder with fixed variance, exact for every latent with a mean and a variance.
+r"""Linear decoders of a Gaussian whose variance does not depend on z, exact for every latent with mean and variance.
 
-With :math:`u = Wz + b` and per-output variances :math:`\sigma_p^2`,
+**Of fixed variance**, with :math:`u = Wz + b` and per-output variances :math:`\sigma_p^2`,
 
 .. math::
     E[\log p(x|z)] = -\tfrac12 \sum_p \left( \frac{(x_p - E u_p)^2 + \mathrm{Var}\, u_p}{\sigma_p^2}
@@ -8,6 +8,22 @@ With :math:`u = Wz + b` and per-output variances :math:`\sigma_p^2`,
 
 Summed over outputs the variance is :math:`\mathrm{tr}(\Sigma\, W^T \mathrm{diag}(\sigma^{-2}) W)`: for independent
 latents, column norms of W. The squared residual stays a square: expanded, it cancels in single precision.
+
+**In units of their own scale** are the decoders that circuits learn best with as leaves. With :math:`u = Wz + b` the
+location of an output is :math:`c + s u`, with a learned scale s. That is a location linear in z in other parameters,
+and what they change is training. Adam moves every number by about its learning rate. The leaves of a circuit differ in
+s by factors of hundreds: the black of a digit's background varies by a thousandth, its gray by a third. Steps that suit
+the broad leaves then shake the sharp ones by many widths, for every z. The encoder quiets that by making q narrow, at a
+KL divergence that tells nothing about x, until z is not used at all. In units of the scale, a step moves each leaf by
+the same part of its own width.
+
+For the Gaussian :math:`p(x|z) = N(c + s u, s^2)`, per output,
+
+.. math:: E[\log p(x|z)] = -\tfrac12 \left( \left( \frac{x - c}{s} - E u \right)^2 + \mathrm{Var}\, u \right)
+    - \log s - \tfrac12 \log 2\pi,
+
+exactly, for every latent with a mean and a variance. Noise of deviation n around x, independent of z, adds
+:math:`n^2 / s^2` to the expected square.
 """
 
 import math
@@ -15,15 +31,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.linear import LinearDecoder
+from silentgrad.decoders.context import Causal, Context, require_causal, start_contexts
+from silentgrad.decoders.linear import ClosedForm, LinearDecoder
 from silentgrad.decoders.projection import variance_of
-from silentgrad.errors import DomainError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
-from silentgrad.ppca import PrincipalComponents
+from silentgrad.ppca import PrincipalComponents, unexplained_variance
+from silentgrad.side_info import SideInfo
 
 
 class LinearGaussian(LinearDecoder):
@@ -123,3 +141,188 @@ class LinearGaussian(LinearDecoder):
         if not self.variance.is_meta and not torch.equal(self._given.to(self.variance), self.variance):
             self._given = self.variance.detach().double().cpu()
         return self._given
+
+
+WIDEST = 5.0  # a context changes a scale by a factor of at most e^5: without an end to it, a step may leave the numbers
+START_SCALE = 1 / 3
+
+
+class StandardizedDecoder(LinearDecoder):
+    """Base of decoders of location center + scale (W z + b), with a learned scale; the center is set by a start.
+
+    With a context, the center moves by t scale and the scale by a factor of e^d, where t is linear in the context's
+    features of the output and d too, but bent to stay within 5, with weights that start at zero. A factor
+    `context_weight`, from 0 to 1, lets the context in late.
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example, or, for the leaves of a circuit, with the components as a last dimension.
+        context: Features of each output by earlier ones; see `CausalContext`.
+    """
+
+    unit_variance = 1.0  # of x at scale 1
+    center: Tensor
+    context_weight: Tensor
+
+    def __init__(self, latent_dim: int, event_shape: int | Sequence[int], context: Context | None = None) -> None:
+        super().__init__(latent_dim, event_shape)
+        outputs = self.event_shape.numel()
+        self.log_scale = nn.Parameter(torch.full((outputs,), math.log(START_SCALE)))
+        self.register_buffer("center", torch.zeros(outputs))
+        self.context = context
+        if context is None:
+            return
+        if self.event_shape not in (context.event_shape, (*context.event_shape, self.event_shape[-1])):
+            raise ShapeError(
+                f"a context of examples of shape {tuple(context.event_shape)} is not for outputs of shape "
+                f"{tuple(self.event_shape)}"
+            )
+        require_causal(context)
+        self.shifts = nn.Linear(context.features, 2 * outputs // context.event_shape.numel())
+        nn.init.zeros_(self.shifts.weight)
+        nn.init.zeros_(self.shifts.bias)
+        self.register_buffer("context_weight", torch.ones(()))
+
+    @property
+    def scale(self) -> Tensor:
+        """The scale of each output."""
+        return self.log_scale.exp()
+
+    def outputs(self, location: Tensor, scale: Tensor) -> td.Distribution:
+        """Return the distribution of outputs with these locations and scales."""
+        raise NotImplementedError
+
+    def forward(self, z: Tensor) -> td.Independent:
+        u = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
+        if self.context is None:
+            return td.Independent(self.shifted(u, u), len(self.event_shape))
+        return td.Independent(Causal(self, self.context, u), len(self.event_shape))
+
+    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
+        """Return the distribution of every output, given u = W z + b and the x whose earlier outputs are seen."""
+        dims = len(self.event_shape)
+        center, log_scale = self.in_context(x.expand(*x.shape[:-1], u.shape[-1]).flatten(-dims))
+        scale = log_scale.exp()
+        location = center + scale * u.flatten(-dims)
+        return self.outputs(
+            location.unflatten(-1, self.event_shape), scale.expand_as(location).unflatten(-1, self.event_shape)
+        )
+
+    def in_context(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return center and log-scale of each output, of examples as `_flatten_event` has them if they depend on x."""
+        if self.context is None or (not torch.compiler.is_compiling() and self.context_weight == 0):
+            return self.center, self.log_scale
+        seen = x.unflatten(-1, (*self.context.event_shape, -1))[..., 0]  # the same for all leaves
+        shifts = self.context_weight * self.shifts(self.context(seen))
+        move, widen = shifts.unflatten(-1, (2, -1)).movedim(-2, 0).flatten(1 + x.dim() - 1)
+        return self.center + self.scale * move, self.log_scale + WIDEST * torch.tanh(widen / WIDEST)
+
+    def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:
+        """Return examples `(*batch, outputs)`, or one number for all leaves of an output where they have the same."""
+        flat = mean.dim() - 1
+        if x.dim() > flat + 1 and x.stride(-1) == 0:
+            super()._flatten_event(x, mean)
+            return x[..., 0].flatten(flat)
+        return super()._flatten_event(x, mean)
+
+    def against(self, x: Tensor, center: Tensor) -> Tensor:
+        """Return x - center of each output, `(*batch, outputs)`, of examples as `_flatten_event` has them."""
+        if x.shape[-1] == center.shape[-1]:
+            return x - center
+        return (x.unsqueeze(-1) - center.unflatten(-1, (x.shape[-1], -1))).flatten(-2)
+
+    def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
+        self._require_no_context()
+        return super().given_form(output_form, side_info)
+
+    def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
+        self._require_no_context()
+        return super()._decoded(z, known)
+
+    def _require_no_context(self) -> None:
+        if self.context is not None:
+            raise IntractableError(
+                f"{type(self).__name__} with a context takes no side information: an entry that was not observed would "
+                "be seen by others"
+            )
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups() | {"precision": [self.log_scale]}
+        if isinstance(self.context, nn.Module):
+            groups["network"] = [*self.context.parameters(), *self.shifts.parameters()]
+        return groups
+
+    def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
+        """Start from data like every linear decoder, with the mean at the center."""
+        start_contexts(self, data)
+        with torch.no_grad():
+            self.affine.weight *= self.scale.unsqueeze(1)  # in the units of x, as the others have them
+            super().init_from_data(data, method, prior)
+            self.center.copy_(self.affine.bias)
+            self.affine.bias.zero_()
+            self.affine.weight /= self.scale.unsqueeze(1)
+
+    def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
+        with torch.no_grad():
+            self.center.copy_(means)
+            self.log_scale.copy_((variances / self.unit_variance).log() / 2)
+            self.affine.bias.zero_()
+            self.affine.weight.copy_(weights / self.scale.unsqueeze(1))
+
+    def start_variance(self, components: PrincipalComponents) -> float:
+        variance = unexplained_variance(components, self.latent_dim)
+        nn.init.constant_(self.log_scale, math.log(variance / self.unit_variance) / 2)
+        return variance
+
+
+class StandardizedGaussian(StandardizedDecoder):
+    """p(x|z) = N(center + scale (W z + b), scale^2), with a learned scale per output; the center is set by a start.
+
+    Args:
+        latent_dim: Number of latents.
+        event_shape: Shape of one example.
+        context: As for every `StandardizedDecoder`.
+        noise: Standard deviation of independent noise around x that is integrated out: `expected_log_prob(x, q)` is
+            then the expectation of log p(x + noise|z) over both. For the center of one of L levels of width 1/L it is
+            1 / (L sqrt 12), that of dequantization.
+
+    Example:
+        >>> decoder = StandardizedGaussian(2, (28, 28))
+        >>> q = td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> decoder.expected_log_prob(torch.zeros(5, 28, 28), q).shape
+        torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        latent_dim: int,
+        event_shape: int | Sequence[int],
+        noise: float = 0.0,
+        context: Context | None = None,
+    ) -> None:
+        super().__init__(latent_dim, event_shape, context)
+        if not 0 <= noise < math.inf:
+            raise DomainError(f"noise has to be a standard deviation, got {noise}")
+        self.noise = noise
+
+    def outputs(self, location: Tensor, scale: Tensor) -> td.Distribution:
+        return td.Normal(location, scale, validate_args=False)
+
+    def extra_repr(self) -> str:
+        return f"{self.latent_dim}, {tuple(self.event_shape)}, noise={self.noise}"
+
+    def exactness(self, q: td.Distribution) -> Exactness:
+        """Exact; with noise a bound: the expectation over the noise too is less than that at x."""
+        if self.noise:
+            return Exactness.LOWER_BOUND
+        return Exactness.EXACT
+
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        center, log_scale = self.in_context(x)
+        residual = self.against(x, center) * torch.exp(-log_scale) - self.affine(mean)
+        variance = variance_of(self.affine, moments, mean)
+        squares = torch.addcmul(variance, residual, residual)
+        log_volume = log_scale + math.log(2 * math.pi) / 2
+        if self.noise:
+            log_volume = log_volume + self.noise**2 / 2 * torch.exp(-2 * log_scale)
+        return torch.add(-log_volume, squares, alpha=-0.5)

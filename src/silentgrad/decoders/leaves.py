@@ -1,5 +1,15 @@
-"""The leaves of a circuit: several tractable decoders of the same outputs, together in one or one by one."""
+r"""The distributions of a circuit: those of its leaves, and p(x|z) that they make together.
 
+Leaves are several tractable decoders of the same outputs, together in one or one by one.
+
+Of every output the circuit's marginal is a mixture of its leaves, with probabilities :math:`\pi_k` that follow from the
+weights alone, so its mean is :math:`\sum_k \pi_k \mu_k` and, by the law of total variance, its variance :math:`\sum_k
+\pi_k (\sigma_k^2 + \mu_k^2) - (\sum_k \pi_k \mu_k)^2`. A sample is drawn from the roots downwards: a component of each
+region, which is the node of each of its parts, and at last a value of the chosen leaf.
+"""
+
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -8,9 +18,12 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.distributions import constraints
 
+from silentgrad.decoders.context import Causal
 from silentgrad.decoders.protocol import Leaf, Startable
+from silentgrad.decoders.sums import Gate, SumProduct
 from silentgrad.errors import DomainError, IntractableError, ShapeError
-from silentgrad.exactness import Exactness
+from silentgrad.exactness import Exactness, weakest
+from silentgrad.tracing import widened
 
 
 def leaves_of(
@@ -29,9 +42,37 @@ def leaves_of(
             raise ShapeError(f"{components} components, but {len(leaves)} leaves")
         for leaf in leaves:
             _require(leaf, latent_dim, event_shape)
+        _require_one_measure(leaves)
         return Separate(leaves)
     _require(leaves, latent_dim, torch.Size((*event_shape, components)))
+    _outputs_at_zero(leaves)
     return Together(leaves)
+
+
+def _outputs_at_zero(leaf: Leaf) -> td.Distribution:
+    """A leaf's distribution of each output at z = 0, once it was found to have one."""
+    like = torch.empty(0)
+    if isinstance(leaf, nn.Module):
+        like = next(leaf.parameters(), like)
+    with torch.no_grad():
+        return outputs_of(leaf(like.new_zeros(1, leaf.latent_dim)))
+
+
+def _require_one_measure(leaves: Sequence[Leaf]) -> None:
+    """Raise if some leaves have probabilities and others densities, which cannot be weighed against each other."""
+    names: dict[bool, str] = {}
+    for leaf in leaves:
+        outputs = _outputs_at_zero(leaf)
+        with contextlib.suppress(NotImplementedError):  # torch's word for a distribution that declares no support
+            support = outputs.support
+            if support is not None:
+                names[support.is_discrete] = type(outputs).__name__
+    if len(names) > 1:
+        raise DomainError(
+            f"leaves mix probabilities ({names[True]}) with densities ({names[False]}): a density changes with the "
+            "unit of x, and a probability does not, so their sum is neither. Choose leaves of one kind: "
+            "DiscretizedLogistic for levels, Normal or Logistic for dequantized or real numbers"
+        )
 
 
 def _require(leaf: Leaf, latent_dim: int, event_shape: torch.Size) -> None:
@@ -111,11 +152,7 @@ class Separate(nn.Module):
             _startable(leaf).start_outputs(means[:, k], variances[:, k], weights[:, k])
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        found = [leaf.exactness(q) for leaf in self.leaves]
-        for worst in (Exactness.APPROXIMATION, Exactness.LOWER_BOUND):
-            if worst in found:
-                return worst
-        return Exactness.EXACT
+        return weakest(*(leaf.exactness(q) for leaf in self.leaves))
 
 
 def _startable(leaf: Leaf) -> Startable:
@@ -128,7 +165,17 @@ def outputs_of(distribution: td.Distribution) -> td.Distribution:
     """The distribution of each output by itself."""
     if not isinstance(distribution, td.Independent):
         raise IntractableError(f"a leaf's outputs have to be td.Independent given z, got {type(distribution).__name__}")
+    require_single(distribution.base_dist)
     return distribution.base_dist
+
+
+def require_single(outputs: td.Distribution) -> None:
+    """Raise if a distribution has one probability for several outputs, which a circuit would count for each."""
+    if outputs.event_shape:
+        raise IntractableError(
+            f"a leaf needs a probability for each output, and {type(outputs).__name__} has one for every "
+            f"{outputs.event_shape.numel()} of them: take a likelihood of single outputs"
+        )
 
 
 class Stacked(td.Distribution):
@@ -173,3 +220,97 @@ class Stacked(td.Distribution):
         for member, part in zip(self.members, parts, strict=True):
             log_probs.append(member.log_prob(part))
         return torch.stack(log_probs, -1)
+
+
+class CircuitDistribution(td.Distribution):
+    """A circuit whose leaves are any distributions: those of a tractable decoder, or of a network of your own.
+
+    Args:
+        leaves: Distributions of batch shape `(*batch, *event_shape, components)`.
+        network: The products and sums.
+        logits: The gate's logits `(*batch, regions, components)`, or None, for each of its layers.
+        event_dims: Number of dimensions of one example.
+
+    Example:
+        >>> from silentgrad.decoders import Circuit
+        >>> p = Circuit(2, (4, 4), components=3)(torch.zeros(5, 2))
+        >>> p.batch_shape, p.event_shape, p.sample((7,)).shape
+        (torch.Size([5]), torch.Size([4, 4]), torch.Size([7, 5, 4, 4]))
+    """
+
+    arg_constraints: ClassVar = {}
+
+    def __init__(
+        self,
+        leaves: td.Distribution,
+        network: SumProduct,
+        logits: Sequence[Tensor | None],
+        event_dims: int,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_single(leaves)
+        self.leaves, self.network, self.logits = leaves, network, list(logits)
+        shape = leaves.batch_shape[:-1]
+        at = len(shape) - event_dims
+        super().__init__(shape[:at], shape[at:], validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        return constraints.independent(self.leaves.support, len(self.event_shape))
+
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "CircuitDistribution":
+        batch = torch.Size(batch_shape)
+        leaves = self.leaves.expand(batch + self.event_shape + self.leaves.batch_shape[-1:])
+        logits: list[Tensor | None] = []
+        for own in self.logits:
+            if own is not None:
+                own = own.expand(*batch, *own.shape[-2:])
+            logits.append(own)
+        return CircuitDistribution(leaves, self.network, logits, len(self.event_shape), self._validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args and value.numel() > 0:  # torch cannot check a support over no examples
+            self._validate_sample(value)
+        outputs = widened(self.leaves.log_prob(widened(value).unsqueeze(-1)))
+        batch = outputs.shape[: outputs.dim() - 1 - len(self.event_shape)]
+        rows = outputs.reshape(math.prod(batch), self.event_shape.numel(), outputs.shape[-1])
+        return self.network(rows, self._gates(batch)).reshape(batch)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with torch.no_grad():
+            whole = torch.Size(sample_shape) + self.batch_shape
+            if isinstance(self.leaves, Causal):  # the components from the roots down, then the outputs in order
+                leaves = self.leaves.expand(whole + self.leaves.batch_shape[len(self.batch_shape) :])
+                return leaves.sample_of(self._drawn(whole))
+            values = self.leaves.sample(torch.Size(sample_shape))
+            return values.gather(-1, self._drawn(whole)).squeeze(-1)
+
+    def _drawn(self, batch: torch.Size) -> Tensor:
+        """A component of each output, `(*batch, *event_shape, 1)`."""
+        return self.network.draw(self._gates(batch), math.prod(batch)).reshape(*batch, *self.event_shape, 1)
+
+    @property
+    def mean(self) -> Tensor:
+        return (self._chances() * self.leaves.mean).sum(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        within = (self._chances() * self.leaves.variance).sum(-1)
+        between = (self._chances() * (self.leaves.mean - self.mean.unsqueeze(-1)).square()).sum(-1)
+        return within + between
+
+    def _chances(self) -> Tensor:
+        """The probability of each leaf, `(*batch, *event_shape, components)`."""
+        batch = self.batch_shape
+        return self.network.chances(self._gates(batch), math.prod(batch)).reshape(self.leaves.batch_shape)
+
+    def _gates(self, batch: torch.Size) -> list[Gate | None]:
+        gates: list[Gate | None] = []
+        for logits in self.logits:
+            if logits is None:
+                gates.append(None)
+            else:
+                rows = logits.expand(*batch, *logits.shape[-2:]).reshape(math.prod(batch), *logits.shape[-2:])
+                at_z = widened(rows.permute(1, 2, 0).contiguous())
+                gates.append(Gate(at_z, at_z))
+        return gates

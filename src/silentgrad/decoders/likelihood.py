@@ -1,9 +1,9 @@
 r"""A linear decoder with any likelihood of one linear parameter per output, u = W z + b + C c + o.
 
 Covariates c have weights C of their own, an offset o has none. For Gaussian latents u is Gaussian, with mean
-:math:`W m + b + C c + o` and variance :math:`W^2 s_2`, and :func:`silentgrad.expected_log_prob` integrates over it. A
-likelihood that declares to need less than all of u's distribution takes other latents too: the mean and variance of u,
-or :math:`E u` and :math:`\log E[e^u]`.
+:math:`W m + b + C c + o` and variance :math:`W^2 s_2`, and
+:func:`silentgrad.likelihoods.expected_log_prob` integrates over it. A likelihood that declares to need less than all of
+u's distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.beside import NOTHING, Beside
-from silentgrad.decoders.likelihood_start import start_linear_likelihood, u_at_mean_of
 from silentgrad.decoders.linear import ClosedForm, LinearDecoder
-from silentgrad.decoders.projection import variance_of
-from silentgrad.decoders.tilting import tilt
+from silentgrad.decoders.projection import tilt, variance_of
+from silentgrad.decoders.starts import start_linear_likelihood, u_at_mean_of
 from silentgrad.errors import IntractableError, ShapeError
 from silentgrad.exactness import Exactness
+from silentgrad.latents.generating import moments_of
 from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.likelihoods import LocationScale, Needs, exactness_of, expected_log_prob, needs_of
 from silentgrad.likelihoods.base import Likelihood, from_generating_function, sign_of
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
+from silentgrad.side_info import NOTHING, SideInfo
+from silentgrad.tracing import widened
 
 IMPOSSIBLE = -1e30  # u of a category that was not observed: no sum of exponentials notices it
 
@@ -64,6 +65,12 @@ class LinearLikelihood(LinearDecoder):
             self.covariate_affine = nn.Linear(covariates, self.event_shape.numel(), bias=False)
             nn.init.zeros_(self.covariate_affine.weight)
 
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups() | {"precision": own_parameters(self.likelihood)}
+        if self.covariate_affine is not None:
+            groups["mean"] += self.covariate_affine.parameters()
+        return groups
+
     @property
     def neutral(self) -> float:  # type: ignore[override]
         """A number that x can be, which stands where an entry was not observed."""
@@ -73,20 +80,20 @@ class LinearLikelihood(LinearDecoder):
     def forward(self, z: Tensor) -> td.Independent:
         return self.decode(z, NOTHING)
 
-    def _decoded(self, z: Tensor, known: Beside) -> td.Independent:
+    def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
         u = self.affine(z) + self._shift(known)
-        decoded = self._likelihood_given(known.deviation)(u.unflatten(-1, self.event_shape))
+        decoded = self._likelihood_given(known.scale)(u.unflatten(-1, self.event_shape))
         return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
-    def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
-        if not self.joint or not beside:
-            return super().log_prob(x, z, beside)
+    def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo) -> Tensor:
+        if not self.joint or not side_info:
+            return super().log_prob_given(x, z, side_info)
         z = self.flatten_latent(z, self.examples_of(x))
         self.require_dtype("x", x)
-        known = self.known(beside, self.examples_of(x))
+        known = self.known(side_info, self.examples_of(x))
         x = known.observed(x.flatten(-len(self.event_shape)), self.neutral)
         u = self._possible(self.affine(z) + self._shift(known), known.mask, IMPOSSIBLE)
-        decoded = self._likelihood_given(known.deviation)(u.unflatten(-1, self.event_shape))
+        decoded = self._likelihood_given(known.scale)(u.unflatten(-1, self.event_shape))
         return self._summed(decoded.log_prob(x.unflatten(-1, self.event_shape)))
 
     def _summed(self, outputs: Tensor) -> Tensor:
@@ -99,9 +106,9 @@ class LinearLikelihood(LinearDecoder):
             return outputs.unsqueeze(-1)
         return outputs.flatten(-dimensions)
 
-    def given_form(self, output_form: ClosedForm, beside: Beside) -> ClosedForm:
+    def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-            known = self.known(beside, mean.shape[:-1])
+            known = self.known(side_info, mean.shape[:-1])
             x = known.observed(x, self.neutral)
             if self.joint:
                 return self._outputs(x, mean, moments, q, known).sum(-1)
@@ -113,11 +120,11 @@ class LinearLikelihood(LinearDecoder):
         return self._outputs(x, mean, moments, q, NOTHING)
 
     def _outputs(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, beside: Beside
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, side_info: SideInfo
     ) -> Tensor:
-        """E_q[log p(x_o|z)] of every output, or of every group of them, given what stands beside x, flattened."""
-        shift = self._shift(beside)
-        likelihood = self._likelihood_given(beside.deviation)
+        """E_q[log p(x_o|z)] of every output, or of every group of them, given side information, flattened."""
+        shift = self._shift(side_info)
+        likelihood = self._likelihood_given(side_info.scale)
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
             sign = sign_of(self.likelihood)
             exponent = self.affine
@@ -125,11 +132,11 @@ class LinearLikelihood(LinearDecoder):
                 exponent = _negated(self.affine)
             tilted = tilt(q, moments, mean, exponent, exponent)
             of_u, log_mass = sign * tilted.exponent + shift, tilted.log_mass + sign * shift
-            log_mass = self._possible(log_mass, beside.mask, IMPOSSIBLE)
+            log_mass = self._possible(log_mass, side_info.mask, IMPOSSIBLE)
             outputs = from_generating_function(likelihood, *self._unflattened(x, of_u, log_mass))
         else:
-            of_u = self._possible(self.affine(mean) + shift, beside.mask, IMPOSSIBLE)
-            variance = self._possible(variance_of(self.affine, moments, mean), beside.mask, 0.0)
+            of_u = self._possible(self.affine(mean) + shift, side_info.mask, IMPOSSIBLE)
+            variance = self._possible(variance_of(self.affine, moments, mean), side_info.mask, 0.0)
             outputs = expected_log_prob(likelihood, *self._unflattened(x, of_u, variance), self.nodes)
         return self._flat(outputs)
 
@@ -139,14 +146,14 @@ class LinearLikelihood(LinearDecoder):
             return numbers
         return torch.where(mask, numbers, otherwise)
 
-    def _shift(self, beside: Beside) -> Tensor | float:
-        """What is added to u beside W z + b."""
+    def _shift(self, side_info: SideInfo) -> Tensor | float:
+        """Return what is added to W z + b."""
         shift: Tensor | float = 0.0
-        if beside.offset is not None:
-            shift = beside.offset
-        self.require_covariates(beside.covariates)
-        if beside.covariates is not None and self.covariate_affine is not None:
-            shift = shift + self.covariate_affine(beside.covariates)
+        if side_info.offset is not None:
+            shift = side_info.offset
+        self.require_covariates(side_info.covariates)
+        if side_info.covariates is not None and self.covariate_affine is not None:
+            shift = shift + self.covariate_affine(side_info.covariates)
         return shift
 
     def require_covariates(self, covariates: Tensor | None) -> None:
@@ -164,16 +171,16 @@ class LinearLikelihood(LinearDecoder):
         if given != expected:
             raise ShapeError(f"the decoder was built for {expected} covariates, and {given} were given")
 
-    def _likelihood_given(self, deviation: Tensor | None) -> Likelihood:
-        """The likelihood, with known deviations of the entries."""
-        if deviation is None:
+    def _likelihood_given(self, scale: Tensor | None) -> Likelihood:
+        """The likelihood, with known standard deviations of the entries' measurements."""
+        if scale is None:
             return self.likelihood
-        with_deviation = getattr(self.likelihood, "with_deviation", None)
-        if with_deviation is None:
+        with_scale = getattr(self.likelihood, "with_scale", None)
+        if with_scale is None:
             raise IntractableError(
-                f"{type(self.likelihood).__name__} takes no known deviation of entries: sg.likelihoods.Normal does"
+                f"{type(self.likelihood).__name__} takes no known scale of entries: sg.likelihoods.Normal does"
             )
-        likelihood: Likelihood = with_deviation(deviation.unflatten(-1, self.event_shape))
+        likelihood: Likelihood = with_scale(scale.unflatten(-1, self.event_shape))
         return likelihood
 
     @property
@@ -190,6 +197,19 @@ class LinearLikelihood(LinearDecoder):
     def exactness(self, q: td.Distribution) -> Exactness:
         """What the likelihood declares: plain quadrature is an approximation, those of `silentgrad.likelihoods` not."""
         return exactness_of(self.likelihood)
+
+    def statistics(self, x: Tensor, z: Tensor) -> list[Tensor]:
+        """u itself, `(*batch, outputs)`."""
+        return [self.affine(self.flatten_latent(z, self.examples_of(x)))]
+
+    def expected_statistics(self, x: Tensor, q: td.Distribution) -> list[Tensor]:
+        """E u, which is linear in the mean of every latent."""
+        return self.statistics(x, widened(moments_of(q).mean))
+
+    def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor]) -> Tensor:
+        """log p(x|u), one number per example."""
+        (u,) = statistics
+        return self._summed(self.likelihood(u.unflatten(-1, self.event_shape)).log_prob(x))
 
     def _needs_beyond_gaussian(self, q: td.Distribution) -> Needs:
         """What the likelihood needs of a u that is not Gaussian; an error if it has to be."""
@@ -220,7 +240,7 @@ class LinearLikelihood(LinearDecoder):
         """
         if data.shape[1:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
-        start_linear_likelihood(self, data, method, prior, Beside(offset=offset, mask=mask))
+        start_linear_likelihood(self, data, method, prior, SideInfo(offset=offset, mask=mask))
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         u, slope = u_at_mean_of(self.likelihood)(means.unflatten(0, self.event_shape))
@@ -269,3 +289,10 @@ def _negated(affine: nn.Linear) -> nn.Linear:
     del negated.weight, negated.bias
     negated.weight, negated.bias = -affine.weight, -affine.bias  # type: ignore[assignment]
     return negated
+
+
+def own_parameters(likelihood: object) -> list[nn.Parameter]:
+    """Return the parameters of a likelihood, such as its dispersions."""
+    if isinstance(likelihood, nn.Module):
+        return list(likelihood.parameters())
+    return []

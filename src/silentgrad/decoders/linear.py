@@ -6,16 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.beside import NOTHING, Beside
-from silentgrad.decoders.given import GivenDecoder
+from silentgrad.decoders.protocol import Given
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
+from silentgrad.latents.independent import shape_of
 from silentgrad.latents.moments import JointMoments, Moments, variance_in
 from silentgrad.ppca import PrincipalComponents, leading_components, ppca_weights
-from silentgrad.shapes import shape_of
-from silentgrad.tracing import underlying
-from silentgrad.widening import NARROW, widened, widened_latent
+from silentgrad.side_info import NOTHING, SideInfo
+from silentgrad.tracing import NARROW, underlying, widened, widened_latent
 
 ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
 
@@ -30,6 +29,25 @@ def require_number(result: Tensor, inputs: dict[str, Tensor]) -> None:
         raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
     raise DomainError(
         f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
+    )
+
+
+def require_wide(dtype: torch.dtype) -> None:
+    """Raise if a decoder's own numbers are in half precision."""
+    if dtype in NARROW:
+        raise DomainError(
+            f"the decoder is {dtype}, too narrow for its closed form: call decoder.float(); x and q may stay as they "
+            "are"
+        )
+
+
+def require_dtype(name: str, value: Tensor, dtype: torch.dtype) -> None:
+    """Raise if a value has another precision than the decoder's, unless autocast is to mix them."""
+    if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
+        return
+    raise DomainError(
+        f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
+        f"decoder to its by decoder.to({value.dtype})"
     )
 
 
@@ -76,7 +94,7 @@ class LinearDecoder(nn.Module):
         offset: Tensor | None = None,
         covariates: Tensor | None = None,
         mask: Tensor | None = None,
-        deviation: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """E_q[log p(x|z)] in closed form, one number per example.
 
@@ -87,7 +105,7 @@ class LinearDecoder(nn.Module):
                 `(*batch,)`, or one per entry, in the shape of x.
             covariates: Known numbers of each example, `(*batch, covariates)`, for a decoder that has weights for them.
             mask: Which entries were observed, in the shape of x; the others take no part and may be anything.
-            deviation: Known standard deviation of each entry's measurement, in the shape of x, for a likelihood that
+            scale: Known standard deviation of each entry's measurement, in the shape of x, for a likelihood that
                 takes it.
 
         Inputs in half precision, as autocast makes them, are widened to single; nothing is computed in half.
@@ -96,28 +114,24 @@ class LinearDecoder(nn.Module):
             IntractableError: There is no closed form for this latent.
             ShapeError, DomainError: `x` and `q` do not fit each other or the decoder, or hold NaN.
         """
-        beside = Beside(offset, covariates, mask, deviation)
-        if not beside:
+        return self.expected_log_prob_given(x, q, SideInfo(offset, covariates, mask, scale))
+
+    def expected_log_prob_given(self, x: Tensor, q: td.Distribution, side_info: SideInfo) -> Tensor:
+        """E_q[log p(x|z)] as `expected_log_prob` has it, with side information as one object."""
+        if not side_info:
             return self.evaluate(self.closed_form, x, q)
-        return self.evaluate(self.given_form(self.output_form, beside), x, q)
+        return self.evaluate(self.given_form(self.output_form, side_info), x, q)
 
-    def given(
-        self,
-        *,
-        offset: Tensor | None = None,
-        covariates: Tensor | None = None,
-        mask: Tensor | None = None,
-        deviation: Tensor | None = None,
-    ) -> GivenDecoder:
-        """p(x|z) given what stands beside x: a decoder like any other. The arguments are `expected_log_prob`'s."""
-        return GivenDecoder(self, Beside(offset, covariates, mask, deviation))
+    def given(self, side_info: SideInfo) -> Given:
+        """p(x|z) given side information: a decoder of this batch, like any other."""
+        return Given(self, side_info)
 
-    def given_form(self, output_form: ClosedForm, beside: Beside) -> ClosedForm:
-        """The closed form of one number per example given what stands beside x, from that of the outputs."""
-        beside.require_none(type(self).__name__, "covariates", "deviation")
+    def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
+        """The closed form of one number per example given side information, from that of the outputs."""
+        side_info.require_none(type(self).__name__, "covariates", "scale")
 
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-            known = self.known(beside, mean.shape[:-1])
+            known = self.known(side_info, mean.shape[:-1])
             x = known.observed(x, self.neutral)
             if known.offset is not None:
                 x = x - known.offset  # u is the location of x
@@ -125,18 +139,18 @@ class LinearDecoder(nn.Module):
 
         return form
 
-    def known(self, beside: Beside, examples: torch.Size) -> Beside:
-        """What stands beside examples, checked, flattened, and in the decoder's precision."""
-        return beside.flattened(examples, self.event_shape).to(self.affine.weight)
+    def known(self, side_info: SideInfo, examples: torch.Size) -> SideInfo:
+        """Return side information checked, flattened, and in the decoder's precision."""
+        return side_info.flattened(examples, self.event_shape).to(self.affine.weight)
 
-    def decode(self, z: Tensor, beside: Beside) -> td.Independent:
-        """p(x|z) given what stands beside x; which entries were observed makes no difference to it."""
+    def decode(self, z: Tensor, side_info: SideInfo) -> td.Independent:
+        """p(x|z) given side information; which entries were observed makes no difference to it."""
         z = self.flatten_latent(z)
-        return self._decoded(z, beside.under(z.shape[:-1], self.event_shape).to(self.affine.weight))
+        return self._decoded(z, side_info.under(z.shape[:-1], self.event_shape).to(self.affine.weight))
 
-    def _decoded(self, z: Tensor, known: Beside) -> td.Independent:
-        """p(x|z) for latents `(*batch, latent_dim)` given what stands beside x, flattened."""
-        known.require_none(type(self).__name__, "covariates", "deviation")
+    def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
+        """p(x|z) for latents `(*batch, latent_dim)` given side information, flattened."""
+        known.require_none(type(self).__name__, "covariates", "scale")
         decoded = self(z)
         if known.offset is None:
             return decoded
@@ -161,11 +175,7 @@ class LinearDecoder(nn.Module):
             return self._evaluate(closed_form, widened(x), widened_latent(q), checked)
 
     def _evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution, checked: bool) -> Tensor:
-        if self.affine.weight.dtype in NARROW:
-            raise DomainError(
-                f"the decoder is {self.affine.weight.dtype}, too narrow for its closed form: call decoder.float(); "
-                "x and q may stay as they are"
-            )
+        require_wide(self.affine.weight.dtype)
         moments = moments_of(q)
         mean = self.flatten_latent(moments.mean, self.examples_of(x))
         self.require_dtype("the latent's variance", variance_in(moments))
@@ -176,13 +186,17 @@ class LinearDecoder(nn.Module):
             require_number(result, inputs)
         return result
 
-    def log_prob(self, x: Tensor, z: Tensor, beside: Beside = NOTHING) -> Tensor:
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
         """log p(x|z), one number per example, for latents laid out in whatever way q has them."""
+        return self.log_prob_given(x, z, NOTHING)
+
+    def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo) -> Tensor:
+        """log p(x|z) over the observed entries given side information, one number per example."""
         z = self.flatten_latent(z, self.examples_of(x))
         self.require_dtype("x", x)
-        if not beside:
+        if not side_info:
             return self._summed(self(z).base_dist.log_prob(x))
-        known = self.known(beside, self.examples_of(x))
+        known = self.known(side_info, self.examples_of(x))
         x = known.observed(x.flatten(-len(self.event_shape)), self.neutral).unflatten(-1, self.event_shape)
         outputs = self._decoded(z, known).base_dist.log_prob(x)
         return known.total(outputs.flatten(-len(self.event_shape)))
@@ -190,6 +204,10 @@ class LinearDecoder(nn.Module):
     def _summed(self, outputs: Tensor) -> Tensor:
         """The sum over outputs; `Independent` cannot sum over no examples."""
         return outputs.flatten(-len(self.event_shape)).sum(-1)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters that may have learning rates of their own: of the mean, of the precision."""
+        return {"mean": list(self.affine.parameters())}
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
         """Starts the mean from data `(examples, *event_shape)`.
@@ -278,11 +296,5 @@ class LinearDecoder(nn.Module):
         return x.flatten(mean.dim() - 1)
 
     def require_dtype(self, name: str, value: Tensor) -> None:
-        """Refuses another precision than the decoder's, which autocast alone may mix."""
-        dtype = self.affine.weight.dtype
-        if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
-            return
-        raise DomainError(
-            f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
-            f"decoder to its by decoder.to({value.dtype})"
-        )
+        """Raise if a value has another precision than the decoder's, unless autocast is to mix them."""
+        require_dtype(name, value, self.affine.weight.dtype)

@@ -4,7 +4,7 @@ With :math:`u = Wz + b` and :math:`g, v = Az + c`, the links are
 
 ==========  ================  ==============================  ===================================================
 ``linear``  variance 1 / v^2  the paper's                     exact but for the log term, see `log_terms`
-``exp``     variance e^-g     exact for every latent family   needs a cumulant generating function, see `tilting`
+``exp``     variance e^-g     exact for every latent family   needs a cumulant generating function, see `tilt`
 ==========  ================  ==============================  ===================================================
 
 For the linear link write D = x - E u, e = E v. Expanding the product of the residual and v in their joint cumulants,
@@ -23,16 +23,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.beside import Beside
 from silentgrad.decoders import log_terms
 from silentgrad.decoders.linear import LinearDecoder
-from silentgrad.decoders.projection import Projection, project
-from silentgrad.decoders.tilting import tilt
+from silentgrad.decoders.projection import Projection, project, tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
+from silentgrad.side_info import SideInfo
 
 Link = Literal["linear", "exp"]
 LogTerm = Literal["auto", "exact", "edgeworth", "taylor"]
@@ -49,7 +48,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         log_term: How the linear link evaluates E[log v^2]: "exact" (Gaussian latents), "edgeworth", "taylor" (the
             paper's), or "auto": exact where it exists, Edgeworth elsewhere. The exponential link is always exact.
         noise: Standard deviation of independent noise around x that is integrated out: `expected_log_prob(x, q)` is
-            then the expectation of log p(x + noise|z) over both. For the centre of one of L levels of width 1/L it is
+            then the expectation of log p(x + noise|z) over both. For the center of one of L levels of width 1/L it is
             1 / (L sqrt 12), and the result a lower bound of the level's log-probability times L.
 
     Example:
@@ -80,6 +79,9 @@ class LinearPrecisionGaussian(LinearDecoder):
         nn.init.zeros_(self.precision_affine.weight)
         self._start_precision(START_PRECISION)
 
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        return super().parameter_groups() | {"precision": list(self.precision_affine.parameters())}
+
     def forward(self, z: Tensor) -> td.Independent:
         z = self.flatten_latent(z)
         mean, precision = self.affine(z), self.precision_affine(z)
@@ -99,7 +101,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         offset: Tensor | None = None,
         covariates: Tensor | None = None,
         mask: Tensor | None = None,
-        deviation: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """E_q[log p(x|z)], one number per example, as `LinearDecoder.expected_log_prob`.
 
@@ -110,12 +112,16 @@ class LinearPrecisionGaussian(LinearDecoder):
             offset: As in `LinearDecoder.expected_log_prob`, and so are the arguments that follow.
             covariates: Refused.
             mask: Which entries were observed.
-            deviation: Refused.
+            scale: Refused.
         """
-        beside = Beside(offset, covariates, mask, deviation)
-        if not beside:
+        return self.expected_log_prob_given(x, q, SideInfo(offset, covariates, mask, scale), log_term)
+
+    def expected_log_prob_given(
+        self, x: Tensor, q: td.Distribution, side_info: SideInfo, log_term: LogTerm | None = None
+    ) -> Tensor:
+        if not side_info:
             return self.evaluate(partial(self.closed_form, log_term=log_term), x, q)
-        return self.evaluate(self.given_form(partial(self.output_form, log_term=log_term), beside), x, q)
+        return self.evaluate(self.given_form(partial(self.output_form, log_term=log_term), side_info), x, q)
 
     def exactness(self, q: td.Distribution, log_term: LogTerm | None = None) -> Exactness:
         """Exact, unless the linear link's log term is Taylor's, or Edgeworth's of latents that are not Gaussian.

@@ -1,12 +1,78 @@
-"""What tractable decoders and leaves are: anything that has these methods, whatever it inherits from."""
+"""What decoders are: anything that has these methods, whatever it inherits from; also given side information."""
 
-from typing import Protocol, TypeGuard, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, TypeGuard, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.errors import IntractableError
 from silentgrad.exactness import Exactness
+from silentgrad.side_info import SideInfo
+
+
+class Conditional(Protocol):
+    """A decoder that takes side information; a tractable one has `expected_log_prob_given` and `exactness` too."""
+
+    def decode(self, z: Tensor, side_info: SideInfo, /) -> td.Distribution:
+        """p(x|z) given side information."""
+
+    def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo, /) -> Tensor:
+        """log p(x|z) over the observed entries, one number per example."""
+
+
+class TractableConditional(Conditional, Protocol):
+    """A tractable decoder that takes side information."""
+
+    def expected_log_prob_given(self, x: Tensor, q: td.Distribution, side_info: SideInfo, /) -> Tensor:
+        """E_q[log p(x|z)] over the observed entries, one number per example."""
+
+    def exactness(self, q: td.Distribution, /) -> Exactness:
+        """What `expected_log_prob_given` is for latents of this kind."""
+
+
+class Given:
+    """A decoder of one batch, whose examples have their side information already; as tractable as the decoder is.
+
+    Every estimator, objective and guide takes it like the decoder itself.
+
+    Args:
+        decoder: The decoder.
+        side_info: The side information of the batch.
+
+    Example:
+        >>> import torch
+        >>> import silentgrad as sg
+        >>> decoder = sg.LinearLikelihood(2, 3, sg.likelihoods.Poisson())
+        >>> x, q = torch.ones(5, 3), td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> given = decoder.given(sg.SideInfo(offset=torch.zeros(5)))
+        >>> sg.Exact()(q, sg.integrand_of(given, x)).shape
+        torch.Size([5])
+    """
+
+    def __init__(self, decoder: Conditional, side_info: SideInfo) -> None:
+        self.decoder, self.side_info = decoder, side_info
+
+    def __call__(self, z: Tensor) -> td.Distribution:
+        return self.decoder.decode(z, self.side_info)
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x|z) over the observed entries, one number per example."""
+        return self.decoder.log_prob_given(x, z, self.side_info)
+
+    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
+        """E_q[log p(x|z)] over the observed entries, one number per example; for a tractable decoder."""
+        return self._tractable().expected_log_prob_given(x, q, self.side_info)
+
+    def exactness(self, q: td.Distribution) -> Exactness:
+        """What `expected_log_prob` is for latents of this kind."""
+        return self._tractable().exactness(q)
+
+    def _tractable(self) -> TractableConditional:
+        if not hasattr(self.decoder, "expected_log_prob_given"):
+            raise IntractableError(f"{type(self.decoder).__name__} has no closed form of E[log p(x|z)]")
+        return cast(TractableConditional, self.decoder)
 
 
 @runtime_checkable
@@ -42,6 +108,24 @@ class Leaf(Tractable, Protocol):
 
 
 @runtime_checkable
+class Statistical(Protocol):
+    """A decoder whose log p(x|z) = F(s(z)) is a function of statistics s with known expectations."""
+
+    def statistics(self, x: Tensor, z: Tensor, /) -> list[Tensor]:
+        """s(z), each `(*batch, ...)`."""
+
+    def expected_statistics(self, x: Tensor, q: td.Distribution, /) -> list[Tensor]:
+        """E_q[s(z)], exactly, in the same shapes.
+
+        Raises:
+            IntractableError: There is no exact expectation for this latent.
+        """
+
+    def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor], /) -> Tensor:
+        """F(s), one number per example."""
+
+
+@runtime_checkable
 class Startable(Protocol):
     """A leaf that can start from data."""
 
@@ -50,5 +134,10 @@ class Startable(Protocol):
 
 
 def is_tractable(decoder: object) -> TypeGuard[Tractable]:
-    """Whether a decoder is tractable. Of its class: Python remembers that answer, and training asks at every step."""
+    """Whether a decoder is tractable, also one that is given side information.
+
+    The question is asked of its class: Python remembers that answer, and training asks at every step.
+    """
+    if isinstance(decoder, Given):
+        decoder = decoder.decoder
     return issubclass(type(decoder), Tractable)

@@ -1,9 +1,8 @@
 """Estimators of E_q[log p(x|z)] and its gradient, all with one signature."""
 
-from silentgrad.estimators.arm import Arm
-from silentgrad.estimators.arms import Arms
-from silentgrad.estimators.averaged import Averaged
+from silentgrad.estimators.antithetic import ARM, ARMS, CARMS, DisARM, DisARMTree
 from silentgrad.estimators.base import (
+    ESTIMATORS,
     Estimator,
     Integrand,
     bernoulli_of,
@@ -20,61 +19,78 @@ from silentgrad.estimators.base import (
     value_with_gradient_of,
     value_with_slope,
 )
-from silentgrad.estimators.deterministic import Enumerate, Exact
-from silentgrad.estimators.double_cv import DoubleCV
-from silentgrad.estimators.dreg import Dreg
-from silentgrad.estimators.gapped import GappedStraightThrough
-from silentgrad.estimators.gumbel_rao import GumbelRao
-from silentgrad.estimators.imle import Imle
-from silentgrad.estimators.indecater import IndeCateR
-from silentgrad.estimators.integrand import DecoderIntegrand, PriorIntegrand, TractableIntegrand, integrand_of
+from silentgrad.estimators.bounds import STL, VIMCO, DReG
+from silentgrad.estimators.combined import Averaged, SilentControlVariate
+from silentgrad.estimators.counting import EAT
+from silentgrad.estimators.deterministic import Enumerate, Exact, IndeCateR
+from silentgrad.estimators.heun import ReinMax, ReinMaxCV, ReinMaxRao
+from silentgrad.estimators.integrand import (
+    DecoderIntegrand,
+    PriorIntegrand,
+    StatisticalIntegrand,
+    TractableIntegrand,
+    integrand_of,
+)
 from silentgrad.estimators.learning import Learning
-from silentgrad.estimators.muprop import MuProp
-from silentgrad.estimators.nvil import Nvil
-from silentgrad.estimators.pathwise import GumbelSoftmax, Reparameterized, StraightThrough
-from silentgrad.estimators.rebar import Rebar
-from silentgrad.estimators.reinmax import ReinMax
-from silentgrad.estimators.relax import ControlVariate, Relax, RelaxedIntegrand
-from silentgrad.estimators.score import DisArm, Reinforce, Rloo
-from silentgrad.estimators.simple import Simple
-from silentgrad.estimators.stl import Stl
-from silentgrad.estimators.vimco import Vimco
+from silentgrad.estimators.pathwise import (
+    DecoupledStraightThrough,
+    GappedStraightThrough,
+    GumbelRao,
+    GumbelSoftmax,
+    Reparameterized,
+    StraightThrough,
+)
+from silentgrad.estimators.relax import REBAR, RELAX, ControlVariate, RelaxedIntegrand
+from silentgrad.estimators.score import NVIL, RLOO, Reinforce
+from silentgrad.estimators.slopes import DoubleCV, MuProp
+from silentgrad.estimators.stein import RODEO
+from silentgrad.estimators.subsets import IMLE, SIMPLE
 from silentgrad.latents.independent import base_of, sum_over_latents
 
 __all__ = [
-    "Arm",
-    "Arms",
+    "ARM",
+    "ARMS",
+    "CARMS",
+    "EAT",
+    "ESTIMATORS",
+    "IMLE",
+    "NVIL",
+    "REBAR",
+    "RELAX",
+    "RLOO",
+    "RODEO",
+    "SIMPLE",
+    "STL",
+    "VIMCO",
     "Averaged",
     "ControlVariate",
+    "DReG",
     "DecoderIntegrand",
-    "DisArm",
+    "DecoupledStraightThrough",
+    "DisARM",
+    "DisARMTree",
     "DoubleCV",
-    "Dreg",
     "Enumerate",
     "Estimator",
     "Exact",
     "GappedStraightThrough",
     "GumbelRao",
     "GumbelSoftmax",
-    "Imle",
     "IndeCateR",
     "Integrand",
     "Learning",
     "MuProp",
-    "Nvil",
     "PriorIntegrand",
-    "Rebar",
     "ReinMax",
+    "ReinMaxCV",
+    "ReinMaxRao",
     "Reinforce",
-    "Relax",
     "RelaxedIntegrand",
     "Reparameterized",
-    "Rloo",
-    "Simple",
-    "Stl",
+    "SilentControlVariate",
+    "StatisticalIntegrand",
     "StraightThrough",
     "TractableIntegrand",
-    "Vimco",
     "base_of",
     "bernoulli_of",
     "coin_like",

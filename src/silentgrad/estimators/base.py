@@ -24,7 +24,7 @@ batch shape  event shape                      `integrand`  latents an example
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ from torch import distributions as td
 
 from silentgrad.errors import IntractableError, ShapeError
 from silentgrad.latents.families import Family
-from silentgrad.latents.independent import base_of, sum_over_latents
+from silentgrad.latents.independent import base_of, require_fixed_support, sum_over_latents
+from silentgrad.registry import Registry
 
 Integrand = Callable[[Tensor], Tensor]
 
@@ -50,6 +51,11 @@ class Estimator(nn.Module):
     def suits(cls, family: type[Family]) -> bool:
         """Whether the estimator takes latents of a family; an exact one's decoder has to be tractable too."""
         return issubclass(family.distribution, cls.latents)
+
+    @classmethod
+    def sized(cls, numbers: int) -> Self:
+        """The estimator with its default arguments, for examples whose z has so many numbers."""
+        return cls()
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         """E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
@@ -72,11 +78,15 @@ class Estimator(nn.Module):
         """Called when an epoch, counted from 1, begins."""
 
     def auxiliary_loss(self) -> Tensor | None:
-        """What the estimator's own parameters minimize, of the latest `forward`; None if it has none.
+        """The sum of what the estimator's own parameters minimize since it was last asked for; None if there is none.
 
         The model adds it to its loss. Hand it over and forget it: a graph that is kept cannot be copied or saved.
         """
         return None
+
+
+ESTIMATORS: Registry[Estimator] = Registry("estimator", Estimator)
+"""All estimators that can be named, by name."""
 
 
 def bernoulli_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli:
@@ -113,7 +123,15 @@ def per_example(values: Tensor, q: td.Distribution) -> Tensor:
 
 
 def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tensor:
-    """log q(z|x), one number per example, whether q's latents are its event or part of its batch."""
+    """log q(z|x), one number per example, whether q's latents are its event or part of its batch.
+
+    Of a z without a gradient, its own is the score.
+
+    Raises:
+        IntractableError: It is, and the support of q moves with what it is differentiated in.
+    """
+    if not z.requires_grad:
+        require_fixed_support(q)
     return sum_over_latents(base_of(q).log_prob(z), examples)
 
 

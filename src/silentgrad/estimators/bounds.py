@@ -8,19 +8,61 @@ is a lower bound of :math:`\log p(x)`, the ELBO for K = 1 and tighter with every
 :math:`D = D_\mathrm{KL}(q \| p)` from what an estimator returns, so the estimators of this bound return
 :math:`L_K + D`, which is :math:`E_q[\log p(x|z)]` for K = 1. The prior is that of a `PriorIntegrand`, as an objective
 makes it; for a plain function of z it is the standard one of the latents' family.
+
+**STL**, sticking the landing, is for K = 1: the ELBO's gradient without its score, which has mean 0 and only adds
+variance.
+
+.. math:: \nabla_\phi\, \mathrm{ELBO} = E\Bigl[
+          \frac{\partial}{\partial z} \bigl(\log p(x|z) + \log p(z) - \log q(z|x)\bigr) \frac{d z}{d \phi}\Bigr],
+
+for a reparameterized z, with :math:`\log q` differentiated in z only. Where q is the posterior the bracket is constant
+and the gradient has no variance.
+
+**DReG** is for reparameterized latents. Differentiating :math:`L_K` through their samples leaves a term of scores
+:math:`\nabla \log q`, whose share in the gradient does not shrink with K though the signal does. Reparameterizing that
+term a second time removes it:
+
+.. math:: \nabla_\phi L_K = E\Bigl[\sum_k \tilde w_k^2
+          \frac{\partial \log w_k}{\partial z_k} \frac{d z_k}{d \phi}\Bigr],
+
+where :math:`\log w_k = \log p(x|z_k) + \log p(z_k) - \log q(z_k|x)` is differentiated in the sample only. The gradient
+in the parameters of decoder and prior is :math:`\sum_k \tilde w_k \nabla \log w_k`, as without it. So one backward pass
+serves both, which behind the samples multiplies by :math:`\tilde w_k` once more.
+
+**VIMCO** is for latents that cannot be reparameterized. The gradient of :math:`L_K` has a part through the samples and
+one through their weights,
+
+.. math:: \nabla L_K = E\Bigl[\sum_k (\hat L - \hat L_{-k})\, \nabla \log q(z_k|x)
+          + \sum_k \tilde w_k \nabla \log w_k\Bigr],
+          \qquad \hat L = \log \frac1K \sum_j w_j,\quad \tilde w_k = \frac{w_k}{\sum_j w_j}.
+
+The baseline of a sample may depend on all others, and is the bound with its own weight replaced by their geometric
+mean: :math:`\hat L_{-k} = \log \frac1K \bigl(\sum_{j \ne k} w_j + (\prod_{j \ne k} w_j)^{1/(K-1)}\bigr)`.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.estimators.base import Integrand, joint_log_prob
+from silentgrad.errors import DomainError
+from silentgrad.estimators.base import (
+    ESTIMATORS,
+    Estimator,
+    Integrand,
+    for_each_latent,
+    joint_log_prob,
+    per_example,
+    value_with_gradient_of,
+)
 from silentgrad.estimators.integrand import PriorIntegrand
+from silentgrad.estimators.pathwise import Reparameterized, reparameterized_sample
 from silentgrad.latents.families import family_of, standard_prior
-from silentgrad.latents.independent import base_of, sum_over_latents
+from silentgrad.latents.independent import base_of, require_fixed_support, sum_over_latents
 from silentgrad.latents.priors import kl
+from silentgrad.tracing import require_untransformed, uncompiled
 
 
 def prior_log_prob(q: td.Distribution, integrand: Integrand, z: Tensor, examples: torch.Size) -> Tensor:
@@ -38,7 +80,12 @@ def divergence(q: td.Distribution, integrand: Integrand, examples: torch.Size) -
 
 
 def held(q: td.Distribution) -> td.Distribution:
-    """The same latent, through whose parameters no gradient passes."""
+    """The same latent, through whose parameters no gradient passes: log q loses its score, which has mean 0.
+
+    Raises:
+        IntractableError: It has not, since the support of q moves.
+    """
+    require_fixed_support(q)
     family = family_of(q)
     parameters = []
     for parameter in family.parameters(q):
@@ -53,3 +100,130 @@ def log_mean(log_weights: Tensor) -> Tensor:
 
 def _standard(q: td.Distribution) -> td.Distribution:
     return standard_prior(q, family_of(q))()
+
+
+@ESTIMATORS.register("stl")
+class STL(Reparameterized):
+    """Reparameterization whose variance vanishes as q comes close to the posterior.
+
+    Take it for continuous latents and a q that can fit the posterior well.
+
+    References:
+        Roeder, Wu and Duvenaud 2017, Sticking the Landing: Simple, Lower-Variance Gradient Estimators for Variational
+        Inference, NeurIPS.
+    """
+
+    uses_prior = True
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        z = reparameterized_sample(q)
+        f = per_example(integrand(z), q)
+        log_prior = prior_log_prob(q, integrand, z, f.shape)
+        elbo = f + log_prior - joint_log_prob(held(q), z, f.shape)
+        return elbo + divergence(q, integrand, f.shape)
+
+
+@ESTIMATORS.register("dreg")
+class DReG(Reparameterized):
+    """The doubly reparameterized gradient of the bound of several samples.
+
+    Take it for continuous latents when the importance-weighted bound is what you want to maximize.
+
+    Args:
+        samples: Number of samples of the bound.
+
+    References:
+        Tucker, Lawson, Gu and Maddison 2019, Doubly Reparameterized Gradient Estimators for Monte Carlo Objectives,
+        ICLR.
+    """
+
+    uses_prior = True
+
+    def __init__(self, samples: int = 5) -> None:
+        super().__init__()
+        if samples < 1:
+            raise DomainError(f"DReG needs at least one sample, got {samples}")
+        self.samples = samples
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return self.samples
+
+    @uncompiled  # which would ask for weights before there are any
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        require_untransformed(type(self).__name__)
+        fixed, weights = held(q), _Weights()
+        log_weights = []
+        for k in range(self.samples):
+            z = _Weighted.apply(reparameterized_sample(q), weights, k)
+            f = per_example(integrand(z), q)
+            log_weights.append(f + prior_log_prob(q, integrand, z, f.shape) - joint_log_prob(fixed, z, f.shape))
+        log_w = torch.stack(log_weights)
+        bound, weights.normalized = log_mean(log_w), torch.softmax(log_w, 0).detach()
+        surrogate = (weights.normalized * log_w).sum(0)
+        return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
+
+
+class _Weights:
+    """The weights of all samples, which are known once all of them have been evaluated."""
+
+    normalized: Tensor
+
+
+class _Weighted(torch.autograd.Function):
+    """A sample, behind which the gradient has its weight as a factor once more."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weights: _Weights, k: int) -> Tensor:
+        ctx.weights, ctx.k = weights, k
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None]:
+        return arriving * for_each_latent(ctx.weights.normalized[ctx.k], arriving), None, None
+
+
+@ESTIMATORS.register("vimco")
+class VIMCO(Estimator):
+    """The bound of several samples by the score function, each with the others as its baseline.
+
+    Take it for discrete latents when the importance-weighted bound is what you want to maximize.
+
+    Args:
+        samples: Number of samples of the bound, at least two.
+
+    References:
+        Mnih and Rezende 2016, Variational Inference for Monte Carlo Objectives, ICML.
+    """
+
+    unbiased = True
+    uses_prior = True
+
+    def __init__(self, samples: int = 5) -> None:
+        super().__init__()
+        if samples < 2:
+            raise DomainError(f"VIMCO needs at least two samples, got {samples}")
+        self.samples = samples
+
+    def evaluations(self, latents: int = 1, values: int = 2) -> int:
+        return self.samples
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        log_weights, log_probs = [], []
+        for _ in range(self.samples):
+            z = q.sample()
+            f = per_example(integrand(z), q)
+            log_probs.append(joint_log_prob(q, z, f.shape))
+            log_weights.append(f + prior_log_prob(q, integrand, z, f.shape) - log_probs[-1])
+        log_w, log_q = torch.stack(log_weights), torch.stack(log_probs)
+        bound = log_mean(log_w)
+        gain = bound.detach() - self._baselines(log_w.detach())
+        share = torch.softmax(log_w, 0).detach()
+        surrogate = (gain * log_q + share * log_w).sum(0)
+        return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
+
+    def _baselines(self, log_w: Tensor) -> Tensor:
+        """The bound with each sample's weight replaced by the geometric mean of the others."""
+        own = torch.eye(self.samples, dtype=torch.bool, device=log_w.device)
+        own = own.reshape(self.samples, self.samples, *[1] * (log_w.dim() - 1))
+        others = torch.where(own, 0, log_w).sum(1) / (self.samples - 1)
+        return log_mean(torch.where(own, others, log_w.unsqueeze(1)))

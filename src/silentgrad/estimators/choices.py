@@ -52,6 +52,10 @@ class Choices(ABC):
         """E z."""
 
     @abstractmethod
+    def with_mean(self, mean: Tensor) -> Self:
+        """Latents of the same kind with another mean."""
+
+    @abstractmethod
     def sample(self) -> Tensor:
         """A draw of z."""
 
@@ -111,6 +115,9 @@ class Bits(Choices):
     def mean(self) -> Tensor:
         return torch.sigmoid(self.logits)
 
+    def with_mean(self, mean: Tensor) -> Self:
+        return self.at(torch.logit(mean))
+
     def sample(self) -> Tensor:
         return torch.bernoulli(self.mean.detach())
 
@@ -157,6 +164,9 @@ class OneHots(Choices):
     @property
     def mean(self) -> Tensor:
         return torch.softmax(self.logits, -1)
+
+    def with_mean(self, mean: Tensor) -> Self:
+        return self.at(mean.log())
 
     def sample(self) -> Tensor:
         return td.OneHotCategorical(logits=self.logits.detach(), validate_args=False).sample()

@@ -7,13 +7,15 @@ the latents, which bounds of several samples weigh them by.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import Tractable, is_tractable
-from silentgrad.decoders.given import GivenDecoder
+from silentgrad.decoders import Statistical, Tractable, is_tractable
+from silentgrad.decoders.protocol import Given
+from silentgrad.errors import IntractableError
 from silentgrad.estimators.base import Integrand
 from silentgrad.exactness import Exactness
 from silentgrad.latents.priors import Prior
@@ -54,6 +56,20 @@ class TractableIntegrand(ABC):
         return type(self).__name__
 
 
+@runtime_checkable
+class StatisticalIntegrand(Protocol):
+    """A function F(s(z)) of statistics s whose expectations are known, as a decoder's may be."""
+
+    def statistics(self, z: Tensor, /) -> list[Tensor]:
+        """s(z), each of the examples' shape and more dimensions."""
+
+    def expected_statistics(self, q: td.Distribution, /) -> list[Tensor]:
+        """E_q[s(z)], exactly."""
+
+    def from_statistics(self, statistics: Sequence[Tensor], /) -> Tensor:
+        """F(s), one number per example."""
+
+
 class DecoderIntegrand(TractableIntegrand):
     """log p(x|z) of a tractable decoder.
 
@@ -74,10 +90,27 @@ class DecoderIntegrand(TractableIntegrand):
     def exactness(self, q: td.Distribution) -> Exactness:
         return self.decoder.exactness(q)
 
+    def statistics(self, z: Tensor) -> list[Tensor]:
+        return self._statistical.statistics(self.x, z)
+
+    def expected_statistics(self, q: td.Distribution) -> list[Tensor]:
+        return self._statistical.expected_statistics(self.x, q)
+
+    def from_statistics(self, statistics: Sequence[Tensor]) -> Tensor:
+        return self._statistical.log_prob_from(self.x, statistics)
+
+    @property
+    def _statistical(self) -> Statistical:
+        if not isinstance(self.decoder, Statistical):
+            raise IntractableError(
+                f"{self} is no function of statistics with known expectations, as circuits and LinearLikelihood are"
+            )
+        return self.decoder
+
     def __str__(self) -> str:
         """The decoder's name and options, for messages."""
         decoder: object = self.decoder
-        if isinstance(decoder, GivenDecoder):
+        if isinstance(decoder, Given):
             decoder = decoder.decoder
         options = ""
         if isinstance(decoder, nn.Module):

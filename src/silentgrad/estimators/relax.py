@@ -1,4 +1,4 @@
-r"""RELAX: a control variate that is a function of the noise behind a sample, and is learned.
+r"""RELAX and REBAR: a control variate that is a function of the noise behind a sample, and is learned.
 
 A sample z is the hard value of noisy logits x. Let c be any smooth function of x, and let :math:`\tilde x` be drawn
 again given z. Then
@@ -14,16 +14,17 @@ REBAR's c is the integrand itself at a relaxed sample, with a scale and a temper
 """
 
 import math
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import Integrand, for_each_latent, per_example, slope_of, value_with_slope
+from silentgrad.estimators.base import ESTIMATORS, Integrand, for_each_latent, per_example, slope_of, value_with_slope
 from silentgrad.estimators.choices import Choices, choices_of
 from silentgrad.estimators.learning import ExampleNetwork, Learning
+from silentgrad.tracing import require_untransformed
 
 
 class ControlVariate(Protocol):
@@ -70,7 +71,8 @@ class RelaxedIntegrandAndNetwork(RelaxedIntegrand):
         return relaxed + self.network(torch.tanh(noisy / 2), relaxed.shape)
 
 
-class Relax(Learning):
+@ESTIMATORS.register("relax")
+class RELAX(Learning):
     """A learned control variate on the noise behind the sample; unbiased whatever it learns.
 
     Take it when training is long enough to learn it, and bias is not allowed.
@@ -95,10 +97,15 @@ class Relax(Learning):
             control = RelaxedIntegrandAndNetwork(inputs, hidden)
         self.control = control
 
+    @classmethod
+    def sized(cls, numbers: int) -> Self:
+        return cls(inputs=numbers)
+
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         return 3
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
+        require_untransformed(type(self).__name__)
         latents = choices_of(q, self)
         with torch.enable_grad():
             leaf = latents.logits.detach().requires_grad_()
@@ -108,9 +115,32 @@ class Relax(Learning):
             f = per_example(integrand(z), q)
             free = self.control(integrand, choices, noisy)
             given = self.control(integrand, choices, choices.noisy_given(z))
-            slope = slope_of(free - given, leaf, create_graph=learning)
+            slope = slope_of(free - given, leaf, create_graph=learning and bool(self.learned()))
             gain = f.detach() - given
             gradient = for_each_latent(gain, leaf) * choices.score(z).detach() + slope
         if learning and f.numel() > 0:
             self.learn(gradient.square().sum() / f.numel())
         return value_with_slope(f, gradient, latents.logits)
+
+
+@ESTIMATORS.register("rebar")
+class REBAR(RELAX):
+    """The relaxed sample's gradient, made unbiased by the score function; its scale and temperature are learned.
+
+    Take it where `GumbelSoftmax` works but its bias matters, at three evaluations.
+
+    Args:
+        temperature: Temperature that the relaxation starts from.
+        scale: Multiple of the control variate to start from.
+
+    References:
+        Tucker, Mnih, Maddison, Lawson and Sohl-Dickstein 2017, REBAR: Low-Variance, Unbiased Gradient Estimates for
+        Discrete Latent Variable Models, NeurIPS.
+    """
+
+    def __init__(self, temperature: float = 0.5, scale: float = 1.0) -> None:
+        super().__init__(RelaxedIntegrand(temperature, scale))
+
+    @classmethod
+    def sized(cls, numbers: int) -> Self:
+        return cls()

@@ -1,24 +1,37 @@
-r"""Estimators whose gradient is :math:`f(z) \nabla \log q(z)`: any latent, any decoder, more variance."""
+r"""Estimators whose gradient is :math:`f(z) \nabla \log q(z)`: any latent, any decoder, more variance.
+
+They differ in the baseline that f is compared with: a running average, the other samples, or for **NVIL** one that is
+learned and depends on the input.
+
+.. math:: \nabla \approx (f(z) - b(x))\, \nabla \log q(z|x), \qquad b(x) = c + s\, N(E_q z),
+
+where c and s are running averages of f and of its deviation (the paper's centring), and the network N is fitted by
+least squares. The input x reaches it through the latent: q(z|x) is what the encoder made of x, and its mean, detached,
+is what N sees. So the estimator needs to be given nothing but the latent, and a baseline for another input cannot be
+mixed up with this one. The paper also divides the learning signal by a running deviation, which changes the gradient's
+length and so is left to the optimizer.
+"""
+
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError
+from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators.base import (
+    ESTIMATORS,
     Estimator,
     Integrand,
-    bernoulli_of,
-    coin_like,
     joint_log_prob,
     per_example,
-    uniform_like,
     value_with_gradient_of,
 )
-from silentgrad.estimators.learning import Learning
-from silentgrad.latents.independent import sum_over_latents
+from silentgrad.estimators.learning import ExampleNetwork, Learning
+from silentgrad.latents.independent import base_of
 
 
+@ESTIMATORS.register("reinforce")
 class Reinforce(Learning):
     """The score-function estimator with a running average of the log-probability as its baseline, as in the paper.
 
@@ -56,7 +69,8 @@ class Reinforce(Learning):
         return value_with_gradient_of(f, surrogate)
 
 
-class Rloo(Estimator):
+@ESTIMATORS.register("rloo")
+class RLOO(Estimator):
     """REINFORCE leave-one-out: each of several samples has the mean of the others as baseline (Kool et al. 2019).
 
     Take it for any latent when a step may cost two evaluations or more; it has nothing to learn.
@@ -74,7 +88,7 @@ class Rloo(Estimator):
     def __init__(self, samples: int = 2) -> None:
         super().__init__()
         if samples < 2:
-            raise DomainError(f"Rloo needs at least two samples, got {samples}")
+            raise DomainError(f"RLOO needs at least two samples, got {samples}")
         self.samples = samples
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
@@ -88,33 +102,73 @@ class Rloo(Estimator):
         return value_with_gradient_of(f, f + (f.detach() - others) * scores).mean(0)
 
 
-class DisArm(Estimator):
-    """Antithetic pairs of bits, their common noise integrated out (Dong, Mnih and Tucker 2020; also U2G).
+@ESTIMATORS.register("nvil")
+class NVIL(Learning):
+    """REINFORCE with a learned baseline of the input.
 
-    Take it for bits at two evaluations a step: unbiased, nothing to learn, no gradient of the integrand needed.
+    Take it for latents or integrands that nothing else takes, when one evaluation is all that a step may cost.
 
-    With m the smaller of the two probabilities of a bit, the bits of a pair differ with probability 2 m, in either
-    order; otherwise both are the likelier one.
+    Args:
+        decay: Decay of the running averages.
+        inputs: The most numbers that an example's z may have.
+        hidden: Width of the baseline's network.
 
     References:
-        Dong, Mnih and Tucker 2020, DisARM: An Antithetic Gradient Estimator for Binary Latent Variables, NeurIPS.
+        Mnih and Gregor 2014, Neural Variational Inference and Learning in Belief Networks, ICML.
     """
 
     unbiased = True
-    latents = (td.Bernoulli,)
+    centre: Tensor
+    square: Tensor
+    seen: Tensor
 
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 2
+    def __init__(self, decay: float = 0.9, inputs: int = 1024, hidden: int = 100) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise DomainError(f"decay has to be in [0, 1), got {decay}")
+        self.decay = decay
+        self.network = ExampleNetwork(inputs, hidden)
+        for name in ("centre", "square", "seen"):
+            self.register_buffer(name, torch.zeros(()))
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        logits = bernoulli_of(q, self).logits
-        size = logits.detach().abs()
-        differ = uniform_like(logits) < 2 * torch.sigmoid(-size)
-        likelier, coin = logits.detach() > 0, coin_like(logits)
-        first = torch.where(differ, coin, likelier).to(logits.dtype)
-        second = torch.where(differ, ~coin, likelier).to(logits.dtype)
-        f_first, f_second = per_example(integrand(first), q), per_example(integrand(second), q)
-        weight = (first - second) * torch.sigmoid(size) / 2
-        score = sum_over_latents(weight * logits, f_first.shape)
-        mean = (f_first + f_second) / 2
-        return value_with_gradient_of(mean, mean + (f_first - f_second).detach() * score)
+    @classmethod
+    def sized(cls, numbers: int) -> Self:
+        return cls(inputs=numbers)
+
+    def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
+        z = q.sample()
+        f = per_example(integrand(z), q)
+        (centre, deviation), mean = self._averages(), _mean_of(q)
+        with torch.enable_grad():
+            told = (f.detach() - centre) / deviation
+            gain = told - self.network(mean.detach(), f.shape)
+        surrogate = f + deviation * gain.detach() * joint_log_prob(q, z, f.shape)
+        if f.numel() > 0:
+            if learning:
+                self.learn(gain.square().mean())
+            if self.training:
+                self._remember(f.detach())
+        return value_with_gradient_of(f, surrogate)
+
+    def _averages(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of f in earlier batches, corrected for having started from zero."""
+        if self.seen == 0:
+            return self.centre.clone(), torch.ones_like(self.centre)
+        centre = self.centre / self.seen
+        variance = (self.square / self.seen - centre.square()).clamp(min=0)
+        return centre, variance.sqrt().clamp(min=torch.finfo(variance.dtype).eps ** 0.5)
+
+    def _remember(self, f: Tensor) -> None:
+        f = f.to(self.centre.dtype)
+        for average, value in ((self.centre, f.mean()), (self.square, f.square().mean()), (self.seen, f.new_ones(()))):
+            average.lerp_(value, 1 - self.decay)
+
+
+def _mean_of(q: td.Distribution) -> Tensor:
+    try:
+        return q.mean
+    except NotImplementedError as error:
+        raise IntractableError(
+            f"the baseline of NVIL is a function of the latent's mean, and {type(base_of(q)).__name__} latents have no "
+            "mean in torch: choose Reinforce or RLOO"
+        ) from error

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from silentgrad.beside import Beside
+from silentgrad.side_info import SideInfo
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,17 @@ class CovariateScales:
         deviation = torch.where(deviation > 0, deviation, 1)
         return cls(mean.to(like), deviation.to(like))
 
-    def standardized(self, beside: Beside) -> Beside:
-        """What stands beside the examples, with covariates in standard units."""
-        if beside.covariates is None:
-            return beside
-        return replace(beside, covariates=(beside.covariates.to(self.mean) - self.mean) / self.deviation)
+    def standardized(self, side_info: SideInfo) -> SideInfo:
+        """Return side information with covariates in standard units."""
+        if side_info.covariates is None:
+            return side_info
+        return replace(side_info, covariates=(side_info.covariates.to(self.mean) - self.mean) / self.deviation)
+
+    def errors(self, hessian: Tensor, dimensions: int) -> Tensor:
+        """Standard errors of the weights for covariates as they were given, from the curvature for standard ones."""
+        inverse = torch.linalg.pinv(hessian, hermitian=True)
+        variances = inverse.diagonal(dim1=1, dim2=2)[:, dimensions + 1 :].clamp(min=0)
+        return variances.sqrt() / self.deviation
 
     def to_standard(self, theta: Tensor, dimensions: int) -> Tensor:
         """The weights `(outputs, latents + 1 + covariates)` for standardized covariates, from those for given ones."""

@@ -19,6 +19,7 @@ References:
 """
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,18 +29,21 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError, IntractableError, ShapeError
-from silentgrad.factors.latents import Latents, first_latents, improved
-from silentgrad.factors.pieces import Piece, Table, own_parameters, pieces_of
+from silentgrad.exactness import Exactness
+from silentgrad.factors.covariates import CovariateScales
+from silentgrad.factors.latents import Latents, first_latents, improved, started
+from silentgrad.factors.pieces import Piece, RowSource, own_parameters, pieces_of
+from silentgrad.factors.rows import Rows, RowSet
 from silentgrad.factors.state import Climb, weights_of
-from silentgrad.widening import NARROW
+from silentgrad.side_info import SideInfo
+from silentgrad.tracing import NARROW
 
 QUIET = 4  # iterations in a row that gain less than the tolerance
 
 
-class Progress(NamedTuple):
+class FitProgress(NamedTuple):
     """Where a fit stands.
 
     Args:
@@ -52,38 +56,49 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit:
+class FactorFit:
     """What a fit came to; the decoder has its weights.
 
     Args:
-        latent: q(z|x) of every example.
+        latents: Means, covariances and their determinants of every example's q(z|x), as they are stored.
         elbo: The bound in nats, over all examples.
         converged: Whether the last iterations gained less than the tolerance.
         history: The best bound up to each iteration.
+        covariate_errors: Standard errors of the covariates' weights, `(outputs, covariates)`, with the latents held at
+            their posteriors: from the curvature of the bound in the weights of each output.
     """
 
-    latent: td.MultivariateNormal
+    latents: Latents
     elbo: float
     converged: bool
     history: list[float]
+    covariate_errors: Tensor
+
+    @property
+    def latent(self) -> td.MultivariateNormal:
+        """q(z|x) of every example."""
+        return self.latents.distribution()
 
 
 class Inference(NamedTuple):
-    """What examples come to under a decoder.
+    """Latents and bounds of examples under a decoder that is held.
 
     Args:
         latent: q(z|x) of every example.
-        elbo: The bound of each in nats, `(examples,)`.
+        elbo: The bound of each in nats, `(examples,)`, in double precision.
+        converged: Whether the steps of each example ended by the tolerance, `(examples,)`.
     """
 
     latent: td.MultivariateNormal
     elbo: Tensor
+    converged: Tensor
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def fit_factors(
     decoder: LinearLikelihood,
-    x: Table,
+    x: RowSource,
     *,
     offset: Tensor | None = None,
     covariates: Tensor | None = None,
@@ -91,8 +106,9 @@ def fit_factors(
     weights: Tensor | None = None,
     tolerance: float = 1e-7,
     iterations: int = 500,
-    report: Callable[[Progress], object] | None = None,
-) -> Fit:
+    report: Callable[[FitProgress], object] | None = None,
+    rows_of: Callable[..., RowSet] = Rows,
+) -> FactorFit:
     """Fits a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
 
     The latents come in the order of how much they move u, and their weights are orthogonal.
@@ -110,6 +126,7 @@ def fit_factors(
         tolerance: Nats per entry: iterations end when four in a row gain less each, or no more than rounding could.
         iterations: Number of iterations at the most.
         report: Called after every iteration.
+        rows_of: Where the rows and their latents are: on this machine, or on others.
 
     Example:
         >>> import silentgrad as sg
@@ -120,17 +137,25 @@ def fit_factors(
         >>> fit.converged, fit.latent.mean.shape
         (True, torch.Size([200, 1]))
     """
-    beside = Beside(offset, covariates, mask)
-    _require(decoder, x, beside, weights)
+    side_info = SideInfo(offset, covariates, mask)
+    _require(decoder, x, side_info, weights)
     if not 0 <= tolerance < math.inf or iterations < 1:
         raise DomainError(f"tolerance and iterations have to be positive, got {tolerance} and {iterations}")
     with _restoring(decoder), torch.autocast(decoder.affine.weight.device.type, enabled=False):
-        return _climbed(Climb(decoder, x, beside, weights), tolerance * _count(x, mask, weights), iterations, report)
+        scales = CovariateScales.of(covariates, decoder.affine.weight.double())
+        rows = rows_of(decoder, x, scales.standardized(side_info), weights, decoder.affine.weight.detach())
+        climb = Climb(decoder, rows, scales)
+        history, converged = climbed(climb, tolerance * _count(x, mask, weights), iterations, report)
+        finish = climb.finish()
+        errors = scales.errors(finish.totals.sums.hessian(decoder.latent_dim), decoder.latent_dim)
+        return FactorFit(finish.latents, finish.totals.elbo, converged, history, errors)
 
 
-def _climbed(climb: Climb, least: float, iterations: int, report: Callable[[Progress], object] | None) -> Fit:
-    """The fit after iterations that gain at least so many nats; the last few of them gain less."""
-    rounding = torch.finfo(climb.place.theta.dtype).eps
+def climbed(
+    climb: Climb, least: float, iterations: int, report: Callable[[FitProgress], object] | None
+) -> tuple[list[float], bool]:
+    """The bounds of iterations that gain at least so many nats, the last few of which gain less, and if they do."""
+    rounding = torch.finfo(climb.decoder.affine.weight.dtype).eps
     history: list[float] = []
     quiet = 0
     while quiet < QUIET and not climb.stuck and len(history) < iterations:
@@ -138,15 +163,13 @@ def _climbed(climb: Climb, least: float, iterations: int, report: Callable[[Prog
         went_on = climb.advance()
         history.append(climb.best)
         if report is not None:
-            report(Progress(len(history), climb.best))
+            report(FitProgress(len(history), climb.best))
         small = max(least, rounding * abs(climb.best))
         if climb.best - before > small:
             quiet = 0
         elif went_on:
             quiet += 1
-    converged = quiet == QUIET or (climb.stuck and climb.fall <= small)
-    latents, elbo = climb.finish()
-    return Fit(latents.distribution(), elbo, converged, history)
+    return history, quiet == QUIET or (climb.stuck and climb.fall <= small)
 
 
 @contextlib.contextmanager
@@ -162,10 +185,11 @@ def _restoring(decoder: LinearLikelihood) -> Iterator[None]:
         raise
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def infer_factors(
     decoder: LinearLikelihood,
-    x: Table,
+    x: RowSource,
     *,
     offset: Tensor | None = None,
     covariates: Tensor | None = None,
@@ -173,7 +197,10 @@ def infer_factors(
     tolerance: float = 1e-6,
     iterations: int = 100,
 ) -> Inference:
-    """The best Gaussian q(z|x) of every example under a decoder that is held: for examples that were not fitted.
+    """Infer the best Gaussian q(z|x) of every example under a decoder that is held: for examples that were not fitted.
+
+    All is found in double precision, whatever the decoder's: the bound of a large count is a small difference of large
+    numbers, and a search for its maximum prefers those that rounding has made too large.
 
     Args:
         decoder: A linear decoder with a likelihood.
@@ -181,41 +208,77 @@ def infer_factors(
         offset: As in `fit_factors`, and so are the arguments that follow.
         covariates: Known numbers of each example.
         mask: Which entries were observed.
-        tolerance: Nats per example: the steps end when none gains more.
+        tolerance: Nats per example: its steps end when the next one promises less.
         iterations: Number of steps at the most.
     """
-    beside = Beside(offset, covariates, mask)
-    _require(decoder, x, beside, None)
+    side_info = SideInfo(offset, covariates, mask)
+    _require(decoder, x, side_info, None)
     if iterations < 1:
         raise DomainError(f"iterations have to be positive, got {iterations}")
-    theta = weights_of(decoder)
+    double = copy.deepcopy(decoder).double()
+    theta = weights_of(double)
     latents = first_latents(theta[:, : decoder.latent_dim], len(x))
-    elbo = torch.zeros(len(x), dtype=torch.float64, device=theta.device)
+    elbo = torch.zeros_like(latents.log_dets)
+    converged = torch.zeros_like(elbo, dtype=torch.bool)
     with torch.autocast(theta.device.type, enabled=False):
-        for piece in pieces_of(decoder, x, beside, None):
-            elbo[piece.rows] = piece.base()  # first, because it looks at x
-            settled, bounds = _settled(piece, theta, latents[piece.rows], tolerance, iterations)
-            latents.write(piece.rows, settled)
-            elbo[piece.rows] += bounds
-    return Inference(latents.distribution(), elbo)
+        for piece in pieces_of(double, x, side_info, None):
+            base = piece.base()  # first, because it looks at x
+            settled = _settled(piece, theta, latents[piece.rows], tolerance, iterations)
+            latents.write(piece.rows, settled.latents)
+            elbo[piece.rows] = base + settled.bounds
+            converged[piece.rows] = settled.converged
+    scale_tril = latents.distribution().scale_tril  # has a root in double precision, which rounding could take
+    latent = td.MultivariateNormal(
+        latents.means.to(decoder.affine.weight), scale_tril=scale_tril.to(decoder.affine.weight)
+    )
+    return Inference(latent, elbo, converged)
 
 
-def _settled(
-    piece: Piece, theta: Tensor, latents: Latents, tolerance: float, iterations: int
-) -> tuple[Latents, Tensor]:
-    """The latents of a piece after as many steps as gain anything, and their bounds."""
-    before = torch.full_like(latents.log_dets, -torch.inf)
+class _Settled(NamedTuple):
+    """The latents of a piece at the end of their steps."""
+
+    latents: Latents
+    bounds: Tensor
+    converged: Tensor
+
+
+def _settled(piece: Piece, theta: Tensor, first: Latents, tolerance: float, iterations: int) -> _Settled:
+    """The latents of a piece after steps from the better of two starts.
+
+    A likelihood's rule that is itself a lower bound may have several maxima. Then both starts are followed.
+    """
+    other = started(piece, theta, first.dimensions)
+    if other is None:
+        return _climbed_from(first, piece, theta, tolerance, iterations)
+    if piece.decoder.exactness(first.distribution()) is Exactness.LOWER_BOUND:
+        ends = [_climbed_from(start, piece, theta, tolerance, iterations) for start in (first, other)]
+        better = ends[1].bounds > ends[0].bounds
+        return _Settled(
+            ends[1].latents.where(better, ends[0].latents),
+            torch.where(better, ends[1].bounds, ends[0].bounds),
+            torch.where(better, ends[1].converged, ends[0].converged),
+        )
+    of_first, of_other = (piece.at(theta, start).value - start.divergence() for start in (first, other))
+    return _climbed_from(other.where(of_other > of_first, first), piece, theta, tolerance, iterations)
+
+
+def _climbed_from(start: Latents, piece: Piece, theta: Tensor, tolerance: float, iterations: int) -> _Settled:
+    """The latents of a piece after steps from a start, each example's until the next one promises too little."""
+    latents, bounds = start.copy(), torch.full_like(start.log_dets, -torch.inf)
+    climbing = torch.arange(len(bounds), device=bounds.device)
     for _ in range(iterations):
-        latents, found = improved(piece, theta, latents)
-        after = found.value - latents.divergence()
-        rounding = torch.finfo(after.dtype).eps * after.abs()
-        if (after - before <= tolerance + rounding).all():
+        step = improved(piece.subset(climbing), theta, latents[climbing])
+        latents.write(climbing, step.latents)
+        bounds[climbing] = step.bounds()
+        climbing = climbing[~(step.promised <= tolerance)]
+        if len(climbing) == 0:
             break
-        before = after
-    return latents, after
+    converged = torch.ones_like(bounds, dtype=torch.bool)
+    converged[climbing] = False
+    return _Settled(latents, bounds, converged)
 
 
-def _require(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tensor | None) -> None:
+def _require(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None) -> None:
     if not isinstance(decoder, LinearLikelihood):
         raise IntractableError(f"a fit is for LinearLikelihood, not for {type(decoder).__name__}")
     _require_tensor("x", x)
@@ -223,13 +286,13 @@ def _require(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tenso
         raise ShapeError(f"expected examples of shape {tuple(decoder.event_shape)}, got {tuple(x.shape)}")
     if decoder.affine.weight.dtype in NARROW:
         raise DomainError(f"the decoder is {decoder.affine.weight.dtype}, too narrow for a fit: call decoder.float()")
-    for name, part in beside.parts().items():
+    for name, part in side_info.parts().items():
         if part is None:
             continue
         _require_tensor(name, part)
         if len(part) != len(x):
             raise ShapeError(f"{name} has {len(part)} rows, and x {len(x)}")
-    decoder.require_covariates(beside.covariates)
+    decoder.require_covariates(side_info.covariates)
     if weights is None:
         return
     if weights.shape != x.shape[:1]:
@@ -238,13 +301,13 @@ def _require(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tenso
         raise DomainError("weights have to be finite, none of them negative, and not all of them zero")
 
 
-def _require_tensor(name: str, value: Table) -> None:
+def _require_tensor(name: str, value: RowSource) -> None:
     """Refuses arrays of other libraries, whose shapes are none of torch's."""
     if not isinstance(getattr(value, "shape", None), torch.Size):
         raise DomainError(f"{name} has to be a tensor, got {type(value).__name__}: call torch.as_tensor({name})")
 
 
-def _count(x: Table, mask: Tensor | None, weights: Tensor | None) -> float:
+def _count(x: RowSource, mask: Tensor | None, weights: Tensor | None) -> float:
     """The number of observed entries, in examples as they count."""
     per_example = torch.full(x.shape[:1], float(x.shape[1:].numel()))
     if mask is not None:

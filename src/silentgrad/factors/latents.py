@@ -7,26 +7,31 @@ With the derivatives :math:`g', g''` of the expected log-likelihood in the means
 
 and H is minus its Hessian in m too. A step of size t is :math:`m + t H^{-1} (W^T g' - m)` with the precision
 :math:`(1 - t) S^{-1} + t H`, the natural gradient of both (Khan and Rue 2023); t is quartered for the examples whose
-bound falls.
+bound does not rise by a share of what the step promises. That is, to second order,
+
+.. math:: \tfrac12 (W^T g' - m)^T H^{-1} (W^T g' - m) + \tfrac14 \mathrm{tr}\, E^2, \qquad E = S H - I,
+
+and less where E is large. It also tells an example that has converged from one whose steps were refused.
 
 References:
     Khan and Rue (2023), The Bayesian learning rule, Journal of Machine Learning Research 24.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.factors.symmetric import matrices, products
+from silentgrad.factors.symmetric import congruence, diagonals, matrices, products, triangles
 
 if TYPE_CHECKING:
     from silentgrad.factors.pieces import Expectation, Piece
 
-TRIALS = 5
+LEAST_SHARE = 4.0**-30  # of a step, after which another would change nothing
+KEPT = 0.1  # share of the promised gain that a step has to make
 SLACK = 32.0  # units in the last place by which rounding may lower a bound
 
 
@@ -36,73 +41,80 @@ class Latents:
 
     Args:
         means: `(examples, dimensions)`.
-        precisions: Inverse covariances, `(examples, dimensions, dimensions)`.
-        covariances: Their inverses.
-        log_dets: Logarithms of the precisions' determinants.
+        covariances: Upper triangles of the covariances, `(examples, dimensions (dimensions + 1) / 2)`.
+        log_dets: Logarithms of the determinants of their inverses, `(examples,)`.
     """
 
     means: Tensor
-    precisions: Tensor
     covariances: Tensor
     log_dets: Tensor
 
     @classmethod
     def of(cls, means: Tensor, precisions: Tensor) -> "Latents":
-        """From means and precisions; of a precision that rounding left without a root, only the diagonal is taken."""
-        factors, failures = torch.linalg.cholesky_ex(precisions)
-        failed = failures > 0
-        if failed.any():
-            precisions = precisions.clone()
-            precisions[failed] = precisions[failed].diagonal(dim1=-2, dim2=-1).diag_embed()
-            factors, failures = torch.linalg.cholesky_ex(precisions)
+        """From means and upper triangles of inverse covariances; of one without a root, only the diagonal is taken."""
+        whole = matrices(precisions, means.shape[1])
+        factors, failures = torch.linalg.cholesky_ex(whole)
+        if failures.any():
+            failed = failures > 0
+            whole[failed] = whole[failed].diagonal(dim1=-2, dim2=-1).diag_embed()
+            factors, failures = torch.linalg.cholesky_ex(whole)
         if failures.any():
             raise DomainError(
                 f"a rate or square is beyond the largest number of {means.dtype}: start the decoder from data, "
                 "decoder.init_from_data(x), or fit it in double precision, decoder.double()"
             )
         log_dets = 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return cls(means, precisions, torch.cholesky_inverse(factors), log_dets)
+        return cls(means, triangles(torch.cholesky_inverse(factors)), log_dets)
 
     @property
     def dimensions(self) -> int:
         """Number of latents of an example."""
         return self.means.shape[-1]
 
+    def __len__(self) -> int:
+        return len(self.means)
+
     def __getitem__(self, rows: slice | Tensor) -> "Latents":
-        return Latents(self.means[rows], self.precisions[rows], self.covariances[rows], self.log_dets[rows])
+        return Latents(self.means[rows], self.covariances[rows], self.log_dets[rows])
 
     def write(self, rows: slice | Tensor, others: "Latents") -> None:
         """Puts others in place of some."""
         self.means[rows] = others.means
-        self.precisions[rows] = others.precisions
         self.covariances[rows] = others.covariances
         self.log_dets[rows] = others.log_dets
 
     def distribution(self) -> td.MultivariateNormal:
         """The same as `torch.distributions` has it."""
-        return td.MultivariateNormal(self.means, covariance_matrix=self.covariances)
+        return td.MultivariateNormal(self.means, covariance_matrix=matrices(self.covariances, self.dimensions))
+
+    def where(self, condition: Tensor, others: "Latents") -> "Latents":
+        """These examples where a condition `(examples,)` holds, and others elsewhere."""
+        chosen = others.copy()
+        chosen.write(condition, self[condition])
+        return chosen
 
     def copy(self) -> "Latents":
         """The same numbers in memory of their own."""
-        return Latents(self.means.clone(), self.precisions.clone(), self.covariances.clone(), self.log_dets.clone())
+        return Latents(self.means.clone(), self.covariances.clone(), self.log_dets.clone())
 
-    def mapped(self, means: Tensor, factor: Tensor) -> "Latents":
-        """The Gaussians of L^-1 z for a lower triangular L, from those of z and means that stand for theirs."""
-        inverse = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False)
-        covariances = inverse @ self.covariances @ inverse.T
-        log_dets = self.log_dets + 2 * factor.diagonal().log().sum()
-        return Latents(means @ inverse.T, factor.T @ self.precisions @ factor, covariances, log_dets)
+    def empty(self) -> "Latents":
+        """Room for as many."""
+        return Latents(*map(torch.empty_like, (self.means, self.covariances, self.log_dets)))
 
-    def turned(self, axes: Tensor) -> "Latents":
-        """The Gaussians of V^T z for an orthogonal V, given by its columns."""
-        return Latents(
-            self.means @ axes, axes.T @ self.precisions @ axes, axes.T @ self.covariances @ axes, self.log_dets
-        )
+    def times(self, vectors: Tensor) -> Tensor:
+        """Each covariance times a vector, `(examples, dimensions)`."""
+        return (matrices(self.covariances, self.dimensions) @ vectors.unsqueeze(-1)).squeeze(-1)
+
+    def mapped(self, centre: Tensor, inverse: Tensor) -> "Latents":
+        """The Gaussians of A (z - centre), for an invertible matrix A."""
+        centre, inverse = centre.to(self.means), inverse.to(self.means)
+        log_dets = self.log_dets - 2 * torch.linalg.slogdet(inverse).logabsdet
+        return Latents((self.means - centre) @ inverse.T, self.covariances @ congruence(inverse), log_dets)
 
     def divergence(self) -> Tensor:
         """The KL divergence of each from N(0, I)."""
-        squares = self.means.square().sum(-1) + self.covariances.diagonal(dim1=-2, dim2=-1).sum(-1)
-        return (squares - self.dimensions + self.log_dets) / 2
+        traces = diagonals(self.covariances, self.dimensions).sum(-1)
+        return (self.means.square().sum(-1) + traces - self.dimensions + self.log_dets) / 2
 
 
 def first_latents(w: Tensor, examples: int) -> Latents:
@@ -111,17 +123,48 @@ def first_latents(w: Tensor, examples: int) -> Latents:
     That of a precision I + W^T W is below 1 for every output, so that no exponential of u overflows at once.
     """
     precision = torch.eye(w.shape[1]).to(w) + w.T @ w
-    one = Latents.of(torch.zeros_like(w[:1]), precision.unsqueeze(0))
-    return Latents(
-        one.means.repeat(examples, 1),
-        one.precisions.repeat(examples, 1, 1),
-        one.covariances.repeat(examples, 1, 1),
-        one.log_dets.repeat(examples),
-    )
+    one = Latents.of(torch.zeros_like(w[:1]), triangles(precision.unsqueeze(0)))
+    return one[torch.zeros(examples, dtype=torch.long, device=w.device)]
 
 
-def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False) -> tuple[Latents, "Expectation"]:
-    """Newton's step for the latents of a piece, in which no example's bound falls, and the expectation after it.
+def started(piece: "Piece", theta: Tensor, dimensions: int) -> Latents | None:
+    """Newton's step from where every u suits its own entry, for likelihoods that know a rough u.
+
+    It finds a count far above its rate at z = 0, of which the slope and curvature at z = 0 tell nothing.
+    """
+    rough_u = getattr(piece.decoder.likelihood, "rough_u", None)
+    if rough_u is None:
+        return None
+    u = rough_u(piece.x.unflatten(1, piece.decoder.event_shape)).flatten(1)
+    found = piece.of_u(u, torch.zeros_like(u))
+    w, zero = theta[:, :dimensions], theta.new_zeros(len(u), dimensions)
+    start = Latents.of(zero, _curvature(found, w))
+    pull = (found.first - found.second.clamp(max=0) * (u - piece.means(theta, zero))) @ w
+    return replace(start, means=start.times(pull))
+
+
+class Improvement(NamedTuple):
+    """Newton's step for the latents of a piece.
+
+    Args:
+        latents: The latents after it.
+        found: The expectation there.
+        promised: The gain of each example's bound that the step promised, to second order.
+        curvature: Of each example's bound along each latent, `(examples, dimensions)`.
+    """
+
+    latents: Latents
+    found: "Expectation"
+    promised: Tensor
+    curvature: Tensor
+
+    def bounds(self) -> Tensor:
+        """The bound of each example."""
+        return self.found.value - self.latents.divergence()
+
+
+def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False) -> Improvement:
+    """Newton's step for the latents of a piece, in which no example's bound falls.
 
     Args:
         piece: The piece.
@@ -131,38 +174,51 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False)
     """
     found = piece.at(theta, latents)
     before = found.value - latents.divergence()
-    slope, curvature = derivatives(found, theta, latents)
-    full = Latents.of(latents.means, curvature)
-    step = (full.covariances @ slope.unsqueeze(-1)).squeeze(-1)
-    best = replace(full, means=latents.means + step)
-    found = piece.at(theta, best, own)
-    worse = _worse(found, best, before)
-    if len(worse) == 0:
-        return best, found
-    share = 1.0
-    for _ in range(TRIALS):
-        share /= 4
-        means = latents.means[worse] + share * step[worse]
-        precisions = torch.lerp(latents.precisions[worse], full.precisions[worse], share)
-        best.write(worse, Latents.of(means, precisions))
-        tried = piece.subset(worse).at(theta, best[worse])
-        worse = worse[_worse(tried, best[worse], before[worse])]
-        if len(worse) == 0:
-            break
-    best.write(worse, latents[worse])
-    return best, piece.at(theta, best, own)
-
-
-def derivatives(found: "Expectation", theta: Tensor, latents: Latents) -> tuple[Tensor, Tensor]:
-    """The slope of each example's bound in m, and minus its Hessian, or an upper bound of that."""
-    w = theta[:, : latents.dimensions]
-    slope = found.first @ w - latents.means
-    curvature = matrices(-found.second.clamp(max=0) @ products(w), latents.dimensions)
-    return slope, curvature + torch.eye(latents.dimensions).to(w)
-
-
-def _worse(found: "Expectation", latents: Latents, before: Tensor) -> Tensor:
-    """The places of examples whose bound is lower than before, by more than rounding, or is no number."""
-    after = found.value - latents.divergence()
     slack = SLACK * torch.finfo(before.dtype).eps * (1 + before.abs())
-    return (~(after >= before - slack)).nonzero().squeeze(1)
+    dimensions = latents.dimensions
+    w = theta[:, :dimensions]
+    slope = found.first @ w - latents.means
+    precisions = _curvature(found, w)
+    full = Latents.of(latents.means, precisions)
+    step = full.times(slope)
+    change = matrices(latents.covariances, dimensions) @ matrices(precisions, dimensions)
+    change.diagonal(dim1=-2, dim2=-1).sub_(1)
+    square = (change * change.mT).sum((-2, -1)).clamp(min=0)
+    promised = (slope * step).sum(-1) / 2 + square / (4 * (1 + square.sqrt()))
+    best = replace(full, means=latents.means + step)
+    curvature = diagonals(precisions, dimensions)
+    start, found = found, piece.at(theta, best, own)
+    short = (~(found.value - best.divergence() - before >= KEPT * promised - slack)).nonzero().squeeze(1)  # or NaN
+    if len(short) == 0:
+        return Improvement(best, found, promised, curvature)
+    best = replace(best, means=best.means.clone())
+    best.write(short, latents[short])
+    found.write(short, start, short)
+    held = triangles(torch.linalg.inv(matrices(latents.covariances[short], dimensions)))
+    bend = precisions[short] - held
+    places = torch.arange(len(short), device=short.device)
+    concave = found.concave and start.concave
+    share = 0.25
+    while len(places) and share > LEAST_SHARE:
+        rows = short[places]
+        tried = Latents.of(latents.means[rows] + share * step[rows], held[places] + share * bend[places])
+        better = piece.subset(rows).at(theta, tried)
+        concave = concave and better.concave
+        wanted = share * promised[rows]
+        enough = better.value - tried.divergence() - before[rows] >= KEPT * wanted - slack[rows]
+        best.write(rows[enough], tried[enough])
+        found.write(rows[enough], better, enough)
+        places = places[~enough & (wanted > slack[rows])]  # below which rounding decides
+        share /= 4
+    found = piece.at(theta, best, own) if own else found._replace(concave=concave)
+    return Improvement(best, found, promised, curvature)
+
+
+def _curvature(found: "Expectation", w: Tensor) -> Tensor:
+    """Minus the Hessian of each example's bound in m, or where that is not positive definite, an upper bound of it."""
+    squares, unit = products(w), triangles(torch.eye(w.shape[1]).to(w))
+    curvature = torch.addmm(unit, found.second, squares, alpha=-1)
+    if not found.concave:
+        convex = torch.linalg.cholesky_ex(matrices(curvature, w.shape[1])).info > 0
+        curvature[convex] = unit - found.second[convex].clamp(max=0) @ squares
+    return curvature

@@ -13,16 +13,16 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from silentgrad.beside import Beside
 from silentgrad.decoders.likelihood import IMPOSSIBLE, LinearLikelihood
 from silentgrad.factors.latents import Latents
-from silentgrad.factors.symmetric import forms, products
+from silentgrad.factors.symmetric import forms
 from silentgrad.likelihoods.base import expected_log_prob
+from silentgrad.side_info import SideInfo
 
-ENTRIES = 2**21  # of x in a piece: a few arrays of this size are all that is held at a time
+ENTRIES = 2**19  # of x in a piece: a few arrays of this size are all that is held at a time
 
 
-class Table(Protocol):
+class RowSource(Protocol):
     """Rows of data of which some are dense at a time: a tensor, or what gives one for a slice."""
 
     @property
@@ -41,23 +41,30 @@ class Expectation(NamedTuple):
         first: Its derivative in the mean of every u, `(rows, outputs)`.
         second: The second one, as that in the variance has it.
         own: The gradients of the likelihood's own parameters, over rows as they count; none unless asked for.
+        concave: Whether no second derivative is above 0.
     """
 
     value: Tensor
     first: Tensor
     second: Tensor
     own: Sequence[Tensor] = ()
+    concave: bool = False
+
+    def write(self, rows: Tensor, others: "Expectation", chosen: Tensor) -> None:
+        """Puts some rows of others in place of some of these, but for `own`."""
+        self.value[rows], self.first[rows] = others.value[chosen], others.first[chosen]
+        self.second[rows] = others.second[chosen]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows, flattened, with all that stands beside them.
+    """Some rows, flattened, with their side information.
 
     Args:
         decoder: The decoder; in place of its own weights, `at` takes those that are tried.
         rows: Which rows these are.
         x: Examples `(rows, outputs)`, with the likelihood's neutral number where an entry is missing.
-        features: What stands beside the latents in u: 1, then the covariates, `(rows, 1 + covariates)`.
+        features: The other terms of u: 1, then the covariates, `(rows, 1 + covariates)`.
         offset: Known part of u.
         mask: Which entries were observed.
         weights: How much each row counts; all the same if absent.
@@ -79,22 +86,30 @@ class Piece:
             latents: The rows' latents.
             own: Whether to find the gradients of the likelihood's own parameters too.
         """
-        mean, variance = self.moments(theta, latents)
+        w = theta[:, : latents.dimensions]
+        variances = (latents.covariances @ forms(w).T).clamp_(min=0)  # which rounding may leave below
+        return self.of_u(self.means(theta, latents.means), variances, own)
+
+    def of_u(self, means: Tensor, variances: Tensor, own: bool = False) -> Expectation:
+        """The same for means and variances of every u, `(rows, outputs)`."""
+        if self.mask is not None and self.decoder.joint:
+            means, variances = torch.where(self.mask, means, IMPOSSIBLE), torch.where(self.mask, variances, 0)
         derivatives = getattr(self.decoder.likelihood, "derivatives", None)
         if derivatives is not None:
-            return self._expectation(*derivatives(*self._shaped(mean, variance)))
-        return self._by_autograd(mean, variance, own)
+            x, mean, variance = self._shaped(means, variances)
+            value, first, second = derivatives(x, mean, variance)
+            slopes: list[Tensor] = []
+            if own and own_parameters(self.decoder):
+                slopes = self.decoder.likelihood.own_slopes(x, mean, value, first)  # type: ignore[attr-defined]
+            return self._expectation(value, first, second, [self._counted_entries(slope) for slope in slopes])
+        return self._by_autograd(means, variances, own)
 
-    def moments(self, theta: Tensor, latents: Latents) -> tuple[Tensor, Tensor]:
-        """Mean and variance of every u, `(rows, outputs)`."""
-        w = theta[:, : latents.dimensions]
-        mean = torch.cat([latents.means, self.features], 1) @ theta.T
+    def means(self, theta: Tensor, latents: Tensor) -> Tensor:
+        """The mean of every u for means of the latents, `(rows, outputs)`."""
+        means = torch.cat([latents, self.features], 1) @ theta.T
         if self.offset is not None:
-            mean = mean + self.offset
-        variance = (forms(latents.covariances) @ products(w).T).clamp(min=0)  # which rounding may leave below
-        if self.mask is not None and self.decoder.joint:
-            return torch.where(self.mask, mean, IMPOSSIBLE), torch.where(self.mask, variance, 0)
-        return mean, variance
+            means += self.offset
+        return means
 
     def subset(self, rows: Tensor) -> "Piece":
         """Some of the rows, by their places in the piece."""
@@ -133,10 +148,11 @@ class Piece:
         for part in (entries, first, second):
             flat = part.reshape(len(self.x), -1)
             if self.mask is not None and not self.decoder.joint:
-                flat = torch.where(self.mask, flat, 0)
+                flat = flat.masked_fill(~self.mask, 0)
             parts.append(flat)
         entries, first, second = parts
-        return Expectation(entries.sum(1), first, second, own)
+        concave = getattr(self.decoder.likelihood, "concave", False) or not bool(second.max() > 0)
+        return Expectation(entries.sum(1), first, second, own, concave)
 
     def _shaped(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape = self.decoder.event_shape
@@ -159,8 +175,16 @@ class Piece:
         """The sum over the observed entries of each row."""
         entries = entries.reshape(len(self.x), -1)
         if self.mask is not None and not self.decoder.joint:
-            entries = torch.where(self.mask, entries, 0)
+            entries = entries.masked_fill(~self.mask, 0)
         return entries.sum(1)
+
+    def _counted_entries(self, entries: Tensor) -> Tensor:
+        """The sum over rows as they count, of numbers of every entry that was observed, in double precision."""
+        if self.mask is not None:
+            entries = entries.masked_fill(~self.mask.unflatten(1, self.decoder.event_shape), 0)
+        if self.weights is not None:
+            entries = entries * self.weights.reshape(-1, *[1] * (entries.dim() - 1))
+        return entries.sum(0, dtype=torch.float64)
 
     def _counted(self, entries: Tensor) -> Tensor:
         """The sum over observed entries, in rows as they count."""
@@ -177,15 +201,17 @@ def own_parameters(decoder: LinearLikelihood) -> list[nn.Parameter]:
     return [parameter for parameter in decoder.likelihood.parameters() if parameter.requires_grad]
 
 
-def pieces_of(decoder: LinearLikelihood, x: Table, beside: Beside, weights: Tensor | None) -> Iterator[Piece]:
+def pieces_of(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None) -> Iterator[Piece]:
     """The data in pieces of some number of entries, dense one at a time."""
     outputs = decoder.event_shape.numel()
     size = max(1, ENTRIES // outputs)
     like = decoder.affine.weight
     for start in range(0, len(x), size):
         rows = slice(start, min(start + size, len(x)))
-        known = beside.between(rows).to(like).flattened(torch.Size([rows.stop - start]), decoder.event_shape)
+        known = side_info.between(rows).to(like).flattened(torch.Size([rows.stop - start]), decoder.event_shape)
         stored = known.observed(x[rows].to(like).flatten(1), decoder.neutral)
+        if stored.is_inference():
+            stored = stored.clone()  # which autograd may keep
         features = torch.ones_like(stored[:, :1])
         if known.covariates is not None:
             features = torch.cat([features, known.covariates], 1)

@@ -20,7 +20,10 @@ class Secant:
         self.slope: Tensor | None = None
 
     def step(self, numbers: Tensor, slope: Tensor) -> Tensor:
-        """By how much to move each number, given its slope: never by more than a half."""
+        """Return by how much to move each number, given its slope: never by more than a half, and first by a tenth.
+
+        The first step is no longer than its slope, so that numbers at their maximum stay there in spite of rounding.
+        """
         if self.place is not None and self.slope is not None:
             moved = numbers - self.place
             found = (self.slope - slope) / torch.where(moved == 0, 1, moved)
@@ -28,4 +31,4 @@ class Secant:
         self.place, self.slope = numbers.clone(), slope.clone()
         known = self.curvature > 0
         newton = slope / torch.where(known, self.curvature, 1)
-        return torch.where(known, newton.clamp(-MOST, MOST), FIRST * slope.sign())
+        return torch.where(known, newton.clamp(-MOST, MOST), newton.clamp(-FIRST, FIRST))

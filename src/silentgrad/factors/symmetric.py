@@ -1,51 +1,82 @@
 """Symmetric matrices as the vectors of their upper triangles, so that many quadratic forms are one matrix product."""
 
-from torch import Tensor, triu_indices
+from functools import cache
+
+import torch
+from torch import Tensor
 
 
 def products(vectors: Tensor) -> Tensor:
-    """The upper triangle of v v^T for each v, `(..., size (size + 1) / 2)`.
+    """The upper triangle of v v^T for each v, `(rows, size (size + 1) / 2)`.
 
     Example:
-        >>> import torch
-        >>> products(torch.tensor([2.0, 3.0]))
-        tensor([4., 6., 9.])
+        >>> products(torch.tensor([[2.0, 3.0]]))
+        tensor([[4., 6., 9.]])
     """
-    first, second = triu_indices(vectors.shape[-1], vectors.shape[-1], device=vectors.device)
-    return vectors[..., first] * vectors[..., second]
+    first, second = _corners(vectors.shape[-1], vectors.device)
+    return vectors.index_select(-1, first).mul_(vectors.index_select(-1, second))
 
 
-def forms(matrices: Tensor) -> Tensor:
-    """What a product's upper triangle is multiplied by to give v^T S v, for each symmetric S.
+def forms(vectors: Tensor) -> Tensor:
+    """What a symmetric matrix's upper triangle is multiplied by to give v^T S v, for each v.
 
     Example:
-        >>> import torch
-        >>> matrix, vector = torch.tensor([[1.0, 2.0], [2.0, 5.0]]), torch.tensor([2.0, 3.0])
-        >>> float(forms(matrix) @ products(vector)), float(vector @ matrix @ vector)
+        >>> matrix, vector = torch.tensor([[1.0, 2.0], [2.0, 5.0]]), torch.tensor([[2.0, 3.0]])
+        >>> float(forms(vector) @ triangles(matrix)), float(vector @ matrix @ vector.T)
         (73.0, 73.0)
     """
-    first, second = triu_indices(matrices.shape[-1], matrices.shape[-1], device=matrices.device)
-    twice = 1 + (first != second).to(matrices)
-    return matrices[..., first, second] * twice
+    first, second = _corners(vectors.shape[-1], vectors.device)
+    return products(vectors) * (1 + (first != second).to(vectors))
 
 
 def triangles(matrices: Tensor) -> Tensor:
     """The upper triangle of each symmetric matrix."""
-    first, second = triu_indices(matrices.shape[-1], matrices.shape[-1], device=matrices.device)
-    return matrices[..., first, second]
+    size = matrices.shape[-1]
+    first, second = _corners(size, matrices.device)
+    return matrices.flatten(-2).index_select(-1, first * size + second)
 
 
 def matrices(triangles: Tensor, size: int) -> Tensor:
     """The symmetric matrices with these upper triangles.
 
     Example:
-        >>> import torch
         >>> matrices(torch.tensor([1.0, 2.0, 3.0]), 2)
         tensor([[1., 2.],
                 [2., 3.]])
     """
-    first, second = triu_indices(size, size, device=triangles.device)
-    result = triangles.new_empty(*triangles.shape[:-1], size, size)
-    result[..., first, second] = triangles
-    result[..., second, first] = triangles
-    return result
+    return triangles.index_select(-1, _places(size, triangles.device)).unflatten(-1, (size, size))
+
+
+def diagonals(triangles: Tensor, size: int) -> Tensor:
+    """The diagonal of each symmetric matrix with these upper triangles."""
+    return triangles.index_select(-1, _places(size, triangles.device)[:: size + 1])
+
+
+def congruence(m: Tensor) -> Tensor:
+    """The matrix K with triangle(S) K = triangle(M S M^T), for every symmetric S.
+
+    Example:
+        >>> m, s = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([[1.0, 2.0], [2.0, 5.0]])
+        >>> bool((triangles(s) @ congruence(m) == triangles(m @ s @ m.T)).all())
+        True
+    """
+    first, second = _corners(len(m), m.device)
+    straight = m[first][:, first] * m[second][:, second]
+    crossed = m[first][:, second] * m[second][:, first]
+    return (straight + crossed * (first != second)).T
+
+
+@cache
+def _corners(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row and column of each entry of an upper triangle."""
+    first, second = torch.triu_indices(size, size, device=device)
+    return first, second
+
+
+@cache
+def _places(size: int, device: torch.device) -> Tensor:
+    """Where in the upper triangle each entry of a matrix is."""
+    first, second = _corners(size, device)
+    places = torch.empty(size, size, dtype=torch.long, device=device)
+    places[first, second] = places[second, first] = torch.arange(len(first), device=device)
+    return places.flatten()

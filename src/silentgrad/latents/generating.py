@@ -3,12 +3,13 @@ r"""Cumulant generating functions of latents, for decoders that are exponential 
 With :math:`k(t) = \log E[e^{t z}]`, the distribution tilted by :math:`e^{t z}` has mean :math:`k'(t)` and variance
 :math:`k''(t)`. That is all the exponential precision link needs: :math:`E[e^{tz} f(z)] = e^{k(t)} E_t[f(z)]`.
 
-:func:`silentgrad.generating_function` is a registry like :func:`silentgrad.central_moments`. A family joins it with a
-formula and the parameters that the formula takes::
+:func:`silentgrad.latents.generating_function` is a registry like :func:`silentgrad.latents.central_moments`. A family
+joins it with a formula and the parameters that the formula takes::
 
-    @silentgrad.generating_function.register(MyDistribution)
-    def _(q: MyDistribution) -> silentgrad.GeneratingFunction:
-        return silentgrad.GeneratingFunction(my_formula, (q.loc, q.scale))    # my_formula(t, loc, scale) -> Cumulants
+    @silentgrad.latents.generating_function.register(MyDistribution)
+    def _(q: MyDistribution) -> silentgrad.latents.GeneratingFunction:
+        # my_formula(t, loc, scale) -> Cumulants
+        return silentgrad.latents.GeneratingFunction(my_formula, (q.loc, q.scale))
 
 Where :math:`E[e^{tz}]` is infinite the answer is a :class:`~silentgrad.DomainError`.
 """
@@ -85,8 +86,8 @@ def _how_to_register(q: object) -> str:
         return fewer
     return (
         f"{fewer} If E[exp(tz)] is finite and a formula, register its logarithm:\n"
-        f"    @silentgrad.generating_function.register({name})\n"
-        "    def _(q): return silentgrad.GeneratingFunction(formula, parameters)"
+        f"    @silentgrad.latents.generating_function.register({name})\n"
+        "    def _(q): return silentgrad.latents.GeneratingFunction(formula, parameters)"
     )
 
 
@@ -169,9 +170,9 @@ def _(q: td.Uniform) -> GeneratingFunction:
 
 
 def _uniform(t: Tensor, low: Tensor, high: Tensor) -> Cumulants:
-    centre, half = (low + high) / 2, (high - low) / 2
+    center, half = (low + high) / 2, (high - low) / 2
     value, first, second = _log_sinhc(half * t)
-    return Cumulants(centre * t + value, centre + half * first, half.square() * second)
+    return Cumulants(center * t + value, center + half * first, half.square() * second)
 
 
 # log(sinh(y)/y) = sum_n c_n y^(2n) with c_n = 2^(2n) B_2n / (2n (2n)!); twelve terms reach 1e-17 at |y| = 1/2.

@@ -1,12 +1,13 @@
 r"""Moments of latents, the only thing a closed form needs to know about q(z|x).
 
 For independent latents :math:`q(z|x) = \prod_i q_i(z_i)` these are the mean and the central moments
-:math:`s_n = E[(z_i - E z_i)^n]` up to the fourth, one number per latent. :func:`silentgrad.central_moments` is a
-registry over `torch.distributions` classes; a family joins it with one formula::
+:math:`s_n = E[(z_i - E z_i)^n]` up to the fourth, one number per latent.
+:func:`silentgrad.latents.central_moments` is a registry over `torch.distributions` classes; a family joins it with one
+formula::
 
-    @silentgrad.central_moments.register(MyDistribution)
-    def _(q: MyDistribution) -> silentgrad.Moments:
-        return silentgrad.Moments(mean, s2, lambda: s3, lambda: s4)
+    @silentgrad.latents.central_moments.register(MyDistribution)
+    def _(q: MyDistribution) -> silentgrad.latents.Moments:
+        return silentgrad.latents.Moments(mean, s2, lambda: s3, lambda: s4)
 
 The third and the fourth are functions, called by those who need them: most decoders need two moments only, and a family
 may have no more.
@@ -108,7 +109,7 @@ def unregistered(q: object, registered: Iterable[type], remedy: str) -> str:
     if not isinstance(q, td.Distribution):
         return f"expected a torch.distributions.Distribution as the latent, got {name}"
     known = sorted({kind.__name__ for kind in registered} - {"object", "Independent"})
-    sampled = "Rloo()"
+    sampled = "RLOO()"
     if q.has_rsample:
         sampled = "Reparameterized()"
     return (
@@ -129,7 +130,7 @@ def _how_to_register(q: object) -> str:
     name = type(q).__name__
     return (
         " If these are the mean and the variance of z, register them:\n"
-        f"    @silentgrad.central_moments.register({name})\n"
+        f"    @silentgrad.latents.central_moments.register({name})\n"
         f"    def _(q): return silentgrad.{moments}"
     )
 

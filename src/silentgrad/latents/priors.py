@@ -24,7 +24,7 @@ from silentgrad.latents.independent import base_of, sum_over_latents
 SPREAD = 0.1  # of a mixture's components at the start: equal ones would have equal gradients for ever
 
 
-class Latents(Protocol):
+class LatentFamily(Protocol):
     """What a prior needs of a family."""
 
     name: ClassVar[str]
@@ -57,7 +57,7 @@ class Prior(nn.Module):
 
     exactness: ClassVar[Exactness] = Exactness.EXACT
 
-    def __init__(self, family: Latents) -> None:
+    def __init__(self, family: LatentFamily) -> None:
         super().__init__()
         self.family = family
 
@@ -93,7 +93,7 @@ class StandardPrior(Prior):
 
     numbers: Tensor
 
-    def __init__(self, family: Latents) -> None:
+    def __init__(self, family: LatentFamily) -> None:
         super().__init__(family)
         self.register_buffer("numbers", torch.zeros(family.numbers), persistent=False)
         self._kept: tuple[Tensor, tuple[Tensor, ...]] | None = None
@@ -112,7 +112,7 @@ class StandardPrior(Prior):
 class LearnedPrior(Prior):
     """A prior of the family whose parameters are learned; it starts as the standard one."""
 
-    def __init__(self, family: Latents) -> None:
+    def __init__(self, family: LatentFamily) -> None:
         super().__init__(family)
         self.numbers = nn.Parameter(torch.zeros(family.numbers))
 
@@ -130,7 +130,7 @@ class MixturePrior(Prior):
 
     exactness = Exactness.LOWER_BOUND
 
-    def __init__(self, family: Latents, components: int = 10) -> None:
+    def __init__(self, family: LatentFamily, components: int = 10) -> None:
         super().__init__(family)
         if components < 1:
             raise DomainError(f"a mixture has at least one component, got {components}")

@@ -24,6 +24,7 @@ from torch import distributions as td
 from torch.distributions import constraints
 
 from silentgrad.errors import DomainError
+from silentgrad.tracing import widened
 
 NONE = -1e30  # the logarithm of no subsets at all: finite, so that its gradient is 0 and not undefined
 
@@ -60,6 +61,10 @@ class KSubset(td.Distribution):
     @property
     def mean(self) -> Tensor:
         """The probability that each member is in the subset."""
+        return self._marginals().to(self.logits.dtype)
+
+    def _marginals(self) -> Tensor:
+        """The probability that each member is in the subset, in single precision at least."""
         first = _log_polynomials(self.logits, self.k)
         last = _log_polynomials(self.logits.flip(-1), self.k).flip(-2)
         before, after = first[..., :-1, : self.k], last[..., 1:, : self.k].flip(-1)
@@ -68,13 +73,13 @@ class KSubset(td.Distribution):
 
     @property
     def variance(self) -> Tensor:
-        mean = self.mean
-        return mean * (1 - mean)
+        mean = self._marginals()
+        return (mean * (1 - mean)).to(self.logits.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        log_prob = (self.logits * value).sum(-1) - _log_polynomials(self.logits, self.k)[..., -1, -1]
+        log_prob = (widened(self.logits) * value).sum(-1) - _log_polynomials(self.logits, self.k)[..., -1, -1]
         return torch.where(value.sum(-1) == self.k, log_prob, -torch.inf)
 
     @torch.no_grad()
@@ -94,7 +99,11 @@ class KSubset(td.Distribution):
 
 
 def _log_polynomials(logits: Tensor, k: int) -> Tensor:
-    """Logarithms of the polynomials of degrees 0 to k of the first 0 to n members, `(..., n + 1, k + 1)`."""
+    """Logarithms of the polynomials of degrees 0 to k of the first 0 to n members, `(..., n + 1, k + 1)`.
+
+    They grow with n, and the marginals are differences of them: half precision would leave nothing of these.
+    """
+    logits = widened(logits)
     rows = [torch.full((*logits.shape[:-1], k + 1), NONE, dtype=logits.dtype, device=logits.device)]
     rows[0][..., 0] = 0
     for logit in logits.unbind(-1):
@@ -109,7 +118,7 @@ def divergence(q: KSubset, p: KSubset) -> Tensor:
     if q.k != p.k:
         raise DomainError(f"subsets of {q.k} and of {p.k} have no subset in common: their KL divergence is infinite")
     log_q, log_p = _log_polynomials(q.logits, q.k)[..., -1, -1], _log_polynomials(p.logits, p.k)[..., -1, -1]
-    return (q.mean * (q.logits - p.logits)).sum(-1) - log_q + log_p
+    return (q._marginals() * (widened(q.logits) - widened(p.logits))).sum(-1) - log_q + log_p
 
 
 td.register_kl(KSubset, KSubset)(divergence)

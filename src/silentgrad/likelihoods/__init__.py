@@ -8,7 +8,7 @@ Bernoulli, logits u   :math:`x m - E \log(1 + e^u)`
 Poisson, log rate u   :math:`x m - e^{m + V/2} - \log x!`
 negative binomial     :math:`\log \frac{\Gamma(x + r)}{\Gamma(r) x!} - r E \log(1 + e^v) - x E \log(1 + e^{-v})`
 binomial, n trials    :math:`\log \binom{n}{x} - (n - x) E \log(1 + e^u) - x E \log(1 + e^{-u})`
-ordinal               as in levels, the borders learned
+ordinal               :math:`\log(1 - e^{-(a - b)}) - E \log(1 + e^{-a}) - E \log(1 + e^b)`, thresholds a > b
 multinomial           :math:`\ge \log \frac{n!}{\prod x_c!} + \sum x_c m_c - n \log \sum e^{m_c + V_c/2}`
 more zeros            :math:`\ge \log(\pi + (1 - \pi) e^{E \log p(0|u)})` at a zero
 log-normal            as Normal, of log x, less log x
@@ -16,7 +16,6 @@ Gamma, log mean u     :math:`\alpha \log \alpha x - \log x \Gamma(\alpha) - \alp
 Normal, scale s       :math:`-\tfrac12 ((x - m)^2 + V) / s^2 - \log s - \tfrac12 \log 2 \pi`
 Laplace, scale s      :math:`-E|t| - \log 2 s`
 Logistic, scale s     :math:`(x - m) / s - 2 E \log(1 + e^t) - \log s`
-in levels             :math:`\log(1 - e^{-(a - b)}) - E \log(1 + e^{-a}) - E \log(1 + e^b)`, a and b the level's borders
 Student's t           :math:`-\tfrac{\nu + 1}{2} E \log(1 + t^2 / \nu) - \log s` and a constant
 ====================  ==================================================================================
 
@@ -26,8 +25,8 @@ generating function; the others a Gaussian u: see
 """
 
 from silentgrad.likelihoods.base import Needs, exactness_of, expected_log_prob, needs_of
-from silentgrad.likelihoods.categories import Categorical, Multinomial, Ordinal
-from silentgrad.likelihoods.continuous import Laplace, LocationScale, Logistic, Normal, StudentT
+from silentgrad.likelihoods.categories import Bernoulli, Categorical, Multinomial, Ordinal
+from silentgrad.likelihoods.continuous import Gamma, Laplace, LocationScale, Logistic, LogNormal, Normal, StudentT
 from silentgrad.likelihoods.counts import (
     Binomial,
     NegativeBinomial,
@@ -35,14 +34,11 @@ from silentgrad.likelihoods.counts import (
     ZeroInflatedNegativeBinomial,
     ZeroInflatedPoisson,
 )
-from silentgrad.likelihoods.discrete import Bernoulli, DiscretisedLogistic
-from silentgrad.likelihoods.positive import Gamma, LogNormal
 
 __all__ = [
     "Bernoulli",
     "Binomial",
     "Categorical",
-    "DiscretisedLogistic",
     "Gamma",
     "Laplace",
     "LocationScale",

@@ -12,10 +12,12 @@ Gauss-Hermite quadrature. A likelihood that knows better says so by attributes o
 - `rough_u(x)`, a u for every entry of the data: then a start takes the principal components of these instead;
 - `start_spread(means, variances)`, which starts its own parameters from those of the data;
 - `mean_of_u(mean, variance)`, the mean of u of a variance at which x has a mean, for the same;
-- `with_deviation(deviation)`, the likelihood of entries that were measured with known deviations;
+- `with_scale(scale)`, the likelihood of entries that were measured with known standard deviations;
 - `event_dim`, how many of the last dimensions of an example are one event, as the categories of a share; 0 by default;
-- `derivatives(x, mean, variance)`, for a fit: the expectation less `log_base(x)`, a function of x alone, and its first
-  two derivatives in the mean; otherwise they are found by autograd;
+- `derivatives(x, mean, variance)`, for a fit: the expectation less `log_base(x)`, a function of counts x and its own
+  parameters alone, and its first two derivatives in the mean; otherwise they are found by autograd. With parameters of
+  its own, `own_slopes(x, mean, value, first)` has the derivatives in them;
+- `concave`, whether it is in u, for every x;
 - `neutral`, a number that x can be, which stands where an entry is missing; 0 unless it is declared.
 
 Its results are of the shape of x, without the last `event_dim` dimensions.
@@ -32,7 +34,7 @@ from silentgrad.errors import ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import required
 from silentgrad.mathematics.quadrature import gauss_hermite
-from silentgrad.widening import widened
+from silentgrad.tracing import widened
 
 Likelihood = Callable[[Tensor], td.Distribution]
 

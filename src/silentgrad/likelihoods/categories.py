@@ -1,4 +1,4 @@
-r"""Likelihoods of categories: ordered ones, and shares of a total.
+r"""Likelihoods of bits and categories: Bernoulli, ordered categories, and shares of a total.
 
 An ordered category is the interval between two thresholds in which a logistic variable around u lies, so that its
 logarithm is one of :math:`\log(\sigma(a) - \sigma(b))` as in :mod:`silentgrad.distributions`.
@@ -21,11 +21,32 @@ from torch import distributions as td
 from silentgrad import distributions
 from silentgrad.errors import DomainError
 from silentgrad.exactness import Exactness
+from silentgrad.latents.independent import shape_of
 from silentgrad.latents.moments import required
 from silentgrad.likelihoods.base import Needs
 from silentgrad.likelihoods.counts import counts_of
 from silentgrad.mathematics.quadrature import expected_softplus
-from silentgrad.shapes import shape_of
+
+BETWEEN = "the Bernoulli likelihood takes x between 0 and 1"
+
+
+class Bernoulli(nn.Module):
+    """p(x = 1) = sigmoid(u). Gray values between 0 and 1 are taken as the cross-entropy takes them."""
+
+    exactness = Exactness.EXACT
+
+    def forward(self, u: Tensor) -> td.Bernoulli:
+        return td.Bernoulli(logits=u, validate_args=False)
+
+    def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The u at which x has this mean, and its derivative: where a start from data begins."""
+        mean = required(mean, (mean > -0.01) & (mean < 1.01), f"{BETWEEN}; the data to start from are not")
+        p = mean.clamp(0.02, 0.98)  # a pixel that is never on should not start beyond recall
+        return p.logit(), 1 / (p * (1 - p))
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        x = required(x, (x >= 0) & (x <= 1), f"{BETWEEN}: scale it first")
+        return x * mean - expected_softplus(mean, variance)
 
 
 class Ordinal(nn.Module):
@@ -49,7 +70,7 @@ class Ordinal(nn.Module):
 
     @property
     def thresholds(self) -> Tensor:
-        """The thresholds between neighbouring categories, in rising order along a last dimension."""
+        """The thresholds between neighboring categories, in rising order along a last dimension."""
         steps = torch.cat([self.first.unsqueeze(-1), self.log_gaps.exp()], -1)
         return steps.cumsum(-1)
 

@@ -27,11 +27,11 @@ from torch.nn.functional import logsigmoid
 from silentgrad import distributions
 from silentgrad.errors import DomainError
 from silentgrad.exactness import Exactness
+from silentgrad.latents.independent import shape_of
 from silentgrad.latents.moments import required
 from silentgrad.likelihoods.base import Needs
 from silentgrad.mathematics.gamma import log_rising
-from silentgrad.mathematics.softplus import expected_softplus_of_both
-from silentgrad.shapes import shape_of
+from silentgrad.mathematics.softplus import expected_softplus_of_both, softplus_and_slopes
 
 SMALLEST_RATE = 0.02  # where a start from data begins: a count that was never seen should not start beyond recall
 START_ZEROS = 0.1
@@ -67,6 +67,7 @@ class Poisson(LogRate):
 
     needs = Needs.GENERATING_FUNCTION
     exactness = Exactness.EXACT
+    concave = True
 
     def forward(self, u: Tensor) -> td.Poisson:
         return td.Poisson(u.exp(), validate_args=False)
@@ -87,7 +88,9 @@ class Poisson(LogRate):
         Less that base it is small where x is large, and known to as many digits as its parts.
         """
         rate = torch.add(mean, variance, alpha=0.5).exp_()
-        return x * (mean - x.clamp(min=1).log()) - (rate - x), x - rate, -rate
+        first = x - rate
+        log_x = x.clamp(min=1).log_()
+        return torch.addcmul(first, x, torch.sub(mean, log_x, out=log_x)), first, rate.neg_()
 
 
 class NegativeBinomial(LogRate):
@@ -103,6 +106,7 @@ class NegativeBinomial(LogRate):
     """
 
     exactness = Exactness.EXACT
+    concave = True
 
     def __init__(self, event_shape: int | Sequence[int]) -> None:
         super().__init__()
@@ -122,6 +126,25 @@ class NegativeBinomial(LogRate):
         above, below = expected_softplus_of_both(mean - self.log_inverse_dispersion, variance)
         r = self.inverse_dispersion
         return log_rising(x, r.expand_as(x)) - r * above - x * below
+
+    def log_base(self, x: Tensor) -> Tensor:
+        """The part of log p(x|u) that depends on x and r alone."""
+        x = counts_of(x, "negative binomial")
+        return log_rising(x, self.inverse_dispersion.to(x).expand_as(x))
+
+    def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """E[log p(x|u)] for Gaussian u, less `log_base`, and its first two derivatives in the mean."""
+        r = self.inverse_dispersion
+        found = softplus_and_slopes(mean - self.log_inverse_dispersion, variance)
+        value = (found.of_u * r).addcmul_(x, found.of_minus_u).neg_()
+        first = (x * found.slope_of_minus).addcmul_(r.expand_as(x), found.slope, value=-1)
+        return value, first, (x + r).mul_(found.bend).neg_()
+
+    def own_slopes(self, x: Tensor, mean: Tensor, value: Tensor, first: Tensor) -> list[Tensor]:
+        """The derivative of that in log r, for each entry: -r E log(1 + e^v) - g', with v = u - log r."""
+        r = self.inverse_dispersion
+        above = torch.addcmul(-value, x, mean - self.log_inverse_dispersion)  # (r + x) E log(1 + e^v)
+        return [above.mul_(-r / (r + x)).sub_(first)]
 
     def start_spread(self, means: Tensor, variances: Tensor) -> None:
         """Starts r where counts of these means have these variances, in the shape of an example."""
@@ -166,7 +189,9 @@ class ZeroInflated(LogRate):
     def inflated(self, x: Tensor, log_prob: Tensor) -> Tensor:
         """The bound of the mixture, from the expected log-probability of the counts."""
         counted = logsigmoid(-self.zero_logit) + log_prob
-        return torch.where(x == 0, torch.logaddexp(logsigmoid(self.zero_logit).expand_as(counted), counted), counted)
+        # logaddexp has no second derivative far out, not even where `where` takes the other branch.
+        inflated = logsigmoid(self.zero_logit)
+        return torch.where(x == 0, inflated - logsigmoid(inflated - counted), counted)
 
 
 class ZeroInflatedPoisson(ZeroInflated):

@@ -40,8 +40,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from silentgrad.errors import DomainError
-from silentgrad.tracing import transformed, underlying
-from silentgrad.widening import widened
+from silentgrad.tracing import transformed, underlying, widened
 
 Rule = Sequence[tuple[float, float]]
 

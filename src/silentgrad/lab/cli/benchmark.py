@@ -1,28 +1,29 @@
-"""`silentgrad benchmark`."""
+"""`silentgrad benchmark`, and the same from Python."""
 
-import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from silentgrad.lab.cli.console import say
-from silentgrad.lab.cli.interrupts import going_on
+from silentgrad.lab.cli.console import show_findings
+from silentgrad.lab.cli.main import going_on
 from silentgrad.lab.cli.options import require_folder
-from silentgrad.lab.experiments.benchmark.plan import Plan, carry_out
+from silentgrad.lab.experiments.benchmark.comparison import benchmark_findings
 from silentgrad.lab.experiments.benchmark.protocol import (
+    BenchmarkPlan,
     BenchmarkScale,
     DatasetName,
+    LatentsKind,
     LikelihoodKind,
     NetworkKind,
     settings_of,
 )
-from silentgrad.lab.experiments.benchmark.tables import benchmark_record
-from silentgrad.lab.reports.benchmark import write_benchmark_page
-from silentgrad.lab.runs.benchmark import write_benchmark
+from silentgrad.lab.experiments.benchmark.runs import carry_out
+from silentgrad.lab.reports.findings import write_findings
+from silentgrad.lab.runs.findings import Findings
+from silentgrad.lab.settings import COUNT, ConfigError, EstimatorName, estimator_class, require
 from silentgrad.lab.training import TrainConfig
-from silentgrad.lab.training.machine import require_machine
-from silentgrad.lab.training.ranges import COUNT, ConfigError, require
-from silentgrad.lab.training.suitable import EstimatorName
+from silentgrad.lab.training.run import fabric_for
 
 
 def benchmark(
@@ -30,81 +31,93 @@ def benchmark(
     datasets: list[DatasetName] = ["mnist", "fashion-mnist"],  # noqa: B006
     likelihoods: list[LikelihoodKind] = ["bernoulli", "gaussian"],  # noqa: B006
     networks: list[NetworkKind] = ["linear", "nonlinear", "circuit"],  # noqa: B006
+    latents: list[LatentsKind] = ["bits"],  # noqa: B006
     estimators: list[EstimatorName] | None = None,
     seeds: int | None = None,
+    tune: bool = False,
     folder: Path | None = None,
     jobs: int | None = None,
+    cluster: str | None = None,
     root: Path | None = None,
     accelerator: str = "auto",
-) -> None:
-    """Compares estimators of the gradient of Bernoulli latents on the protocol of the papers, beside the exact one.
+) -> Findings:
+    """Compares estimators of the gradient of discrete latents on the protocol of the papers, beside the exact one.
 
-    Every estimator trains the same models on the same batches; the page has their training ELBO, a test bound, the
-    variance of their gradients on the same weights, milliseconds and evaluations of a step, and toy problems whose
+    Every estimator trains the same models on the same batches; the page has their test bound, their training ELBO, bias
+    and variance of their gradients on the same weights, milliseconds and evaluations of a step, and toy problems whose
     gradient is known. What is finished is kept, so this can be stopped and called again.
 
     Args:
-        scale: Size of the runs: smoke only shows that it works, on the digits; cpu is for two processor cores, less
-            than three hours; paper is the papers' 1,000,000 steps.
+        scale: Size of the runs: smoke only shows that it works, on the digits; cpu is 2,000 steps, for two processor
+            cores; paper is the papers' 1,000,000 steps.
         datasets: The data sets, some of mnist, fashion-mnist.
         likelihoods: What x is: bernoulli for images binarized anew each time, gaussian for images in [-1, 1] with a
             learned variance of every pixel.
         networks: The networks, some of linear, nonlinear (two hidden layers of 200), circuit (gaussian, on mnist).
-        estimators: The estimators; all that a setting allows if absent.
-        seeds: Number of runs of each kind; if absent, three where the exact gradient is one of the rows, and one
-            elsewhere and at smoke.
+        latents: What z is: bits for 200 of them, or groups x categories.
+        estimators: The estimators, by name or as package.module:Class, which may be in the current folder; all that a
+            setting allows if absent.
+        seeds: Number of runs of each kind; if absent, three, and one at smoke.
+        tune: Whether to choose each estimator's learning rate, and its temperature, by the validation bound of seed 0.
         folder: Folder for runs, tables and the page; benchmark/SCALE if absent.
         jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
+        cluster: Address of a Dask scheduler, tcp://HOST:8786, whose workers make the runs (needs the extra cluster).
         root: Folder that holds the datasets.
-        accelerator: Where to compute: auto, cpu or gpu.
+        accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
     """
     require("--seeds", seeds, COUNT)
     require("--jobs", jobs, COUNT)
-    require_machine(TrainConfig(accelerator=accelerator), "--")
+    fabric_for(TrainConfig(accelerator=accelerator), prefix="--")
     folder = folder or Path("benchmark") / scale
     require_folder(folder)
-    settings = settings_of(datasets, likelihoods, networks)
+    settings = settings_of(datasets, likelihoods, networks, latents)
     if not settings:
-        raise ConfigError("there is nothing to compare: a circuit needs --likelihoods gaussian and --datasets mnist")
-    plan = Plan(scale, settings, estimators, seeds, folder, root, _device(accelerator))
+        raise ConfigError(
+            "there is nothing to compare: a circuit needs --likelihoods gaussian, --datasets mnist and --latents bits"
+        )
+    plan = BenchmarkPlan(scale, settings, estimators, seeds, folder, root, accelerator, tune)
     for setting in settings:
+        family = type(setting.family(plan.size))
+        for name in estimators or ():
+            if not estimator_class("--estimators", name).suits(family):
+                kind = "bits" if setting.latents == "bits" else "categories"
+                raise ConfigError(f"--estimators {name} is not for {kind}")
         if not plan.trained(setting):
             raise ConfigError(
                 f"none of --estimators suits {setting.name}: choose among {', '.join(setting.estimators())}"
             )
     with going_on():
-        carry_out(plan, jobs or _at_once(plan.device))
-    words = _command(scale, datasets, likelihoods, networks, estimators, seeds)
-    page = write_benchmark_page(write_benchmark(folder, benchmark_record(plan, words)))
-    say(page.with_suffix(".md").read_text())
-    say(f"page: {page}")
+        carry_out(plan, jobs, cluster)
+    chosen: dict[str, Iterable[str] | None] = {"datasets": datasets, "likelihoods": likelihoods, "networks": networks}
+    chosen |= {"latents": latents, "estimators": estimators}
+    words = [f" --{option} {','.join(values)}" for option, values in chosen.items() if values]
+    words += [f" --seeds {seeds}"] if seeds is not None else []
+    words += [" --tune true"] if tune else []
+    found = benchmark_findings(plan, f"silentgrad benchmark --scale {scale}{''.join(words)}")
+    own = [table for table in found.tables if table.name in [setting.name for setting in settings]]
+    show_findings(replace(found, parts=own, notes=[]))
+    print(f"all figures: {folder / 'benchmark.csv'}   page: {write_findings(folder, found)}")
+    return found
 
 
-def _device(accelerator: str) -> torch.device:
-    if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()):
-        return torch.device("cuda")
-    return torch.device("cpu")
+def run_benchmark(
+    estimators: Sequence[EstimatorName] | None = None,
+    folder: str | Path | None = None,
+    root: str | Path | None = None,
+    **options: Any,
+) -> Findings:
+    """Run `silentgrad benchmark` in this process, and return its tables, curves and verdicts.
 
+    A script needs no `if __name__ == "__main__"`, unless it asks for more `jobs` than the one of this process.
 
-def _at_once(device: torch.device) -> int:
-    if device.type == "cpu":
-        return os.cpu_count() or 1
-    return 1
-
-
-def _command(
-    scale: str,
-    datasets: list[DatasetName],
-    likelihoods: list[LikelihoodKind],
-    networks: list[NetworkKind],
-    estimators: list[EstimatorName] | None,
-    seeds: int | None,
-) -> str:
-    """The command that makes the same tables again."""
-    command = f"silentgrad benchmark --scale {scale} --datasets {','.join(datasets)}"
-    command += f" --likelihoods {','.join(likelihoods)} --networks {','.join(networks)}"
-    if estimators is not None:
-        command += f" --estimators {','.join(estimators)}"
-    if seeds is not None:
-        command += f" --seeds {seeds}"
-    return command
+    Args:
+        estimators: The estimators, by name or as `package.module:Class`; all that a setting allows if absent.
+        folder: Folder for runs, tables and the page.
+        root: Folder that holds the datasets.
+        options: Further options of `silentgrad benchmark`, by their names.
+    """
+    chosen: dict[str, Any] = {"jobs": 1, **options}
+    for name, path in (("folder", folder), ("root", root)):
+        if path is not None:
+            chosen[name] = Path(path)
+    return benchmark(estimators=None if estimators is None else list(estimators), **chosen)

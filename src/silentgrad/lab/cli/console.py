@@ -1,11 +1,16 @@
-"""What commands say, with the names of folders and files as they are: no markup, no emoji codes, no wrapping."""
+"""Output of commands, with the names of folders and files as they are: no markup, no emoji codes, no wrapping."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+from silentgrad.lab.printing import with_error
+from silentgrad.lab.tables import Table, terminal
+
+if TYPE_CHECKING:  # with torch, which is slow to import
+    from silentgrad.lab.runs.findings import Findings
+    from silentgrad.lab.store.records import Evaluated
 
 NOBODYS_WIDTH = 250  # of what is no terminal, and so does not say how wide it is
 
@@ -14,40 +19,31 @@ if not console.is_terminal:
     console.width = NOBODYS_WIDTH
 
 
-def say(line: str) -> None:
-    """Prints a line."""
-    print(line)
+def show_table(table: Table) -> None:
+    console.print(terminal(table))
+    if table.caption:
+        print(table.caption)
 
 
-def verbatim(text: object) -> Text:
-    """A cell of a table, or another part of what rich lays out."""
-    return Text(str(text))
+def show_findings(found: "Findings") -> None:
+    """Print the tables of an experiment, what they say and how they were made."""
+    for table in found.tables:
+        show_table(table)
+    for sentence in (*found.verdicts, *found.notes):
+        print(sentence)
 
 
-def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table, whole: what does not fit into its column takes several lines."""
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    for head in heads:
-        table.add_column(verbatim(head), overflow="fold")
-    for row in rows:
-        table.add_row(*map(verbatim, row))
-    console.print(table)
-
-
-def metrics(values: Mapping[str, float]) -> str:
-    """The figures beside the bound."""
-    return "   ".join(f"{name.upper()} {value:.3f}" for name, value in values.items())
-
-
-def beside_bound(figure: float, sampled: float | None) -> str:
-    """The ELBO by samples and the gap, where the bound is another number."""
-    if sampled is None:
-        return ""
-    return f" (sampled ELBO {sampled:.4f}, gap {figure - sampled:+.4f})"
-
-
-def bound(samples: int) -> str:
-    """What a BPD was computed from, where that is not the ELBO."""
-    if samples == 1:
-        return ""
-    return f" (importance-weighted bound, {samples} samples)"
+def told(found: "Evaluated", samples: int, limit: float | None = None) -> Iterator[str]:
+    """Yield the figures of a test: the bound, what it was computed from and its limit; then the others."""
+    unit, parts, beyond = found.unit, [], "" if limit is None else f" (pPCA limit {limit:.4f})"
+    if samples > 1:
+        parts.append(f"importance-weighted bound, {samples} samples")
+    if found.sampled is not None:
+        gap = f"gap {with_error(found.figure - found.sampled, found.sampled_error)}"
+        if samples > 1:
+            gap = f"gain {found.sampled - found.figure:.4f}"
+        parts += [f"sampled ELBO {found.sampled:.4f}", gap]
+    beside = f" ({', '.join(parts)})" if parts else ""
+    yield f"test {unit.title} [bold]{found.figure:.4f}[/bold]{unit.of}{beside}{beyond}"
+    yield "   ".join(f"{unit.title_of(name)} {value:.3f}" for name, value in found.metrics.items())
+    yield from (f"KLD {found.kld:.2f}", f"active latents {found.active}", str(found.exactness))

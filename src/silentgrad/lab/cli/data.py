@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from rich.table import Table
-
-from silentgrad.lab.cli.console import console, say, verbatim
+from silentgrad.lab.cli.console import show_table
 from silentgrad.lab.data import load
 from silentgrad.lab.data.catalogue import check, describe
+from silentgrad.lab.tables import Column, Table
 
 
 def list_all(root: Path | None = None) -> None:
@@ -15,10 +14,8 @@ def list_all(root: Path | None = None) -> None:
     Args:
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
-    table = Table("name", "shape", "levels", "files", "found")
-    for row in describe(root):
-        table.add_row(*(verbatim(cell) for cell in row))
-    console.print(table)
+    columns = list(map(Column, ("name", "shape", "levels", "files", "found")))
+    show_table(Table("", columns, [list(map(str, row)) for row in describe(root)]))
 
 
 def get(name: str, root: Path | None = None) -> None:
@@ -29,7 +26,7 @@ def get(name: str, root: Path | None = None) -> None:
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
     images = load(name, root)
-    say(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
+    print(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
 
 
 def verify(name: str, root: Path | None = None) -> None:
@@ -39,4 +36,4 @@ def verify(name: str, root: Path | None = None) -> None:
         name: Name of the dataset, one of those that silentgrad data list shows.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
-    say(check(name, root))
+    print(check(name, root))

@@ -3,51 +3,23 @@
 from pathlib import Path
 
 from silentgrad.lab.data.catalogue import NAMES
-from silentgrad.lab.training.ranges import ConfigError
+from silentgrad.lab.settings import ConfigError
 
 
-def require_output(path: Path, suffix: str) -> None:
-    """Refuses a file that could not be written at the end.
-
-    Args:
-        path: Path of the file.
-        suffix: Ending that its name has to have.
-
-    Raises:
-        ConfigError: The file cannot be written; the message names --output.
-    """
-    _require_file(path, suffix)
-    if not path.parent.is_dir():
-        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
-
-
-def require_new_output(path: Path, suffix: str) -> None:
-    """Refuses a file that could not be written at the end, even if its folder is made for it.
-
-    Args:
-        path: Path of the file.
-        suffix: Ending that its name has to have.
-
-    Raises:
-        ConfigError: The file cannot be written; the message names --output.
-    """
-    require_folder(path.parent, "--output")
-    _require_file(path, suffix)
-
-
-def _require_file(path: Path, suffix: str) -> None:
+def require_output(path: Path, suffix: str, folder_is_made: bool = False) -> None:
+    """Refuses a file that could not be written at the end; the message names --output."""
+    if folder_is_made:
+        require_folder(path.parent, "--output")
     if path.suffix != suffix:
         raise ConfigError(f"--output has to be a {suffix} file, got {path}")
     if path.is_dir():
         raise ConfigError(f"--output {path} is a folder: give a {suffix} file")
+    if not folder_is_made and not path.parent.is_dir():
+        raise ConfigError(f"--output {path}: there is no folder {path.parent}")
 
 
 def require_folder(path: Path, option: str = "--folder") -> None:
-    """Refuses a place where no run can be kept: a file stands in the way, or Lightning cannot read the name.
-
-    Raises:
-        ConfigError: The place is refused; the message names the option.
-    """
+    """Refuses a place where no run can be kept: a file stands in the way, or Lightning cannot read the name."""
     if "::" in str(path):
         raise ConfigError(f"{option} {path}: a name with :: is taken for an address; choose another")
     for place in (path, *path.parents):
@@ -59,17 +31,11 @@ def require_folder(path: Path, option: str = "--folder") -> None:
 
 def stem_of(name: str) -> str:
     """The name of a dataset's runs: its own, or the last part of its path."""
-    if name in NAMES:
-        return name
-    return Path(name).stem
+    return name if name in NAMES else Path(name).stem
 
 
 def next_folder(name: str) -> Path:
-    """The first of runs/NAME-001, runs/NAME-002, ... that does not exist.
-
-    Args:
-        name: Name or path of the dataset.
-    """
+    """The first of runs/NAME-001, runs/NAME-002, ... that does not exist, by the name or path of the data."""
     number = 1
     while (folder := Path("runs") / f"{stem_of(name)}-{number:03}").exists():
         number += 1

@@ -1,14 +1,13 @@
 """The list of recipes."""
 
-from silentgrad.lab.cli.console import say
-from silentgrad.lab.hints import did_you_mean
-from silentgrad.lab.training.recipes import RecipeError, recipe_header, recipe_names
+from silentgrad.lab.experiments.recipes import RecipeError, recipe_header, recipe_names
+from silentgrad.registry import did_you_mean
 
 INDENT = "    "
 
 
 def recipes(*words: str) -> None:
-    """Lists the recipes, what each is, what to expect and how long it takes.
+    """Lists the recipes, those that were measured first: what each is, what to expect and how long it takes.
 
     Args:
         *words: Words that the names have to hold; all recipes are listed without one.
@@ -19,6 +18,6 @@ def recipes(*words: str) -> None:
         raise RecipeError(f"no recipe's name holds {wanted!r}.{did_you_mean(wanted, recipe_names())}")
     for name in chosen:
         header = recipe_header(name)
-        say(name)
-        say(f"{INDENT}{header['what']}")
-        say(f"{INDENT}{header['expects']}; {header['time']}")
+        print(name)
+        print(f"{INDENT}{header['what']}")
+        print(f"{INDENT}{header['expects']}; {header['time']}")

@@ -1,24 +1,33 @@
-"""The options of `silentgrad sweep`."""
+"""`silentgrad sweep`."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from silentgrad.lab.experiments.grid import Grid
-from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.settings import COUNT, ConfigError, DataConfig, ModelConfig, Settings, TrainConfig, require
+from silentgrad.lab.store.folders import RunFolder, SweepFolder
+
+if TYPE_CHECKING:
+    from silentgrad.lab.experiments.sweep import Outcome
+
+SUGGESTED = 20  # trials by tpe if nothing is said
 
 
 def sweep(
     data: DataConfig = DataConfig(),  # noqa: B008
     model: ModelConfig = ModelConfig(),  # noqa: B008
     train: TrainConfig = TrainConfig(),  # noqa: B008
-    over: list[str] = ["lr"],  # noqa: B006
-    grid: Grid = Grid(),  # noqa: B008
+    over: list[str] = ["train.lr"],  # noqa: B006
+    sampler: Literal["grid", "tpe"] | None = None,
+    trials: int | None = None,
     study: str | None = None,
     storage: str | None = None,
-    trials: int | None = None,
     folder: Path | None = None,
+    jobs: int | None = None,
+    cluster: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Trains every point of a grid, the paper's by default, and writes the best one's recipe.
+    """Trains with many values of any settings, compares the runs, and writes the best one's recipe.
 
     The same command goes on with a sweep that was interrupted. Started on several machines with one --storage, they
     share the work.
@@ -27,16 +36,86 @@ def sweep(
         data: The data.
         model: The model, and how its gradient is estimated.
         train: The training.
-        over: Settings to vary, separated by commas: lr, guided, cutoff.
-        grid: The values to try of each setting.
+        over: A setting to vary and its values, as in model.latent_dim=16,32,64 or train.lr=1e-4..1e-2; may be given
+            several times. Without values, train.lr, model.guided and model.cutoff have those of the paper.
+        sampler: How the values are chosen: grid takes all combinations, tpe those that promise most by the trials so
+            far. If absent, grid, or tpe where there is a range.
+        trials: Number of trials that the sweep comes to; if absent, all of a grid, and 20 by tpe.
         study: Name of the sweep; made of the data's name and of what is varied if absent.
         storage: Database of the sweep as a URL, such as postgresql+psycopg://user@host/name; an SQLite file in the
             sweep's folder if absent.
-        trials: Number of points of the grid to train at most; all that are left if absent.
         folder: Folder of the trials and their page; sweeps/STUDY if absent.
-        quiet: Whether to show no progress bars.
+        jobs: Number of trials side by side; one per processor core, or one on an accelerator, if absent.
+        cluster: Address of a Dask scheduler, tcp://HOST:8786, whose workers train (needs the extra cluster).
+        quiet: Whether to show no progress bar.
     """
-    # Here, so that --help does not wait for Lightning, Optuna and matplotlib.
-    from silentgrad.lab.cli.sweeping import sweep_and_report
+    # Here and below, so that --help does not wait for Lightning, Optuna and matplotlib.
+    from silentgrad.lab.cli.main import going_on, setting
+    from silentgrad.lab.cli.options import require_folder
+    from silentgrad.lab.experiments.runner import workers_at
+    from silentgrad.lab.experiments.space import Sweep, search_space
+    from silentgrad.lab.experiments.sweep import run_sweep
+    from silentgrad.lab.training.run import fabric_for
 
-    sweep_and_report(Settings(data, model, train), over, grid, study, storage, trials, folder, quiet)
+    require("--trials", trials, COUNT)
+    require("--jobs", jobs, COUNT)
+    space = search_space(over, setting)
+    grid = sampler == "grid" or (sampler is None and all(varied.values for varied in space.values()))
+    study = _name(study, data, space)
+    files = SweepFolder(folder or Path("sweeps") / study)
+    limit = trials if grid else trials or SUGGESTED
+    plan = Sweep(study, Settings(data, model, train), space, files.path, grid, limit)
+    fabric_for(train)
+    require_folder(files.path)
+    database = _database(storage, files)
+    print(f"sweep {study}: {plan.size} trials over {', '.join(space)}, in {files.path}")
+    with going_on(), workers_at(cluster, jobs, train.accelerator) as workers:
+        outcome = run_sweep(plan, database, workers, quiet)
+    _show(outcome, plan.size, files)
+
+
+def _name(study: str | None, data: DataConfig, space: Iterable[str]) -> str:
+    """Return the name of the sweep: the one that was given, or one of the data's name and of what is varied."""
+    from silentgrad.lab.cli.options import stem_of
+
+    if study is None:
+        study = "-".join([stem_of(data.name), *(option.rpartition(".")[2] for option in space)])
+    if not study or study != Path(study).name:
+        raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
+    return study
+
+
+def _database(storage: str | None, files: SweepFolder) -> str:
+    """Return the URL of the sweep's database; one that was given is tried."""
+    from sqlalchemy import URL
+
+    from silentgrad.lab.experiments.study import require_connection
+
+    if storage is None:
+        return URL.create("sqlite", database=str(files.study)).render_as_string(hide_password=False)
+    require_connection(storage)
+    return storage
+
+
+def _show(outcome: "Outcome", size: int, files: SweepFolder) -> None:
+    """Print the trials and the best one, and write the page that compares them."""
+    from silentgrad.lab.cli.console import show_table
+    from silentgrad.lab.experiments.study import PATIENCE
+    from silentgrad.lab.reports.compare import write_comparison
+
+    show_table(outcome.trials)
+    told = f"{outcome.done} of {size} trials done"
+    print(told)
+    if "running" in outcome.trials.column(1):
+        print(
+            "others are in training by other processes; if one of those was killed, the same command takes its trial "
+            f"up again {PATIENCE // 60} minutes later"
+        )
+    if outcome.best:
+        print(f"best in validation, {outcome.best}")
+        print(f"its recipe: {files.best}")
+        told += f". The best in validation is {outcome.best}; its recipe is {files.best.name}"
+    here = [path for path in outcome.folders if RunFolder(path).metrics.exists()]
+    if here:
+        write_comparison(here, files.page, f"{told}.")
+        print(f"page: {files.page}")

@@ -1,113 +1,51 @@
 """The list of all commands, without the commands themselves: each is imported when it is called."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command.
+    """A command: its module in this package and its function there."""
 
-    Args:
-        help: What it does, in the first line of its docstring.
-        module: Its module in this package.
-        function: Its function there.
-        takes_recipe: Whether its options are a run's settings, which a recipe can give.
-    """
+    place: str
 
-    help: str
-    module: str
-    function: str
-    takes_recipe: bool = False
+    @property
+    def help(self) -> str:
+        """First line of its docstring, which is found in the text of the module."""
+        module, _, name = self.place.partition(":")
+        text = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
+        found = re.search(rf'^def {name}\(.*?"""(.*?)$', text, re.DOTALL | re.MULTILINE)
+        assert found is not None
+        return found[1]
 
 
 @dataclass(frozen=True)
-class Group:
-    """Commands that share their first word.
-
-    Args:
-        help: What they are about.
-        commands: Each by its second word.
-    """
+class CommandGroup:
+    """Commands that share their first word, each by its second."""
 
     help: str
     commands: dict[str, Command]
 
 
-COMMANDS: dict[str, Command | Group] = {
-    "demo": Command(
-        "Trains without and with the guide, and the silent circuit, and shows the three side by side.",
-        "demo",
-        "demo",
-    ),
-    "train": Command(
-        "Trains a VAE and leaves a run's folder with figures, weights, pictures and a report.",
-        "train",
-        "train",
-        takes_recipe=True,
-    ),
-    "evaluate": Command(
-        "Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.",
-        "evaluate",
-        "evaluate",
-    ),
-    "reconstruct": Command(
-        "Reconstructs test images and draws samples with a finished run; writes the pictures and renews its report.",
-        "evaluate",
-        "reconstruct",
-    ),
-    "sample": Command(
-        "Draws images from a finished run's prior and decoder, as a picture.",
-        "evaluate",
-        "sample",
-    ),
-    "latents": Command(
-        "Writes the means of the latents of all rows, those of training too, in the order of the data's file.",
-        "latents",
-        "latents",
-    ),
-    "variance": Command(
-        "Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.",
-        "measure",
-        "variance",
-    ),
-    "bias": Command(
-        "Measures how far gradients are from the true one, which is found by enumerating Bernoulli latents.",
-        "measure",
-        "bias",
-    ),
-    "reproduce": Command(
-        "Makes the runs behind a table and writes it; those of the paper stand beside the paper's own figures.",
-        "reproduce",
-        "reproduce",
-    ),
-    "benchmark": Command(
-        "Compares estimators of the gradient of Bernoulli latents on the protocol of the papers, beside the exact one.",
-        "benchmark",
-        "benchmark",
-    ),
-    "sweep": Command(
-        "Trains every point of a grid, the paper's by default, and writes the best one's recipe.",
-        "sweep",
-        "sweep",
-        takes_recipe=True,
-    ),
-    "compare": Command(
-        "Compares runs: a table of what differs and where they ended, and a page that shows their curves too.",
-        "compare",
-        "compare",
-    ),
-    "export": Command(
-        "Exports a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.",
-        "export",
-        "export",
-    ),
-    "recipes": Command("Lists the recipes, what each is, what to expect and how long it takes.", "recipes", "recipes"),
-    "data": Group(
-        "Datasets: which there are, and whether their files are.",
-        {
-            "list": Command("Lists the datasets and where they were found.", "data", "list_all"),
-            "get": Command("Downloads a dataset, or says which files to put where.", "data", "get"),
-            "check": Command("Verifies a dataset's files.", "data", "verify"),
-        },
-    ),
+DATA = {"list": Command("data:list_all"), "get": Command("data:get"), "check": Command("data:verify")}
+COMMANDS: dict[str, Command | CommandGroup] = {
+    "demo": Command("demo:demo"),
+    "train": Command("train:train"),
+    "evaluate": Command("finished:evaluate"),
+    "reconstruct": Command("finished:reconstruct"),
+    "sample": Command("finished:sample"),
+    "latents": Command("finished:latents"),
+    "factors": Command("factors:factors"),
+    "variance": Command("measure:variance"),
+    "bias": Command("measure:bias"),
+    "reproduce": Command("reproduce:reproduce"),
+    "benchmark": Command("benchmark:benchmark"),
+    "sweep": Command("sweep:sweep"),
+    "compare": Command("finished:compare"),
+    "check": Command("check:check"),
+    "export": Command("finished:export"),
+    "recipes": Command("recipes:recipes"),
+    "data": CommandGroup("Datasets: which there are, and whether their files are.", DATA),
 }

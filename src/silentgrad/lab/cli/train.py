@@ -1,8 +1,9 @@
 """The options of `silentgrad train`."""
 
 from pathlib import Path
+from typing import Literal
 
-from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
 
 
 def train(
@@ -12,6 +13,7 @@ def train(
     folder: Path | None = None,
     resume: bool = False,
     quiet: bool = False,
+    compare: Literal["without-z"] | None = None,
 ) -> None:
     """Trains a VAE and leaves a run's folder with figures, weights, pictures and a report.
 
@@ -25,8 +27,9 @@ def train(
         resume: Whether to go on from the last finished epoch of the run in --folder, with the settings it was started
             with.
         quiet: Whether to show no progress bar.
+        compare: What else to train: without-z, the same model without latents, in FOLDER-without-z, for as long.
     """
     # Here, so that --help does not wait for Lightning and matplotlib.
     from silentgrad.lab.cli.training import train_and_report
 
-    train_and_report(Settings(data, model, train), folder, resume, quiet)
+    train_and_report(Settings(data, model, train), folder, resume, quiet, compare is not None)

@@ -1,29 +1,28 @@
-"""What `silentgrad train` does."""
+"""The work of `silentgrad train`."""
 
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from silentgrad.lab.cli.console import beside_bound, bound, console, metrics, say
-from silentgrad.lab.cli.interrupts import going_on
+from silentgrad.lab.build import plan_for
+from silentgrad.lab.cli.console import console, told
+from silentgrad.lab.cli.main import going_on
 from silentgrad.lab.cli.options import next_folder, require_folder
-from silentgrad.lab.data import kind_of
 from silentgrad.lab.reports import write_report
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training import RunError, read_config, train_model
-from silentgrad.lab.training.config import GROUPS, Settings
-from silentgrad.lab.training.folder import first_process, is_finished
+from silentgrad.lab.settings import GROUPS, Settings
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import Summary
+from silentgrad.lab.training import RunError, read_config
+from silentgrad.lab.training.run import first_process, train_plan
 
 
-def train_and_report(settings: Settings, folder: Path | None, resume: bool, quiet: bool) -> None:
-    """Trains a run, or goes on with one, and writes its report.
+def train_and_report(
+    settings: Settings, folder: Path | None, resume: bool, quiet: bool, compare: bool = False
+) -> Summary:
+    """Trains a run, in a new folder if none is given, or goes on with the run in the folder; writes its report.
 
-    Args:
-        settings: All settings of the run.
-        folder: The run's folder; a new one if absent.
-        resume: Whether to go on with the run in the folder.
-        quiet: Whether to leave out the progress bar.
+    To compare it, the same model without z is trained as long.
     """
     if resume:
         if folder is None:
@@ -32,23 +31,35 @@ def train_and_report(settings: Settings, folder: Path | None, resume: bool, quie
     if folder is None:
         folder = _new_folder(settings)
     require_folder(folder)
-    finished = resume and is_finished(folder)
-    settings = settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
-    settings.validate()  # before they are asked what they come to
-    left = settings.model.weight_left
+    finished = resume and RunFolder(folder).summary.exists()
+    plan = plan_for(settings)
+    left = plan.weight_left
     if left > 0 and not finished and first_process():
-        say(f"the guide's weight never reaches 0: {left:.2f} of it is left at the end (--model.guided above 1)")
+        print(f"the guide's weight never reaches 0: {left:.2f} of it is left at the end (--model.guided above 1)")
     with going_on(folder):
-        summary = train_model(*settings, folder, resume, quiet)
+        summary = train_plan(plan, folder, resume, quiet, finished=write_report)
     if not first_process():
-        return
+        return summary
+    other = RunFolder(RunFolder(folder).without_z)
+    if compare:
+        again = resume and other.config.exists()
+        blind = train_plan(plan_for(_without_z(settings)), other.path, again, quiet, finished=write_report)
+        write_report(folder)
+        print(f"the same without z: {blind.unit.tell(blind.elbo)}; z is worth {blind.elbo - summary.elbo:.4f}")
+    elif not plan.model.without_z and not other.summary.exists():
+        print("the same model without z was not trained: --compare without-z says what the latents are worth")
     if finished:
         console.print(f"{folder} is finished: nothing was trained", soft_wrap=True, highlight=False)
     page = RunFolder(folder).report
-    if not finished or not page.exists():
+    if finished and not page.exists():
         write_report(folder)
-    console.print(_figures(summary, settings.train.iwae_samples), soft_wrap=True)
-    say(f"report: {page}")
+    console.print("   ".join(_figures(summary, plan.train.iwae_samples)), soft_wrap=True)
+    print(f"report: {page}")
+    return summary
+
+
+def _without_z(settings: Settings) -> Settings:
+    return settings._replace(model=replace(settings.model, without_z=True))
 
 
 def _new_folder(settings: Settings) -> Path:
@@ -71,20 +82,8 @@ def _resumed(folder: Path, given: Settings) -> Settings:
     return before
 
 
-def _figures(summary: Summary, samples: int) -> str:
-    parts = [_figure(summary, samples), metrics(summary.metrics), f"KLD {summary.kld:.2f}"]
-    parts.append(f"active latents {summary.active}")
-    if summary.closed_form is not None:
-        parts.append(f"closed form {summary.closed_form}")
-    parts.append(f"{summary.seconds:.0f} s")
-    return "   ".join(parts)
-
-
-def _figure(summary: Summary, samples: int) -> str:
-    """The test figure in its unit, what it bounds, and the limit of linear decoders."""
-    figure = f"test {summary.unit.title} [bold]{summary.figure:.4f}[/bold]{summary.unit.of}"
-    figure += bound(samples)
-    figure += beside_bound(summary.figure, summary.sampled)
-    if summary.limit is not None:
-        figure += f" (pPCA limit {summary.limit:.4f})"
-    return figure
+def _figures(summary: Summary, samples: int) -> Iterator[str]:
+    yield from told(summary, samples, summary.limit)
+    if summary.other_closed_form is not None:
+        yield f"trained with a closed form, {summary.other_closed_form}"
+    yield f"{summary.seconds:.0f} s"

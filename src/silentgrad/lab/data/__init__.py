@@ -1,8 +1,8 @@
 """Observations: where they come from, how they are split, and how they reach a model."""
 
+from silentgrad.lab.data.batches import Batches, Part, Rows, Splits, mixed
 from silentgrad.lab.data.catalogue import NAMES, kind_of, load, load_images
-from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.loader import Batches, Together
+from silentgrad.lab.data.files import DataError
 from silentgrad.lab.data.observations import (
     Binarized,
     Counts,
@@ -12,33 +12,5 @@ from silentgrad.lab.data.observations import (
     SplitName,
     dequantize,
 )
-from silentgrad.lab.data.rows import Part, Rows, Splits
-from silentgrad.lab.data.seeds import mixed
-from silentgrad.lab.data.sparse import SparseMatrix, SparseRows
-from silentgrad.lab.data.units import Unit
-from silentgrad.lab.selection import Selection
-
-__all__ = [
-    "NAMES",
-    "Batches",
-    "Binarized",
-    "Counts",
-    "DataError",
-    "Levels",
-    "Observations",
-    "Part",
-    "Reals",
-    "Rows",
-    "Selection",
-    "SparseMatrix",
-    "SparseRows",
-    "SplitName",
-    "Splits",
-    "Together",
-    "Unit",
-    "dequantize",
-    "kind_of",
-    "load",
-    "load_images",
-    "mixed",
-]
+from silentgrad.lab.kinds import Selection, Unit
+from silentgrad.sparse import SparseMatrix, SparseRows

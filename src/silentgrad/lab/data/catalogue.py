@@ -19,44 +19,36 @@ disk, which a permutation would not allow, so it is cut in the order of the file
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from silentgrad.lab.data import formats, sources
-from silentgrad.lab.data.formats import DataError
+from silentgrad.lab.data import images as img
+from silentgrad.lab.data import sources
+from silentgrad.lab.data.batches import Splits, cut, permuted, required
+from silentgrad.lab.data.files import DataError
 from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observations, Reals
-from silentgrad.lab.data.observing import is_counted, observe
-from silentgrad.lab.data.order import cut, permuted, required
-from silentgrad.lab.data.rows import Splits
-from silentgrad.lab.data.tables import holds_images
-from silentgrad.lab.hints import did_you_mean
-from silentgrad.lab.kinds import Kind
-from silentgrad.lab.selection import EVERYTHING, Selection
+from silentgrad.lab.kinds import EVERYTHING, Kind, Selection
+from silentgrad.registry import did_you_mean
 
 Files = Mapping[str, Path]
+Shape = tuple[int, int, int]
 Reader = Callable[[Files], tuple[Tensor, Tensor]]  # -> all training images, test images
+MNIST_LIKE = ("mnist", "fashion-mnist")
+TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
 _HELD_OUT = 5000
 _IN_MEMORY = 2**31  # bytes of a memory-mapped array that may be copied, in order to permute it
 
 
 class Row(NamedTuple):
-    """What the catalogue knows about one dataset.
-
-    Args:
-        name: Name of the dataset.
-        shape: Channels, height and width of an image.
-        levels: Number of levels of a pixel.
-        files: Names of the files, separated by commas.
-        where: Folder of the files, or why they are not there.
-    """
+    """A dataset in the catalogue; `where` is the folder of its files, or why they are not there."""
 
     name: str
-    shape: tuple[int, int, int]
+    shape: Shape
     levels: int
     files: str
     where: str
@@ -70,7 +62,7 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Se
         root: Folder that holds the datasets; `$SILENTGRAD_DATA` or the cache if absent. What is missing is downloaded.
         kind: Kind of the rows; auto takes images in their levels, tables as real numbers, and sparse matrices and
             .h5ad files as counts.
-        selection: What of a table or of counts is data, and what stands beside it.
+        selection: What of a table or of counts is data, and which is side information.
 
     Raises:
         DataError: No such dataset, or its files are missing or damaged, or its rows are not of that kind, or an option
@@ -80,13 +72,22 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Se
         >>> load("digits").train.shape
         torch.Size([1297, 1, 8, 8])
     """
-    if _has_images(name):
-        return _as_kind(load_images(name, root), kind, selection)
-    return observe(name, kind, selection)
+    if not _has_images(name):
+        from silentgrad.lab.data.tabular import read  # as elsewhere, only where a file may be a table
+
+        return read(Path(name), kind, selection)
+    images = load_images(name, root)
+    for option in selection.given:
+        raise DataError(f"--data.{option} is for tables and counts, but {name} holds images: leave it out")
+    if kind in ("auto", "levels"):
+        return images
+    if kind == "binarized":
+        return Binarized(images.train, images.valid, images.test, name, levels=images.levels)
+    raise DataError(f"--data.kind {kind} is for tables, but {name} holds images: choose levels or binarized")
 
 
 def kind_of(name: str, kind: Kind = "auto") -> type[Observations]:
-    """What :func:`load` would give, without loading it; arguments are the same.
+    """Return the class of what :func:`load` would give, without loading it; arguments are the same.
 
     Example:
         >>> kind_of("digits"), kind_of("cells.h5ad")
@@ -96,102 +97,102 @@ def kind_of(name: str, kind: Kind = "auto") -> type[Observations]:
         return Binarized
     if kind == "levels" or (kind == "auto" and _has_images(name)):
         return Levels
-    if is_counted(Path(name), kind):
-        return Counts
-    return Reals
+    from silentgrad.lab.data.tabular import is_counted
+
+    return Counts if is_counted(Path(name), kind) else Reals
 
 
 def _has_images(name: str) -> bool:
-    return name == "digits" or name in sources.SOURCES or holds_images(Path(name))
+    if name == "digits" or name in sources.SOURCES:
+        return True
+    from silentgrad.lab.data.tabular import holds_images
+
+    return holds_images(Path(name))
 
 
 def load_images(name: str, root: Path | None = None) -> Levels:
     """Images in levels, by name or from a path; arguments and errors are those of :func:`load`."""
     if name == "digits":
-        return _digits()
+        images = permuted(torch.from_numpy(_embedded_digits().images.astype(np.uint8)).unsqueeze(1))
+        return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
     if name in sources.SOURCES:
         return _read(name, sources.locate(name, root or sources.default_root()))
     return _from_path(name)
 
 
-def _as_kind(images: Levels, kind: Kind, selection: Selection) -> Observations:
-    for option in selection.given:
-        raise DataError(f"--data.{option} is for tables and counts, but {images.name} holds images: leave it out")
-    if kind in ("auto", "levels"):
-        return images
-    if kind == "binarized":
-        return Binarized(images.train, images.valid, images.test, images.name, levels=images.levels)
-    raise DataError(f"--data.kind {kind} is for tables, but {images.name} holds images: choose levels or binarized")
+def load_test_labels(name: str, root: Path | None = None) -> Tensor:
+    """Return the labels of a dataset's test images, in their order, to judge what was learned without them.
+
+    Example:
+        >>> len(load_test_labels("digits"))
+        250
+    """
+    if name == "digits":
+        return permuted(torch.from_numpy(_embedded_digits().target))[1547:]
+    if name not in MNIST_LIKE:
+        raise DataError(f"{name!r} has no labels here: there are those of digits, {', '.join(MNIST_LIKE)}")
+    path = _folder(sources.locate(name, root or sources.default_root())) / TEST_LABELS
+    if not path.exists():
+        raise DataError(f"{path} is missing: only images are downloaded; put the file of labels beside them")
+    return img.read_idx_labels(path)
 
 
 def describe(root: Path | None = None) -> list[Row]:
     """Every dataset with its shape and whether its files are here; nothing is downloaded."""
     rows = [Row("digits", (1, 8, 8), 17, "none", "scikit-learn")]
-    for name in _SHAPES:
-        rows.append(_row(name, root or sources.default_root()))
+    for name, (shape, _) in _DATASETS.items():
+        wanted, where = ", ".join(sources.SOURCES[name][0].required), "not found"
+        try:
+            files = sources.find(name, root or sources.default_root())
+            if files is not None:
+                wanted, where = ", ".join(files), str(_folder(files))
+        except DataError as error:
+            where = str(error)
+        rows.append(Row(name, shape, 256, wanted, where))
     return rows
 
 
 def check(name: str, root: Path | None = None) -> str:
     """Verifies the files of a dataset, reads all of them, and says what is there; nothing is downloaded."""
-    if name not in sources.SOURCES:
-        return f"{name}: {_content(load(name))}; no files to verify"
-    root = root or sources.default_root()
-    files = sources.find(name, root)
-    if files is None:
-        raise sources.missing(name, root)
-    return f"{name}: {_content(_read(name, files))}; {len(files)} files in {_folder(files)}"
-
-
-def _content(observations: Observations) -> str:
-    """How many rows there are, and of which kind."""
+    found, verified = None, "no files to verify"
+    if name in sources.SOURCES:
+        root = root or sources.default_root()
+        files = sources.find(name, root)
+        if files is None:
+            raise sources.missing(name, root)
+        found, verified = _read(name, files), f"{len(files)} files in {_folder(files)}"
+    observations = found or load(name)
     splits = f"{len(observations.train)} + {len(observations.valid)} + {len(observations.test)}"
     shape = "x".join(map(str, observations.event_shape))
+    what, of = "rows", " numbers"
     if isinstance(observations, Levels):
-        return f"{splits} images (train + validation + test) of {shape}, {observations.levels} levels"
-    return f"{splits} rows (train + validation + test) of {shape} numbers"
+        what, of = "images", f", {observations.levels} levels"
+    return f"{name}: {splits} {what} (train + validation + test) of {shape}{of}; {verified}"
 
 
 def _folder(files: Files) -> Path:
-    first, *_ = files.values()
-    return first.parent
-
-
-def _row(name: str, root: Path) -> Row:
-    wanted = ", ".join(sources.SOURCES[name][0].required)
-    try:
-        files = sources.find(name, root)
-    except DataError as error:
-        return Row(name, _SHAPES[name], 256, wanted, str(error))
-    if files is None:
-        return Row(name, _SHAPES[name], 256, wanted, "not found")
-    return Row(name, _SHAPES[name], 256, ", ".join(files), str(_folder(files)))
+    return next(iter(files.values())).parent
 
 
 def _read(name: str, files: Files) -> Levels:
-    train, test = _READERS[name](files)
+    _, read_files = _DATASETS[name]
+    train, test = read_files(files)
     last = len(train) - min(_HELD_OUT, len(train) // 10)
     return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
 
 
 def _mnist(files: Files) -> tuple[Tensor, Tensor]:
-    train = formats.read_idx(files["train-images-idx3-ubyte.gz"])
-    test = formats.read_idx(files["t10k-images-idx3-ubyte.gz"])
-    return train, test
+    return img.read_idx(files["train-images-idx3-ubyte.gz"]), img.read_idx(files["t10k-images-idx3-ubyte.gz"])
 
 
 def _cifar10(files: Files) -> tuple[Tensor, Tensor]:
-    read, test = formats.read_cifar_pickle, "test_batch"
-    if "test_batch.bin" in files:
-        read, test = formats.read_cifar_binary, "test_batch.bin"
-    return torch.cat(list(map(read, _batches(files)))), read(files[test])
+    binary = "test_batch.bin" in files
+    read = img.read_cifar_binary if binary else img.read_cifar_pickle
+    return torch.cat(list(map(read, _batches(files)))), read(files["test_batch.bin" if binary else "test_batch"])
 
 
-def _imagenet(size: int) -> Reader:
-    def read(files: Files) -> tuple[Tensor, Tensor]:
-        return formats.read_imagenet(_batches(files), size), formats.read_imagenet([files["val_data.npz"]], size)
-
-    return read
+def _imagenet(size: int, files: Files) -> tuple[Tensor, Tensor]:
+    return img.read_imagenet(_batches(files), size), img.read_imagenet([files["val_data.npz"]], size)
 
 
 def _batches(files: Files) -> list[Path]:
@@ -200,53 +201,37 @@ def _batches(files: Files) -> list[Path]:
     return sorted(batches, key=lambda path: int(path.stem.rpartition("_")[2]))
 
 
-_READERS: Mapping[str, Reader] = {
-    "mnist": _mnist,
-    "fashion-mnist": _mnist,
-    "cifar10": _cifar10,
-    "imagenet32": _imagenet(32),
-    "imagenet64": _imagenet(64),
+_DATASETS: Mapping[str, tuple[Shape, Reader]] = {
+    "mnist": ((1, 28, 28), _mnist),
+    "fashion-mnist": ((1, 28, 28), _mnist),
+    "cifar10": ((3, 32, 32), _cifar10),
+    "imagenet32": ((3, 32, 32), partial(_imagenet, 32)),
+    "imagenet64": ((3, 64, 64), partial(_imagenet, 64)),
 }
-_SHAPES: Mapping[str, tuple[int, int, int]] = {
-    "mnist": (1, 28, 28),
-    "fashion-mnist": (1, 28, 28),
-    "cifar10": (3, 32, 32),
-    "imagenet32": (3, 32, 32),
-    "imagenet64": (3, 64, 64),
-}
-NAMES = ("digits", *_READERS)
-
-
-def _digits() -> Levels:
-    images = permuted(_digit_images())  # a copy, so that nobody changes those of others
-    return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
+NAMES = ("digits", *_DATASETS)
 
 
 @cache
-def _digit_images() -> Tensor:
-    """The embedded digits, which scikit-learn reads out of a text: once, though a sweep has many runs."""
+def _embedded_digits() -> Any:
+    """Return scikit-learn's digits, which it reads out of a text: once, though a sweep has many runs."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # takes a second, which others need not pay
 
-    return torch.from_numpy(load_digits().images.astype(np.uint8)).unsqueeze(1)
+    return load_digits()
 
 
 def _from_path(name: str) -> Levels:
     path = Path(name)
     if path.is_dir():
-        images = permuted(formats.read_folder(path))
+        images = permuted(img.read_folder(path))
     elif path.suffix in (".npy", ".npz"):
-        images = formats.read_array(path)
+        images = img.read_array(path)
         if path.suffix == ".npz" or images.nbytes <= _IN_MEMORY:
             images = permuted(images)
         else:
             warnings.warn(f"{path} is too large to permute and is split in its own order", stacklevel=3)
     else:
-        raise DataError(_unknown(name))
+        raise DataError(
+            f"{name!r} is no dataset.{did_you_mean(name, NAMES)} There are {', '.join(NAMES)}; "
+            "or give the path of a folder of images, or of a .npy, .npz, .csv, .tsv, .parquet or .h5ad file."
+        )
     return Levels(*cut(name, images, "images"), name)
-
-
-def _unknown(name: str) -> str:
-    return (
-        f"{name!r} is no dataset.{did_you_mean(name, NAMES)} There are {', '.join(NAMES)}; "
-        "or give the path of a folder of images, or of a .npy, .npz, .csv, .tsv, .parquet or .h5ad file."
-    )

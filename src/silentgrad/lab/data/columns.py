@@ -1,124 +1,133 @@
-"""Columns that stand beside the data: numbers, or categories with their names."""
+"""Tables, and labels, covariates and log size factors out of their side columns: one value per row."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from silentgrad.lab.data.formats import DataError
+from silentgrad.lab.data.files import DataError, require
+from silentgrad.side_info import usual_size
+from silentgrad.sparse import SparseMatrix
 
-MISSING = -1  # in place of a code
+NO_LABEL = "missing"
+Series = Any  # of pandas, which has no types
+Named = tuple[Tensor, tuple[str, ...]]  # numbers of each row; names of the categories or of the covariates
 
 
 @dataclass(frozen=True)
-class Column:
-    """One value per row.
+class TableRows:
+    """Rows of numbers from a file of any format, and the columns of it that were asked for by name.
 
-    Args:
-        name: Name of the column.
-        values: Numbers, NaN where there is none; or codes of categories, `MISSING` where there is none.
-        categories: What the codes stand for; None for a column of numbers.
+    The numbers `(rows, columns)` are in double precision, NaN where an entry is missing; or a sparse matrix.
     """
 
-    name: str
-    values: NDArray[Any]
-    categories: tuple[str, ...] | None = None
-
-    @property
-    def absent(self) -> NDArray[np.bool_]:
-        """Which rows have no value."""
-        if self.categories is None:
-            return np.isnan(self.values)
-        return self.values == MISSING
-
-    def require_values(self, path: Path) -> None:
-        """Refuses a column that has no value in some row."""
-        for row in self.absent.nonzero()[0][:1]:
-            raise DataError(
-                f"{path}: row {row + 1} has no value in the column {self.name!r}, expected one in every row"
-            )
+    path: Path
+    values: Tensor | SparseMatrix
+    columns: tuple[str, ...] = ()
+    side_columns: Mapping[str, Series] = field(default_factory=dict)
+    row_names: tuple[str, ...] = ()
 
 
-def of_numbers(name: str, numbers: NDArray[Any]) -> Column:
-    """A column of numbers."""
-    return Column(name, numbers.astype(np.float64))
-
-
-def of_codes(name: str, codes: NDArray[Any], categories: Sequence[object]) -> Column:
-    """A column of codes, with what they stand for in their order."""
-    return Column(name, codes.astype(np.int64), tuple(map(str, categories)))
-
-
-def of_cells(name: str, cells: Sequence[str]) -> Column:
-    """A column of text: numbers if every cell that is not empty is one, else categories in the order of the alphabet.
+def side_column(name: str, values: object) -> Series:
+    """Make a series of what pandas can take for one: real numbers in double precision, anything else as categories.
 
     Example:
-        >>> of_cells("batch", ["b", "a", "b"])
-        Column(name='batch', values=array([1, 0, 1]), categories=('a', 'b'))
-        >>> of_cells("age", ["3", "", "4.5"])
-        Column(name='age', values=array([3. , nan, 4.5]), categories=None)
+        >>> side_column("batch", ["b", "a", "b"]).cat.categories.tolist()
+        ['a', 'b']
+        >>> side_column("age", [3, None, 4.5]).tolist()
+        [3.0, nan, 4.5]
     """
-    filled = set(cells) - {""}
-    if filled and all(map(is_number, filled)):
-        return of_numbers(name, np.array([float(cell or "nan") for cell in cells]))
-    categories = sorted(filled)
-    code_of = {category: code for code, category in enumerate(categories)}
-    codes = [code_of.get(cell, MISSING) for cell in cells]
-    return of_codes(name, np.array(codes, np.int64), categories)
+    import pandas  # type: ignore[import-untyped]  # takes a moment, which others need not pay
 
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number, finite or not: Python takes 1_000 for one too, no other program does."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
-
-
-def is_finite(cell: str) -> bool:
-    """Whether a cell is a finite number."""
-    return is_number(cell) and math.isfinite(float(cell))
-
-
-def in_print(columns: Sequence[str], place: int) -> str:
-    """How a column is called in print, by its place from 0 on and the columns' names, if they have any.
-
-    Example:
-        >>> in_print((), 2), in_print(("a", "b"), 1)
-        ('column 3', 'column 2 (b)')
-    """
-    if not columns:
-        return f"column {place + 1}"
-    return f"column {place + 1} ({columns[place]})"
+    series = pandas.Series(values, name=name).reset_index(drop=True)  # rows go by their places
+    if pandas.api.types.is_any_real_numeric_dtype(series.dtype):
+        return pandas.Series(series.to_numpy(np.float64, na_value=np.nan), name=name)
+    return series.astype("category")
 
 
 def require_column(path: Path, name: str, columns: Sequence[str], where: str) -> None:
-    """Refuses the name of a column that is not there, or there more than once.
-
-    Args:
-        path: The file.
-        name: Name of the column that is asked for.
-        columns: Names of all columns; none if they have no names.
-        where: What has these columns, in print.
-    """
-    count = list(columns).count(name)
-    if count == 1:
-        return
+    """Refuse the name of a column that is not there, or more than once; `where` is what has the columns, in print."""
     if not columns:
         raise DataError(f"{path}: expected a column {name!r}, but {where} has no names of columns")
-    if count > 1:
-        raise DataError(f"{path}: expected one column {name!r}, found {count} of them in {where}")
-    raise DataError(f"{path}: expected a column {name!r}, found {_listed(columns)} in {where}")
+    count, shown = list(columns).count(name), ", ".join(map(repr, columns[:10]))
+    if len(columns) > 10:
+        shown += f" and {len(columns) - 10} more"
+    require(count > 0, path, f"a column {name!r}", f"{shown} in {where}")
+    require(count == 1, path, f"one column {name!r}", f"{count} of them in {where}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The first few names, and how many there are besides."""
-    shown = ", ".join(map(repr, names[:10]))
-    if len(names) > 10:
-        shown += f" and {len(names) - 10} more"
-    return shown
+def labels_of(column: Series) -> Named:
+    """Make labels: numbers in double precision as they are, or codes of categories in int64, with their names.
+
+    Rows without a category have one of their own, which is the last and called `missing`.
+    """
+    if not hasattr(column, "cat"):
+        return torch.from_numpy(np.array(column)), ()
+    codes, names = torch.from_numpy(np.array(column.cat.codes, np.int64)), tuple(map(str, column.cat.categories))
+    if (codes >= 0).all():
+        return codes, names
+    return codes.where(codes >= 0, len(names)), (*names, NO_LABEL)
+
+
+def covariates_of(path: Path, columns: Sequence[Series], train: Tensor) -> Named:
+    """Make covariates in single precision, `(rows, covariates)`.
+
+    A column of numbers is standardized by the mean and standard deviation of its training rows. A column of categories
+    becomes a column of zeros and ones for each category that training rows have.
+    """
+    import pandas
+
+    made = []
+    for column in columns:
+        _require_values(path, column)
+        known, categorical = column.iloc[train.numpy()], hasattr(column, "cat")
+        infinite = column.isin([-np.inf, np.inf]) & (not categorical)
+        for row in infinite.to_numpy().nonzero()[0][:1]:
+            where = f"row {row + 1}, column {column.name!r}"
+            raise DataError(f"{path}: {where}: expected a finite number, found an infinite one")
+        expected = f"several values in the covariate {column.name!r} in training rows"
+        require(known.nunique() > 1, path, expected, "one and the same in all: leave it out")
+        if categorical:
+            seen = column.cat.set_categories(known.cat.remove_unused_categories().cat.categories)
+            for row in seen.isna().to_numpy().nonzero()[0][:1]:
+                raise DataError(
+                    f"{path}: row {row + 1} has {str(column.iloc[row])!r} as its {column.name!r}, and is for "
+                    "validation or test, but no training row has it, so that nothing can be learned of it: leave such "
+                    "rows out"
+                )
+            made.append(pandas.get_dummies(seen, prefix=column.name, prefix_sep="="))
+        else:
+            made.append((column - known.mean()) / known.std(ddof=0))
+    table = pandas.concat(made, axis=1)
+    return torch.from_numpy(np.array(table, np.float32, order="C")), tuple(table.columns)
+
+
+def _require_values(path: Path, column: Series) -> None:
+    for row in column.isna().to_numpy().nonzero()[0][:1]:
+        raise DataError(f"{path}: row {row + 1} has no value in the column {column.name!r}, expected one in every row")
+
+
+def offset_by_size(path: Path, sums: NDArray[np.float64], train: Tensor) -> Tensor:
+    """Return the logarithm of the sum of each row, over the median of the training rows' sums, in single precision."""
+    for row in (sums <= 0).nonzero()[0][:1]:
+        raise DataError(
+            f"{path}: row {row + 1} has no counts, so that its size factor would be 0: "
+            "leave such rows out, or choose --data.offset none"
+        )
+    return torch.from_numpy(np.log(sums / usual_size(sums[train.numpy()]))).float()
+
+
+def offset_by_column(path: Path, column: Series) -> Tensor:
+    """Return the logarithms of a column of size factors, in single precision."""
+    _require_values(path, column)
+    expected = f"size factors above 0 in the column {column.name!r} (--data.offset)"
+    require(not hasattr(column, "cat"), path, expected, "categories")
+    values = np.array(column)
+    for row in (~(np.isfinite(values) & (values > 0))).nonzero()[0][:1]:
+        require(False, path, expected, f"{values[row]:g} in row {row + 1}")
+    return torch.from_numpy(np.log(values)).float()

@@ -1,9 +1,10 @@
-"""What the rows of a data set are: how a stored batch becomes x, and in which unit a result is told.
+"""Kinds of observations: each knows how a stored batch becomes x, and in which unit a result is told.
 
 ======================  ===========================  ============================  ===========  ===================
 kind                    stored                       as the model sees it          likelihood   unit
 ======================  ===========================  ============================  ===========  ===================
 :class:`Levels`         integers in 0..L-1           dequantized, (x + U) / L      Gaussian     bits per dimension
+                                                     or whole, 0..L-1              logistic
 :class:`Binarized`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
 :class:`Reals`          real numbers                 standardized, (x - m) / s     Gaussian     nats per entry
 :class:`Counts`         integers from 0 on, sparse   as they are                   of counts    nats per entry
@@ -21,11 +22,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from silentgrad.lab.data.columns import in_print
-from silentgrad.lab.data.formats import DataError
-from silentgrad.lab.data.rows import Part, Rows, Splits, Stored, require_lengths, uniform
-from silentgrad.lab.data.units import BITS_PER_DIMENSION, NATS_PER_ENTRY, NATS_PER_EXAMPLE, Unit
-from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
+from silentgrad.lab import kinds
+from silentgrad.lab.data.batches import Part, Rows, Splits, Stored, uniform
+from silentgrad.lab.data.files import DataError, in_print
+from silentgrad.lab.kinds import LikelihoodName, Unit
+from silentgrad.side_info import SideInfo
 
 SplitName = Literal["train", "valid", "test"]
 TABLE_LEVELS = 256
@@ -41,7 +42,7 @@ class Observations:
         test: Those for the test.
         name: The data set's name, or its path.
         labels: One label per row of each split: numbers, or codes of what `label_names` names.
-        covariates: What is known of each row beside x, `(rows, covariates)`.
+        covariates: What is known of each row, `(rows, covariates)`.
         mask: Which entries of each row were observed, in the shape of x; all were if it is absent.
         offset: Logarithm of each row's size factor.
         label_names: What the labels stand for, if they are codes.
@@ -67,9 +68,12 @@ class Observations:
     likelihoods: ClassVar[tuple[LikelihoodName, ...]] = ()  # that suit x, the default first
 
     def __post_init__(self) -> None:
-        splits = Splits(self.train, self.valid, self.test)
         for what in ("labels", "covariates", "mask", "offset", "row_names", "numbers"):
-            require_lengths(self.name, what, splits, getattr(self, what))
+            columns = getattr(self, what)
+            for split in Splits._fields if columns is not None else ():
+                rows, found = len(getattr(self, split)), len(getattr(columns, split))
+                if rows != found:
+                    raise DataError(f"{self.name}: the {split} split has {rows} rows, but {found} {what}")
 
     @property
     def event_shape(self) -> torch.Size:
@@ -83,19 +87,27 @@ class Observations:
 
     @property
     def pictured(self) -> bool:
-        """Whether an example can be shown, being an image `(channels, height, width)` of one or three channels."""
+        """True if an example can be shown, being an image `(channels, height, width)` of one or three channels."""
         return len(self.event_shape) == 3 and self.event_shape[0] in (1, 3)
 
     @property
     def seen_as(self) -> str:
-        """What x is, as the model sees it, in words for whoever has to make one."""
+        """Description of x as the model sees it, for whoever has to make one."""
         return "as its observations give it"
 
+    @property
+    def brightness(self) -> float:
+        """The factor that takes x as the model sees it to the range from 0 to 1 of a picture."""
+        return 1.0
+
     def rows(self, split: SplitName) -> Rows:
-        """A split with all that stands beside it."""
-        parts = (self.labels, self.covariates, self.mask, self.offset)
-        beside = (None if part is None else getattr(part, split) for part in parts)
-        return Rows(getattr(self, split), *beside)
+        """Return a split with its labels and side information."""
+
+        def of(parts: Splits[Tensor] | None) -> Tensor | None:
+            return None if parts is None else getattr(parts, split)
+
+        side_info = SideInfo(of(self.offset), of(self.covariates), of(self.mask))
+        return Rows(getattr(self, split), of(self.labels), side_info)
 
     @property
     def noise_deviation(self) -> float:
@@ -128,23 +140,23 @@ class Observations:
 
     def entries(self, observed: Tensor | None = None) -> float:
         """Number of entries of an example that were observed, on average; the argument is that of `figure`."""
-        if observed is None:
-            return self.event_shape.numel()
-        return float(observed.sum())
+        return self.event_shape.numel() if observed is None else float(observed.sum())
 
 
 @dataclass(frozen=True)
 class Levels(Observations):
-    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantized.
+    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantized for a density.
 
     Args:
         levels: Number of levels L.
+        whole: Whether a model sees the levels themselves, of which its likelihood gives probabilities.
     """
 
     levels: int = 256
+    whole: bool = False
 
-    unit = BITS_PER_DIMENSION
-    likelihoods = ("gaussian", "mixture", "circuit")
+    unit = kinds.BITS_PER_DIMENSION
+    likelihoods = ("gaussian", "logistic", "mixture", "circuit")
 
     @property
     def resolution(self) -> int:
@@ -152,20 +164,29 @@ class Levels(Observations):
 
     @property
     def seen_as(self) -> str:
+        if self.whole:
+            return f"whole levels from 0 to {self.levels - 1}"
         return f"(level + 0.5) / {self.levels}, for levels from 0 to {self.levels - 1}"
 
     @property
+    def brightness(self) -> float:
+        return 1 / self.levels if self.whole else 1.0
+
+    @property
     def noise_deviation(self) -> float:
-        return 1 / (self.levels * math.sqrt(12))
+        return 0.0 if self.whole else 1 / (self.levels * math.sqrt(12))
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
+        if self.whole:
+            return rows.stored.float()
         return uniform(rows.stored, generator, part).add_(rows.stored).div_(self.levels)
 
     def centre(self, rows: Rows) -> Tensor:
         return (rows.stored + 0.5) / self.levels
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
-        return -elbo / (self.event_shape.numel() * math.log(2)) + math.log2(self.levels)
+        of_levels = 0.0 if self.whole else math.log2(self.levels)
+        return -elbo / (self.event_shape.numel() * math.log(2)) + of_levels
 
 
 @dataclass(frozen=True)
@@ -181,19 +202,14 @@ class Binarized(Observations):
     levels: int = 256
     threshold: float | None = None
 
-    unit = NATS_PER_EXAMPLE
+    unit = kinds.NATS_PER_EXAMPLE
     likelihoods = ("bernoulli",)
-
-    @property
-    def seen_as(self) -> str:
-        return "bits, 0 or 1"
+    seen_as = "bits, 0 or 1"
 
     def share(self, rows: Rows) -> Tensor:
         """The probability that a pixel is white, over what is drawn."""
         share = rows.stored / (self.levels - 1)
-        if self.threshold is None:
-            return share
-        return (share >= self.threshold).float()
+        return share if self.threshold is None else (share >= self.threshold).float()
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
         if self.threshold is not None:
@@ -225,20 +241,16 @@ class Reals(Observations):
     mean: Tensor = field(init=False)
     deviation: Tensor = field(init=False)
 
-    unit = NATS_PER_ENTRY
+    unit = kinds.NATS_PER_ENTRY
     likelihoods = ("gaussian", "mixture", "circuit")
-
-    @property
-    def seen_as(self) -> str:
-        return "standardized, by each column's mean and standard deviation in the training rows"
+    seen_as = "standardized, by each column's mean and standard deviation in the training rows"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         deviation, mean = self._moments()
-        constant = (deviation == 0).flatten().nonzero().flatten().tolist()
-        if constant:
+        for place in (deviation == 0).flatten().nonzero().flatten()[:1].tolist():
             raise DataError(
-                f"{self.name}: {in_print(self.columns, constant[0])} has one and the same value in all "
+                f"{self.name}: {in_print(self.columns, place)} has one and the same value in all "
                 f"{len(self.train)} training rows, so that it has no density: leave it out"
             )
         object.__setattr__(self, "mean", mean)
@@ -252,26 +264,19 @@ class Reals(Observations):
         observed = self.mask.train
         number = observed.sum(0)
         for place in (number == 0).flatten().nonzero().flatten()[:1].tolist():
-            raise DataError(
-                f"{self.name}: {in_print(self.columns, place)} is missing in all training rows: leave it out"
-            )
+            column = in_print(self.columns, place)
+            raise DataError(f"{self.name}: {column} is missing in all training rows: leave it out")
         mean = train.where(observed, 0).sum(0) / number
         variance = (train - mean).square().where(observed, 0).sum(0) / number
         return variance.sqrt(), mean
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
         mean, deviation = self.mean.to(rows.device), self.deviation.to(rows.device)
-        x = (rows.stored.double() - mean) / deviation
-        if rows.mask is None:
-            return x
-        return x.where(rows.mask, 0)
+        return rows.side_info.observed((rows.stored.double() - mean) / deviation, 0.0)
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
-        log_deviations = self.deviation.log()
-        if observed is not None:
-            log_deviations = observed * log_deviations
-        of_stored = elbo - float(log_deviations.sum())
-        return -of_stored / self.entries(observed)
+        log_deviations = self.deviation.log() if observed is None else observed * self.deviation.log()
+        return (float(log_deviations.sum()) - elbo) / self.entries(observed)
 
 
 @dataclass(frozen=True)
@@ -284,22 +289,16 @@ class Counts(Observations):
 
     columns: tuple[str, ...] = ()
 
-    unit = NATS_PER_ENTRY
-    likelihoods = OF_COUNTS
-
-    @property
-    def seen_as(self) -> str:
-        return "counts as they are"
+    unit = kinds.NATS_PER_ENTRY
+    likelihoods = kinds.OF_COUNTS
+    seen_as = "counts as they are"
 
     def size(self, rows: Rows) -> Tensor:
         """The sum of each row, by which rows of different depth compare."""
         return rows.stored.flatten(1).sum(1)
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
-        x = rows.stored.float()
-        if rows.mask is None:
-            return x
-        return x.where(rows.mask, 0)
+        return rows.side_info.observed(rows.stored.float(), 0.0)
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
         return -elbo / self.entries(observed)
@@ -320,4 +319,4 @@ def dequantize(images: Tensor, levels: int, generator: torch.Generator | None = 
         >>> dequantize(torch.tensor([0, 16], dtype=torch.uint8), levels=17).mul(17).floor()
         tensor([ 0., 16.])
     """
-    return uniform(images, generator, None).add_(images).div_(levels)
+    return uniform(images, generator).add_(images).div_(levels)

@@ -5,54 +5,48 @@ variance only; `cpu`, fully connected networks for two processor cores; and `smo
 works: `cpu` on the embedded digits, two epochs, a handful of units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from silentgrad.lab.data import kind_of
+from silentgrad.lab.build import plan_for
 from silentgrad.lab.experiments import paper
+from silentgrad.lab.experiments.recipes import GridCell, read_recipe
+from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.training import Settings, TrainConfig
-from silentgrad.lab.training.recipes import read_recipe
 
 Scale = Literal["smoke", "cpu", "conv", "paper"]
-SCHEDULE = 0.3  # where a scheduled variance starts
+FIXED = "fixed"  # variant of the runs with a fixed variance
 SMOKE_EPOCHS = 2
-TITLES = {**paper.DATASETS, "fashion-mnist": "Fashion-MNIST"}  # of the datasets, in print
+TITLES = {**paper.DATASETS, "fashion-mnist": "Fashion-MNIST", "digits": "digits"}  # of the datasets, in print
 # Of the fixed-variance runs, whose gradients are measured there; `conv` has none of these.
-KEPT_EPOCHS: dict[Scale, list[int]] = {"smoke": [1, 2], "cpu": [1, 5, 20], "conv": [], "paper": [1, 50, 250]}
+KEPT_EPOCHS: dict[Scale, list[int]] = {"smoke": [1, 2], "cpu": [1, 5, 20], "conv": [], "paper": paper.VARIANCE_EPOCHS}
 
 
 class Cell(NamedTuple):
-    """One run of a table.
+    """One run of a table."""
 
-    Args:
-        dataset: Name of the dataset in the recipes.
-        latent: Name of the latent's family.
-        method: Name of the estimator, followed by `-sg` if a linear decoder guides.
-        seed: Seed of the run.
-        scheduled: Whether a fixed variance is annealed; None if the variance is learned.
-        settings: All settings of the run.
-        title: What curves call the run; the names of the paper if empty.
-    """
-
-    dataset: str
-    latent: str
-    method: str
-    seed: int
-    scheduled: bool | None
-    settings: Settings
-    title: str = ""
+    dataset: str  # name of the dataset in the recipes
+    latent: str  # name of the latent's family
+    method: str  # name of the estimator, followed by `-sg` if a linear decoder guides
+    seed: int  # seed of the run
+    variant: str  # what else tells its kind, as in fixed; empty if nothing does
+    settings: Settings  # all settings of the run
+    title: str = ""  # what curves call the run; the names of the paper if empty
+    point: tuple[tuple[str, Any], ...] = ()  # options that were tuned, each with its value
 
     @property
     def name(self) -> str:
         """The name of the run's folder."""
-        kind = self.dataset
-        if self.scheduled is not None:
-            kind += "-fixed"
-        if self.scheduled:
-            kind += "-scheduled"
-        return f"{kind}-{self.latent}-{self.method}-seed{self.seed}"
+        kind = "-".join(filter(None, (self.dataset, self.variant, self.latent, self.method)))
+        tuned = "".join(f"-{option.partition('.')[2]}{value}" for option, value in self.point)
+        return f"{kind}{tuned}-seed{self.seed}"
+
+    def at(self, point: Mapping[str, Any], seed: int) -> "Cell":
+        """Return the run with values of some options, and with another seed."""
+        settings = with_options(self.settings, {**point, "train.seed": seed})
+        return self._replace(settings=settings, seed=seed, point=tuple(point.items()))
 
     @property
     def data(self) -> str:
@@ -66,57 +60,44 @@ class Cell(NamedTuple):
 
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:
-    """A linear decoder with fixed variance on MNIST, each method with and without a schedule of the variance."""
+    """Return runs of a linear decoder with fixed variance on MNIST."""
     cells = []
-    for (latent, method), scheduled, seed in product(paper.FIXED, (False, True), range(seeds)):
-        settings = _fixed(latent, method, scale, seed, scheduled)
-        cells.append(Cell("mnist", latent, method, seed, scheduled, settings))
+    for (latent, method), seed in product(paper.FIXED, range(seeds)):
+        recipe = GridCell("mnist", latent, method, _written(scale), fixed=True)
+        data, model, train = seeded(read_recipe(recipe.name), scale, seed)
+        train = replace(train, keep=KEPT_EPOCHS[scale])
+        cells.append(Cell("mnist", latent, method, seed, FIXED, Settings(data, model, train)))
     return cells
 
 
 def learned_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
-    """Learned variance: each estimator alone and guided, and the guide alone."""
+    """Return runs with learned variance: each estimator alone and guided, and the guide alone."""
     cells = []
-    for dataset, (latent, method), seed in product(datasets, paper.LEARNED["bpd"], range(seeds)):
-        settings = _learned(dataset, latent, method, scale, seed)
-        cells.append(Cell(dataset, latent, method, seed, None, settings))
+    for dataset, (latent, method), seed in product(datasets, paper.COMPARED, range(seeds)):
+        recipe = GridCell(dataset, latent, method, _written(scale))
+        settings = seeded(read_recipe(recipe.name), scale, seed)
+        cells.append(Cell(dataset, latent, method, seed, "", settings))
     return cells
 
 
 def recipe_of(cell: Cell, scale: Scale) -> str:
-    """The recipe that a cell's settings come from."""
-    kind = cell.dataset
-    if cell.scheduled is not None:
-        kind += "-fixed"
-    return f"{kind}-{cell.latent}-{cell.method}-{_written(scale)}"
+    """Return the name of the recipe that a cell's settings come from."""
+    return GridCell(cell.dataset, cell.latent, cell.method, _written(scale), cell.variant == FIXED).name
 
 
-def _written(scale: Scale) -> Scale:
-    """The scale whose recipes are read: `smoke` has none of its own."""
-    if scale == "smoke":
-        return "cpu"
-    return scale
-
-
-def _fixed(latent: str, method: str, scale: Scale, seed: int, scheduled: bool) -> Settings:
-    settings = seeded(read_recipe(f"mnist-fixed-{latent}-{method}-{_written(scale)}"), scale, seed)
-    if scheduled:
-        model, train = replace(settings.model, variance_start=SCHEDULE), replace(settings.train, keep=[])
-    else:
-        model, train = replace(settings.model, variance_start=None), replace(settings.train, keep=KEPT_EPOCHS[scale])
-    return settings._replace(model=model, train=train)
-
-
-def _learned(dataset: str, latent: str, method: str, scale: Scale, seed: int) -> Settings:
-    return seeded(read_recipe(f"{dataset}-{latent}-{method}-{_written(scale)}"), scale, seed)
+def _written(scale: Scale) -> str:
+    """Return the scale whose recipes are read: `smoke` has none of its own."""
+    return "cpu" if scale == "smoke" else scale
 
 
 def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
-    """The settings with a seed; for the smoke scale, made as small as that is."""
+    """Return the settings with a seed; for the smoke scale, made as small as that is."""
     data, model, train = settings
     if scale == "smoke":
         data = replace(data, name="digits")
-        model = replace(model, latent_dim=4, hidden=[8])
+        model = replace(model, latent_dim=4)
+        if model.network == "mlp":
+            model = replace(model, hidden=[8])
         if model.cutoff is not None:
             model = replace(model, cutoff=SMOKE_EPOCHS)
         train = replace(train, epochs=SMOKE_EPOCHS, lr=5e-4, lr_network=None, lr_precision=None)
@@ -124,19 +105,15 @@ def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
 
 
 def same_experiment(made: Settings, asked: Settings) -> bool:
-    """Whether a run was made with the settings that are asked for, wherever it ran and the data lay."""
-    return _essence(made, made.train) == _essence(asked, _resolved(asked).train)
-
-
-def _resolved(settings: Settings) -> Settings:
-    return settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
+    """Return whether a run was made with the settings asked for, wherever it ran and the data lay."""
+    return _essence(made, made.train) == _essence(asked, plan_for(asked).train)
 
 
 def _essence(settings: Settings, train: TrainConfig) -> dict[str, Any]:
     """The settings that decide what a run comes to, with those of its training as they were chosen when it was made."""
     data = replace(settings.data, root=None)
     train = replace(train, accelerator="auto", devices=1)
-    model = asdict(_resolved(settings).model)
+    model = asdict(plan_for(settings).model)
     if model["variance_start"] is None:
         del model["variance_factor"]  # unused
     return {**asdict(data), **model, **asdict(train)}

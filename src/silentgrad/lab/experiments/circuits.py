@@ -11,15 +11,21 @@ seconds that the silent circuit took.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, seeded
-from silentgrad.lab.experiments.claims import as_claimed, comparable
-from silentgrad.lab.experiments.notes import made
-from silentgrad.lab.experiments.results import Results, mean_of, reached, spread
-from silentgrad.lab.runs.records import read_metrics
-from silentgrad.lab.runs.tables import Column, Content, Spread, Table
+from silentgrad.lab.experiments.experiment import (
+    NO_CONVOLUTIONS,
+    Declared,
+    Filled,
+    Request,
+    RunGroup,
+    best_of_blocks,
+    made,
+)
+from silentgrad.lab.experiments.results import Results, mean_of, spread
+from silentgrad.lab.tables import Column, Content, Spread
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
 COMPONENTS = 8
@@ -29,38 +35,42 @@ SLOWLY = replace(TRAIN, lr=5e-4, lr_precision=5e-3)  # a precision linear in z d
 
 
 class Method(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Args:
-        latent: Name of the latents' family.
-        decoder: The decoder in print.
-        estimator: The estimator in print.
-        options: What differs from the common model.
-        train: How it is trained.
-    """
-
-    latent: str
-    decoder: str
-    estimator: str
-    options: dict[str, object]
-    train: TrainConfig = TRAIN
+    latent: str  # name of the latents' family
+    decoder: str  # the decoder in print
+    estimator: str  # the estimator in print
+    options: dict[str, Any]  # what differs from the common model
+    train: TrainConfig = TRAIN  # how it is trained
 
 
 SILENT = {"nonlinear": False, "estimator": "exact"}
-CIRCUIT = {"tractable": "circuit", "components": COMPONENTS, "gates": "all"}
-NETWORK = {"tractable": "none", "likelihood": "circuit", "components": COMPONENTS}
+MIXED = {"components": COMPONENTS, "leaves": "constant"}  # densities of dequantized levels, like all rows
+CIRCUIT = {**MIXED, "tractable": "circuit", "gates": "all"}
+NETWORK = {**MIXED, "tractable": "none", "likelihood": "circuit"}
 GUIDANCE = {"guided": 0.75}
+SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
+    "circuit": ("circuit", {**CIRCUIT, "nonlinear": False}),
+    "network-circuit": ("network, circuit", {**NETWORK}),
+}
 SAMPLING = {"gumbel-softmax": "Gumbel-Softmax", "reinforce": "REINFORCE", "rloo": "RLOO"}
+CONTROLLED = "silent control variate"
 
 METHODS = {
-    "linear": Method("gaussian", "linear", "silent", {**SILENT, "tractable": "mixture", "components": 1}),
+    "linear": Method("gaussian", "linear", "silent", {**SILENT, "tractable": "mixture", **MIXED, "components": 1}),
     "linear-exp": Method(
         "gaussian", "linear, precision too", "silent", {**SILENT, "tractable": "exp", "start": "ppca"}, SLOWLY
     ),
-    "mixture": Method("gaussian", "mixture", "silent", {**SILENT, "tractable": "mixture", "components": COMPONENTS}),
+    "mixture": Method("gaussian", "mixture", "silent", {**SILENT, "tractable": "mixture", **MIXED}),
     "circuit": Method("gaussian", "circuit", "silent", SILENT | CIRCUIT),
     "circuit-reparameterized": Method(
         "gaussian", "circuit", "reparameterized", {**CIRCUIT, "nonlinear": False, "estimator": "reparameterized"}
+    ),
+    "circuit-silent-reparameterized": Method(
+        "gaussian",
+        "circuit",
+        f"reparameterized, {CONTROLLED}",
+        {**CIRCUIT, "nonlinear": False, "estimator": "silent-reparameterized"},
     ),
     "network": Method("gaussian", "network, Gaussian", "reparameterized", {"tractable": "none"}),
     "network-mixture": Method("gaussian", "network, mixture", "reparameterized", {**NETWORK, "likelihood": "mixture"}),
@@ -69,28 +79,23 @@ METHODS = {
         "gaussian", "network, circuit, guided by a silent one", "reparameterized", NETWORK | CIRCUIT | GUIDANCE
     ),
     "circuit-bits": Method("bernoulli", "circuit", "silent", SILENT | CIRCUIT),
+    "circuit-silent-rloo": Method(
+        "bernoulli", "circuit", f"RLOO, {CONTROLLED}", {**CIRCUIT, "nonlinear": False, "estimator": "silent-rloo"}
+    ),
 }
+for (_prefix, (_decoder, _options)), (_name, _in_print) in product(SAMPLED.items(), SAMPLING.items()):
+    METHODS[f"{_prefix}-{_name}"] = Method("bernoulli", _decoder, _in_print, {**_options, "estimator": _name})
 REFERENCES = {"gaussian": "circuit", "bernoulli": "circuit-bits"}
 
 
-def _add_sampled(prefix: str, decoder: str, options: dict[str, object]) -> None:
-    """Adds a decoder of bits by each of the estimators that sample."""
-    for name, in_print in SAMPLING.items():
-        METHODS[f"{prefix}-{name}"] = Method("bernoulli", decoder, in_print, {**options, "estimator": name})
-
-
-_add_sampled("circuit", "circuit", {**CIRCUIT, "nonlinear": False})
-_add_sampled("network-circuit", "network, circuit", {**NETWORK})
-
-
 def circuit_cells(scale: Scale, seeds: int) -> list[Cell]:
-    """The runs of the table."""
+    """Return the runs of the table."""
     cells = []
     for (name, method), seed in product(METHODS.items(), range(seeds)):
-        model = ModelConfig(latent=method.latent, latent_dim=LATENTS[method.latent], **method.options)  # type: ignore[arg-type]
+        model = ModelConfig(latent=method.latent, latent_dim=LATENTS[method.latent], **method.options)
         settings = Settings(DataConfig("mnist", batch_size=128), model, method.train)
         title = f"{paper.BLOCKS[method.latent].lower()}, {method.decoder}, {method.estimator}"
-        cells.append(Cell("mnist", method.latent, name, seed, None, seeded(settings, scale, seed), title))
+        cells.append(Cell("mnist", method.latent, name, seed, "", seeded(settings, scale, seed), title))
     return cells
 
 
@@ -112,67 +117,45 @@ COLUMNS = [
     Column("MSE", 2),
     Column("seconds", 0),
 ]
+ELBO = 1  # its place among the figures
 
 
-def circuit_table(results: Results, scale: Scale) -> Table:
-    """Every decoder and estimator, the best of each family of latents marked."""
-    rows: list[list[Content]] = []
-    best: list[int] = []
-    verdicts: list[str] = []
+def _rows(results: Results, request: Request) -> list[RunGroup]:
+    rows = []
     for latent, block in paper.BLOCKS.items():
-        names = [name for name, method in METHODS.items() if method.latent == latent]
-        at = mean_of(results.over_seeds("seconds", method=REFERENCES[latent]))
-        sampled = [_sampled(results, name) for name in names]
-        winner = min(range(len(names)), key=lambda row: mean_of(sampled[row]))
-        best.append(len(rows) + winner)
-        verdicts.append(_verdict(block, METHODS[names[winner]], sampled))
-        for name, elbo in zip(names, sampled, strict=True):
-            rows.append(_row(results, block, name, elbo, at))
-    table = Table(
-        name="circuits",
-        title=f"Decoders and estimators with the same encoder, {results.data()}",
-        columns=COLUMNS,
-        rows=rows,
-        best=best,
-        verdicts=verdicts,
-        notes=_notes(results, scale),
-        curves=results.first_seeds(),
-    )
-    return as_claimed(table, scale)
+        for name, method in METHODS.items():
+            if method.latent == latent:
+                rows.append(RunGroup([block, method.decoder, method.estimator], {"latent": latent, "method": name}))
+    return rows
 
 
-def _notes(results: Results, scale: Scale) -> list[str]:
-    """How the runs were made, and how to read the columns."""
-    sentences = made(results, scale) + NOTES
-    if comparable(scale):
-        sentences.append(RANKING)
-    return sentences
+def _figures(results: Results, group: RunGroup, request: Request) -> list[Content]:
+    reference = REFERENCES[str(group.runs["latent"])]
+    seconds = mean_of(results.over_seeds("seconds", method=reference))
+    rows = results.rows(**group.runs)
+    then = spread(row.best_by(seconds) for row in rows)
+    bpd, *others = [results.over_seeds(metric, **group.runs) for metric in ("test", "kld", "mse", "seconds")]
+    return [bpd, spread(row.elbo for row in rows), then, *others]
 
 
-def _verdict(block: str, winner: Method, sampled: Sequence[Content]) -> str:
-    """Which row of a block is the best, and whether that is more than the word of single seeds."""
-    sentence = f"{block}: the best ELBO has {winner.decoder}, {winner.estimator}"
-    seeds = [figure.seeds for figure in sampled if isinstance(figure, Spread)]
-    if min(seeds, default=0) > 1:
-        return f"{sentence}."
-    return f"{sentence}; some rows have one seed, which is no verdict."
+def _verdict(best: Filled, block: Sequence[Filled]) -> str:
+    """Return which row of a block is the best, and whether that is more than the word of single seeds."""
+    title, decoder, estimator = best.group.labels
+    elbos = [row.figures[ELBO] for row in block]
+    seeds = [elbo.seeds for elbo in elbos if isinstance(elbo, Spread)]
+    doubt = "" if min(seeds, default=0) > 1 else "; some rows have one seed, which is no verdict"
+    return f"{title}: the best ELBO has {decoder}, {estimator}{doubt}."
 
 
-def _sampled(results: Results, name: str) -> Content:
-    """The sampled ELBO of a method over its seeds; where the bound is the ELBO itself, that."""
-    figures = []
-    for cell in results.finished(method=name):
-        figures.append(results.summary(cell).elbo)
-    return spread(figures)
-
-
-def _row(results: Results, block: str, name: str, elbo: Content, at: float) -> list[Content]:
-    method = METHODS[name]
-    then = []
-    for cell in results.finished(method=name):
-        figure = reached(read_metrics(results.run(cell).metrics), at)
-        if figure is not None:
-            then.append(figure)
-    bound = results.over_seeds("bpd", method=name)
-    others = [results.over_seeds(metric, method=name) for metric in ("kld", "mse", "seconds")]
-    return [block, method.decoder, method.estimator, bound, elbo, spread(then), *others]
+EXPERIMENT = Declared(
+    name="circuits",
+    title="Decoders and estimators with the same encoder, {data}",
+    columns=lambda scale: COLUMNS,
+    rows=_rows,
+    figures=_figures,
+    judge=lambda filled: best_of_blocks(filled, ELBO, _verdict),
+    notes=lambda results, request: made(results, request) + NOTES + [RANKING] * request.comparable,
+    cells=lambda request: circuit_cells(request.scale, request.seeds),
+    refused={**NO_CONVOLUTIONS, "paper": "circuits are not in the paper"},
+    only_mnist="circuits are compared on mnist",
+)

@@ -1,39 +1,134 @@
-"""What a table may claim at its scale.
+"""The paper's quantitative claims, each beside what runs here say of it.
 
-The runs of `smoke` see other data than their recipes name, for two epochs: their figures stand alone. A table of theirs
-has no column that compares, no verdict and no best row.
+A claim is a comparison of two methods in one figure. It holds or fails *here*, in the setting of its row, where an
+interval of 95 % over pairs of seeds lies on one side of zero; it is untested as long as there are no runs. None of
+these settings is the paper's own.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import NamedTuple
 
-from silentgrad.lab.experiments.cells import Scale
-from silentgrad.lab.runs.tables import Column, Content, Table
+from silentgrad.lab.experiments import guide, paper
+from silentgrad.lab.experiments.cells import TITLES
+from silentgrad.lab.experiments.results import Results, compared
+from silentgrad.lab.tables import Column, Content, Table
+
+COLUMNS = [
+    Column("claim of the paper"),
+    Column("figures there"),
+    Column("setting here"),
+    Column("verdict"),
+    Column("effect here", 4),
+    Column("seeds", 0),
+]
+UNTESTED = "untested"
+LINEAR = "64 latents, MLP encoder, every rate tuned (table linear)"
+REDUCED = "scale cpu (table {table})"
+# Claims that no table of runs here decides, with their figures and the reason.
+NOT_COMPARED = [
+    ("Silent Gradients have no estimator variance", "0", "silentgrad reproduce variance", "exact by construction"),
+    *[
+        (f"the estimator's part of the variance, {paper.METHODS[method]}, {paper.BLOCKS[latent].lower()}",
+         ", ".join(f"{part:.2f} %" for part in parts), "silentgrad reproduce variance", UNTESTED)
+        for (latent, method), parts in paper.VARIANCE.items() if method != "silent"
+    ],
+    (f"Silent Gradients reach {paper.REACHED} BPD in half of the epochs", "45 against 90", "table fixed", UNTESTED),
+    ("the bias by the log term is below the deviation of Gumbel-Softmax and of REINFORCE",
+     "212.9, 6,100, 593.1", "silentgrad reproduce bias", UNTESTED),
+]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Comparison(Column):
-    """A column that has the paper's figures, or judges the measured ones."""
+class Claim(NamedTuple):
+    """A claim that two methods differ in a figure."""
+
+    words: str  # the claim
+    figures: str  # the paper's
+    setting: str  # where it is tested here
+    table: str  # whose runs test it
+    metric: str  # the figure
+    better: int  # 1 if the claim is that the figure rises, -1 that it falls
+    runs: Mapping[str, object]  # what the runs of both have in common
+    ours: str  # method that is claimed to be better
+    theirs: str
 
 
-def comparable(scale: Scale) -> bool:
-    """Whether figures of a scale may be judged, and stand beside the paper's."""
-    return scale != "smoke"
+def claims() -> Iterator[Claim]:
+    """Yield all claims that runs can decide: those on linear decoders, then those of each table."""
+    for variant, (latent, method) in product(("linear-fixed", "linear-constant"), list(paper.FIXED)):
+        if method != "silent":
+            words = f"with a linear decoder it beats {paper.METHODS[method]} ({paper.BLOCKS[latent].lower()})"
+            runs = {"dataset": "mnist", "variant": variant, "latent": latent}
+            told = "variance fixed" if variant == "linear-fixed" else "variance learned"
+            figures = _of_fixed(latent, method, "bpd") if variant == "linear-fixed" else ""
+            yield Claim(words, figures, f"MNIST, {told}, {LINEAR}", "linear", "test", -1, runs, "exact", method)
+    for (latent, method), metric in product(paper.FIXED, ("bpd", "mse")):
+        if method != "silent":
+            words = f"{metric.upper()} below that of {paper.METHODS[method]}, fixed variance"
+            figures = _of_fixed(latent, method, metric)
+            field = "test" if metric == "bpd" else metric
+            runs = {"latent": latent}
+            yield Claim(
+                words, figures, f"MNIST, {REDUCED.format(table='fixed')}", "fixed", field, -1, runs, "silent", method
+            )
+    for dataset, lengths in guide.LENGTHS.items():
+        latents = dict.fromkeys(cell.latent for cell in guide.guide_cells("cpu", [dataset], 1))
+        for latent, epochs in product(latents, lengths):
+            runs = {"dataset": dataset, "latent": latent, "variant": f"guide-{epochs}"}
+            setting = f"{TITLES[dataset]}, {paper.BLOCKS[latent].lower()}, {epochs} epochs, tuned (table guide)"
+            yield Claim("a guide improves a network", "", setting, "guide", "test", -1, runs, "paper", "none")
+    for metric, (dataset, title) in product(("bpd", "kld", "mse"), paper.DATASETS.items()):
+        yield from _of_guides(metric, dataset, title)
 
 
-def meaning(scale: Scale) -> list[str]:
-    """What a reader has to know before the figures; nothing where they are what they seem."""
-    if comparable(scale):
-        return []
-    return ["This scale shows that everything works; its figures mean nothing."]
+def _of_fixed(latent: str, method: str, metric: str) -> str:
+    return " against ".join(f"{getattr(paper.FIXED[latent, own], metric):.3f}" for own in ("silent", method))
 
 
-def as_claimed(table: Table, scale: Scale) -> Table:
-    """The table with all that its scale allows it to say."""
-    if comparable(scale):
-        return table
-    places = [place for place, column in enumerate(table.columns) if not isinstance(column, Comparison)]
-    columns = [table.columns[place] for place in places]
+def _of_guides(metric: str, dataset: str, title: str) -> Iterator[Claim]:
+    place, field = list(paper.DATASETS).index(dataset), "test" if metric == "bpd" else metric
+    for latent, method in paper.LEARNED[metric]:
+        other = paper.alone(method)
+        if other == "none":
+            other = "reinforce"  # which the standalone method is said to beat
+        if not method.endswith(paper.GUIDED) or (latent, other) not in paper.LEARNED[metric]:
+            continue
+        if method.startswith("none") and (metric != "bpd" or dataset == "cifar10"):
+            continue
+        with_sg, without = (paper.LEARNED[metric][latent, own][place].mean for own in (method, other))
+        better = 1 if metric == "kld" else -1
+        name = paper.METHODS[paper.alone(method)]
+        what = f"{name} + SG has a {'higher' if better > 0 else 'lower'} {metric.upper()} than {paper.METHODS[other]}"
+        contrary = "" if better * (with_sg - without) > 0 else " (contrary to the claim)"
+        figures, setting = f"{with_sg:g} against {without:g}{contrary}", REDUCED.format(table=metric)
+        runs = {"dataset": dataset, "latent": latent}
+        yield Claim(f"{title}: {what}", figures, setting, "bpd", field, better, runs, method, other)
+
+
+def claims_table(results_of: Callable[[str], Results]) -> Table:
+    """Return all claims with what finished runs say.
+
+    Args:
+        results_of: Function from a table's name to its runs.
+    """
     rows: list[list[Content]] = []
-    for row in table.rows:
-        rows.append([row[place] for place in places])
-    return replace(table, columns=columns, rows=rows, best=[], verdicts=[])
+    for claim in claims():
+        verdict, *figures = _judged(claim, results_of(claim.table))
+        rows.append([claim.words, claim.figures, claim.setting, verdict, *figures])
+    for words, figure, setting, verdict in NOT_COMPARED:
+        rows.append([words, figure, setting, verdict, None, None])
+    return Table("Claims of the paper", COLUMNS, rows, name="claims")
+
+
+def _judged(claim: Claim, results: Results) -> list[Content]:
+    """Return the verdict on a claim, the change that tells it and the number of seeds."""
+    ours, theirs = (results.rows(**claim.runs, method=method) for method in (claim.ours, claim.theirs))
+    if not ours or not theirs:
+        return [UNTESTED, None, None]
+    change = compared(ours, theirs, claim.metric)
+    if change is None:
+        return ["no verdict: a run failed", None, float(min(len(ours), len(theirs)))]
+    seeds = float(len({row.seed for row in ours} & {row.seed for row in theirs}))
+    if change.margin is None or abs(change.mean) <= change.margin:
+        return ["undecided", change, seeds]
+    return ["holds here" if claim.better * change.mean > 0 else "fails here", change, seeds]

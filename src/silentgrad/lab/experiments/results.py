@@ -1,118 +1,102 @@
-"""What the runs of an experiment came to, over their seeds."""
+"""The figures of an experiment's runs: over their seeds, and compared by pairs of seeds.
+
+Runs of one seed see the same batches in the same order, so that some of what differs between seeds cancels. With
+differences :math:`d_1, ..., d_n` of mean m and standard deviation s, Student's interval of 95 % is
+:math:`m \\pm t_{n-1} s / \\sqrt n`; at three seeds t is 4.3.
+"""
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import Metrics, read_summary
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.runs.tables import Content, Spread
+from silentgrad.lab.experiments.ledger import Ledger, RunRow
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.tables import Content, Interval, Spread
+
+CONFIDENCE = 0.95
 
 
-class Results(NamedTuple):
-    """The runs of one table.
-
-    Args:
-        folder: Folder that holds a folder for each run.
-        cells: The runs.
-    """
+@dataclass(frozen=True)
+class Results:
+    """The runs of one table: their rows in the ledger, and a folder that may still hold a folder for each."""
 
     folder: Path
     cells: Sequence[Cell]
+    ledger: Ledger
+
+    @cached_property
+    def known(self) -> dict[str, RunRow]:
+        """The rows of the finished runs, by the runs' names."""
+        rows = {cell.name: self.ledger.row(cell.settings) for cell in self.cells}
+        return {name: row for name, row in rows.items() if row is not None}
 
     def over_seeds(self, metric: str, **wanted: object) -> Content:
-        """A figure, by its name, over the seeds of the runs that fit; text if one of them diverged."""
-        cells = self.where(**wanted)
-        failed = sum(self.run(cell).failure.exists() for cell in cells)
+        """Return a figure, by its name, over the seeds of the runs that fit; text if one of them diverged."""
+        rows = self.rows(**wanted)
+        failed = sum(bool(row.failure) for row in rows)
         if failed:
-            return f"diverged ({failed} of {len(cells)})"
-        values = []
-        for cell in cells:
-            value = figure_named(metric, self.summary(cell))
-            if value is not None:
-                values.append(value)
-        return spread(values)
+            return f"diverged ({failed} of {len(rows)})"
+        return spread(getattr(row, metric) for row in rows)
 
     def where(self, **wanted: object) -> list[Cell]:
-        """The runs whose fields have these values."""
-        return [cell for cell in self.cells if _fits(cell, wanted)]
+        """Return the runs whose fields have these values."""
+        return [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted.items())]
 
-    def only(self, cells: Sequence[Cell]) -> "Results":
-        """Some of the runs."""
-        return self._replace(cells=cells)
+    def row(self, cell: Cell) -> RunRow | None:
+        """Return what a run came to; None if it is not finished."""
+        return self.known.get(cell.name)
+
+    def rows(self, **wanted: object) -> list[RunRow]:
+        """Return what the finished runs that fit came to."""
+        return [row for cell in self.where(**wanted) if (row := self.row(cell)) is not None]
 
     def data(self, **wanted: object) -> str:
-        """What the data of the runs that fit are called in print; the runs are of one dataset."""
+        """Return what the data of the runs that fit are called in print; the runs are of one dataset."""
         return self.where(**wanted)[0].data
 
     def run(self, cell: Cell) -> RunFolder:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return RunFolder(self.folder / cell.name)
 
-    def summary(self, cell: Cell) -> Summary:
-        """The final figures of a run."""
-        return read_summary(self.run(cell).summary)
-
-    def finished(self, **wanted: object) -> list[Cell]:
-        """The runs that fit and have a summary."""
-        return [cell for cell in self.where(**wanted) if self.run(cell).summary.exists()]
-
-    def first_seeds(self) -> dict[str, str]:
-        """The finished runs of the first seed, for curves: label -> name of the folder."""
-        names = {}
-        for cell in self.finished(seed=0):
-            names[_label(cell)] = cell.name
-        return names
-
-
-def _fits(cell: Cell, wanted: dict[str, object]) -> bool:
-    return all(getattr(cell, name) == value for name, value in wanted.items())
+    def labels(self, cells: Sequence[Cell]) -> dict[str, str]:
+        """Return the runs that have a folder among some, for curves and pictures: label -> name of the folder."""
+        return {_label(cell): cell.name for cell in cells if self.run(cell).summary.exists()}
 
 
 def _label(cell: Cell) -> str:
     if cell.title:
         return cell.title
-    method = paper.METHODS[cell.method.removesuffix(paper.GUIDED)]
+    method = paper.METHODS[paper.alone(cell.method)]
     if cell.method.endswith(paper.GUIDED):
         method += " + SG"
-    if cell.scheduled:
-        method += ", scheduled"
+    if cell.method.endswith(paper.OURS):
+        method += " + our guide"
     return f"{cell.data} {paper.BLOCKS[cell.latent].lower()} {method}"
 
 
-def figure_named(name: str, summary: Summary) -> float | None:
-    """The figure of a run that tables call by a name; None if the run has none of that name."""
-    if name == summary.unit.metric:
-        return summary.figure
-    if name == "kld":
-        return summary.kld
-    if name == "seconds":
-        return summary.seconds
-    return summary.metrics.get(name)
-
-
-def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and standard deviation (n - 1) of the figures of several seeds; None if there is no figure.
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Return mean and standard deviation (n - 1) of the figures of several seeds; None if there is no figure.
 
     Example:
         >>> spread([1.0, 3.0])
         Spread(mean=2.0, std=1.4142135623730951, seeds=2)
     """
-    if not values:
+    known = [value for value in values if value is not None]
+    if not known:
         return None
-    deviation = None
-    if len(values) > 1:
-        deviation = statistics.stdev(values)
-    return Spread(statistics.fmean(values), deviation, len(values))
+    deviation = statistics.stdev(known) if len(known) > 1 else None
+    return Spread(statistics.fmean(known), deviation, len(known))
 
 
 def mean_of(content: Content) -> float:
-    """The mean of a figure over seeds, or the figure itself; infinite if there is none."""
+    """Return the mean of a figure over seeds, or the figure itself; infinite if there is none."""
     if isinstance(content, Spread):
         return content.mean
     if isinstance(content, float):
@@ -120,15 +104,46 @@ def mean_of(content: Content) -> float:
     return math.inf
 
 
-def reached(metrics: Metrics, seconds: float) -> float | None:
-    """The best validation figure up to some time; None if there was none yet.
+@dataclass(frozen=True)
+class Difference(Interval):
+    """Mean difference over seeds, with Student's interval."""
+
+    @property
+    def verdict(self) -> str:
+        """Verdict for a lower-is-better metric."""
+        if self.margin is None:
+            return "one seed"
+        if self.mean + self.margin < 0:
+            return "helps"
+        if self.mean - self.margin > 0:
+            return "hurts"
+        return "undecided"
+
+
+def paired(changed: Sequence[float], reference: Sequence[float]) -> Difference | None:
+    """Return the difference of two sides' figures, in the order of their seeds; None if there is no seed.
 
     Example:
-        >>> reached({"seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, 12.0)
-        3.0
+        >>> paired([1.0, 2.0, 3.0], [2.0, 3.0, 4.5])
+        Difference(mean=-1.1666666666666667, margin=0.7171...)
     """
-    figures = []
-    for time, figure in zip(metrics["seconds"], metrics["valid_bpd"], strict=True):
-        if time is not None and figure is not None and time <= seconds:
-            figures.append(figure)
-    return min(figures, default=None)
+    differences = [a - b for a, b in zip(changed, reference, strict=True)]
+    if not differences:
+        return None
+    mean = statistics.fmean(differences)
+    if len(differences) == 1:
+        return Difference(mean, None)
+    quantile = float(stdtrit(len(differences) - 1, (1 + CONFIDENCE) / 2))
+    return Difference(mean, quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
+
+
+def compared(ours: Sequence[RunRow], theirs: Sequence[RunRow], metric: str = "test") -> Difference | None:
+    """Return the change of a figure over the seeds that both sides have.
+
+    There is none where a run failed: what is left would be chosen, and to beat a dead run says nothing.
+    """
+    if any(row.failed for row in [*ours, *theirs]):
+        return None
+    before = {row.seed: getattr(row, metric) for row in theirs}
+    pairs = [(getattr(row, metric), before[row.seed]) for row in ours if row.seed in before]
+    return paired([changed for changed, _ in pairs], [reference for _, reference in pairs])

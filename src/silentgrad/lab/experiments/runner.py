@@ -1,77 +1,228 @@
-"""Many runs, side by side, each in a process of its own; what is finished is skipped, what was interrupted goes on."""
+"""Many jobs on a `concurrent.futures` executor: processes of this machine, or a Dask cluster's.
+
+A job leaves its result in files, so nothing is lost with a process. On this machine a killed worker ends the command,
+and the same command goes on. On a cluster another worker takes the job up again; all machines have to share the
+folders. Whoever trains a run holds its lock: a worker that was given up but is still alive does not write beside its
+successor, which waits and finds the run finished.
+"""
 
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from lightning import Callback
+from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from silentgrad.errors import SilentgradError
+from silentgrad.lab.data import load
 from silentgrad.lab.experiments.cells import Cell, same_experiment
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import write_json_atomically
-from silentgrad.lab.runs.summary import Summary
+from silentgrad.lab.experiments.ledger import Ledger, row_of
+from silentgrad.lab.store.files import read_json, write_json_atomically
+from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DivergedError, Settings, read_config, train_model
+from silentgrad.lab.training.loop import Loop, Report
 
 POLL_SECONDS = 0.5
+PATIENCE = 10  # seconds for a scheduler's answer
 
 
 class ExperimentError(SilentgradError):
     """A run of an experiment could not be made, or was made with other settings."""
 
 
-def run_all(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, accelerator: str) -> None:
-    """Makes the runs that are missing in `folder`.
+class Job(NamedTuple):
+    """A piece of work for a worker."""
 
-    Args:
-        cells: The runs.
-        folder: Folder in which each run has a folder of its own name.
-        jobs: Number of runs at a time; each takes its share of the processor's cores.
-        root: Folder that holds the datasets.
-        accelerator: Name of the accelerator in Lightning.
+    work: Callable[[], object]  # leaves its result in files; has to be picklable
+    watch: Callable[[], float] = lambda: 0.0  # called about twice a second meanwhile; the finished part, from 0 to 1
+    ended: Callable[[], None] = lambda: None  # called once the job has ended
+
+
+class Workers(NamedTuple):
+    """Processes that do jobs: the executor's function that submits one, and how many to run at a time."""
+
+    submit: Callable[[Callable[[], object]], "Future[object]"]
+    slots: Callable[[], int]
+
+
+def run_jobs(title: str, jobs: Iterable[Job | None], total: int, workers: Workers, quiet: bool = False) -> None:
+    """Run jobs side by side, with a bar that shows how many are done and the time left.
+
+    Jobs are asked for one by one as workers become free; None says that there is none at the moment.
     """
-    if jobs < 1:
-        raise ExperimentError(f"jobs has to be at least 1, got {jobs}")
+    waiting = iter(jobs)
+    running: dict[Future[object], Job] = {}
+    done = 0
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, speed_estimate_period=3600, disable=quiet) as bar:
+        shown = bar.add_task(title, total=total)
+        while True:
+            while len(running) < workers.slots() and (job := next(waiting, None)) is not None:
+                running[workers.submit(job.work)] = job
+            if not running:
+                return
+            for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
+                future.result()
+                running.pop(future).ended()
+                done += 1
+            bar.update(shown, completed=done + sum(job.watch() for job in running.values()))
+
+
+def workers_at(cluster: str | None, jobs: int | None, accelerator: str) -> contextlib.AbstractContextManager[Workers]:
+    """Workers of the Dask scheduler at an address, or of this machine: one per core, or one on an accelerator.
+
+    Raises:
+        ExperimentError: The cluster cannot be used, or a worker was killed.
+    """
+    if cluster is None:
+        on_cores = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+        return _local(jobs or (on_cores and os.cpu_count()) or 1)
+    if jobs is not None:
+        raise ExperimentError("--jobs is the number of processes of this machine; a --cluster has workers of its own")
+    return _dask(cluster)
+
+
+@contextlib.contextmanager
+def _local(count: int) -> Iterator[Workers]:
+    """Processes that end with this one.
+
+    They are forked from one that has imported this module and done nothing else, so that Lightning is imported once.
+    """
+    threads = max(1, (os.cpu_count() or 1) // count)  # of each: its share of the cores
+    if "OMP_NUM_THREADS" in os.environ:
+        threads = torch.get_num_threads()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    executor = ProcessPoolExecutor(count, context, _prepare_worker, (threads,))
+    before = multiprocessing.active_children()
+    try:
+        yield Workers(executor.submit, lambda: count)
+    except BrokenProcessPool as error:
+        raise ExperimentError("a worker process was killed; call again to go on") from error
+    finally:
+        for process in multiprocessing.active_children():
+            if process not in before:
+                process.terminate()
+        executor.shutdown(cancel_futures=True)
+
+
+def _prepare_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends its workers
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, even if that was killed and could not say so."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # whatever the main thread is doing: everything a run writes is written whole or not at all
+
+
+@contextlib.contextmanager
+def _dask(address: str) -> Iterator[Workers]:
+    """The workers of the Dask scheduler at an address."""
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError as error:
+        raise ExperimentError("--cluster needs an extra: pip install 'silentgrad[cluster]'") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            client: Any = stack.enter_context(Client(address, timeout=PATIENCE, set_as_default=False))
+        except (OSError, ValueError) as error:
+            raise ExperimentError(
+                f"no scheduler answers at --cluster {address}: start one by `dask scheduler`"
+            ) from error
+        try:
+            client.wait_for_workers(1, timeout=PATIENCE)
+        except TimeoutError as error:
+            told = f"start some by `dask worker {address} --nthreads 1`"
+            raise ExperimentError(f"the scheduler at --cluster {address} has no workers: {told}") from error
+        executor = client.get_executor(pure=False)
+        try:
+            yield Workers(partial(executor.submit, _on_cluster, Path.cwd()), lambda: len(client.nthreads()))
+        except KilledWorker as error:
+            raise ExperimentError(
+                f"{error.task} was given up: {error.allowed_failures + 1} workers died of it"
+            ) from error
+        except (CancelledError, OSError) as error:
+            if client.status == "running":
+                raise
+            raise ExperimentError(f"the scheduler at --cluster {address} is gone; call again to go on") from error
+        finally:
+            executor.shutdown(wait=False)
+
+
+def _on_cluster(folder: Path, work: Callable[[], object]) -> None:
+    """Do a job in a worker of a cluster, in the folder that its paths are relative to."""
+    from distributed import get_worker
+
+    if get_worker().state.nthreads > 1:
+        raise ExperimentError("a worker of --cluster takes several jobs at once: start all with --nthreads 1")
+    if not folder.is_dir():
+        raise ExperimentError(f"a worker of --cluster does not see {folder}: all machines have to share it")
+    with contextlib.chdir(folder):
+        work()
+
+
+def run_all(
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int | None,
+    root: Path | None,
+    accelerator: str,
+    cluster: str | None = None,
+    ledger: Ledger | None = None,
+) -> None:
+    """Make the runs that are missing in `folder`, where each has a folder of its own name, with data from `root`.
+
+    A run that is in the ledger need not have a folder, and one that is finished is entered there.
+    """
+    waiting = []
+    ledger = ledger or Ledger()
     for cell in cells:
-        _require_same_settings(cell, folder / cell.name)
-    waiting = [cell for cell in cells if not finished(folder / cell.name)]
-    done = len(cells) - len(waiting)
-    said = f"{len(cells)} runs in {folder}, {done} of them finished before"
-    Console().print(said, soft_wrap=True, markup=False, emoji=False)
+        place = folder / cell.name
+        if ledger.row(cell.settings) is not None:
+            continue
+        _require_same_settings(cell, place)
+        enter = partial(_enter, ledger, cell, place)
+        if finished(place):
+            enter()
+        else:
+            data, model, train = cell.settings
+            data = replace(data, root=root or data.root)
+            settings = Settings(data, model, replace(train, accelerator=accelerator))
+            waiting.append(Job(partial(train_run, settings, place), partial(_trained, place, train.epochs), enter))
+    say_runs(folder, len(cells), len(waiting))
     if waiting:
-        _run_side_by_side(waiting, folder, jobs, root, accelerator)
+        with workers_at(cluster, jobs, accelerator) as workers:
+            run_jobs("runs", waiting, len(waiting), workers)
 
 
-def _run_side_by_side(cells: Sequence[Cell], folder: Path, jobs: int, root: Path | None, accelerator: str) -> None:
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with progress_bar() as progress, workers(min(jobs, len(cells)), threads) as pool:
-        task = progress.add_task("epochs", total=sum(cell.settings.train.epochs for cell in cells))
-        names: dict[Future[None], str] = {}
-        for cell in cells:
-            settings = _placed(cell.settings, root, accelerator)
-            names[pool.submit(_train, settings, folder / cell.name)] = cell.name
-        pending = set(names)
-        while pending:
-            ended, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_EXCEPTION)
-            for future in ended:
-                require_success(future, names[future])
-            progress.update(task, completed=sum(_epochs(folder / cell.name) for cell in cells))
+def _enter(ledger: Ledger, cell: Cell, folder: Path) -> None:
+    row = row_of(cell.name, cell.settings, folder)
+    assert row is not None
+    ledger.add(row)
 
 
-def finished(folder: Path) -> bool:
-    """Whether a run has come to its end, which may be that it diverged."""
-    run = RunFolder(folder)
-    return run.summary.exists() or run.failure.exists()
+def say_runs(folder: Path, total: int, left: int) -> None:
+    """Print how many runs an experiment has, and how many of them need not be made."""
+    said = f"{total} runs in {folder}, {total - left} of them finished before"
+    Console().print(said, soft_wrap=True, markup=False, emoji=False)
 
 
 def _require_same_settings(cell: Cell, folder: Path) -> None:
@@ -84,78 +235,71 @@ def _require_same_settings(cell: Cell, folder: Path) -> None:
         reason = next(iter(str(error).splitlines()), "")
         raise ExperimentError(f"cannot read {path} ({reason}): remove {folder}, or choose another --folder") from error
     if not same_experiment(settings, cell.settings):
-        raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
+        raise other_settings(folder)
 
 
-def _placed(settings: Settings, root: Path | None, accelerator: str) -> Settings:
-    """The settings, for this machine."""
-    data, model, train = settings
-    if root is not None:
-        data = replace(data, root=root)
-    return Settings(data, model, replace(train, accelerator=accelerator))
-
-
-def _train(settings: Settings, folder: Path) -> None:
-    """Makes a run, in a worker's process. A run that diverges would do so again, so its failure is a result."""
-    try:
-        start_or_resume(settings, folder, quiet=True)
-    except DivergedError as error:
-        write_json_atomically(RunFolder(folder).failure, {"message": str(error)})
-
-
-def start_or_resume(settings: Settings, folder: Path, quiet: bool, callbacks: Sequence[Callback] = ()) -> Summary:
-    """Trains a run from its start, or goes on with what an earlier process left of it; returns the summary."""
-    begun = RunFolder(folder).config.exists()
-    return train_model(*settings, folder, begun, quiet, callbacks)
-
-
-def require_success(future: Future[None], name: str) -> None:
-    """Raises what went wrong in a worker's process."""
-    error = future.exception()
-    if isinstance(error, BrokenProcessPool):
-        raise ExperimentError(f"the process of {name} was killed; call again to go on with it")
-    if error is not None:
-        raise error
+def other_settings(folder: Path) -> ExperimentError:
+    """Return the error of a folder whose run is not the one that is asked for."""
+    return ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
 
 
 @contextlib.contextmanager
-def workers(count: int, threads: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one; their runs go on from the last finished epoch the next time.
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from training the run in a folder."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name(f".{folder.name}.lock")
+    with FileLock(lock):
+        yield
+        lock.unlink(missing_ok=True)  # whoever waits for it finds the run finished
 
-    They are forked from one that has imported this module and done nothing else, so that Lightning is imported once.
+
+class GivenUp(Exception):  # noqa: N818 (nothing is wrong)
+    """Raised by a report to end a run before its last epoch, for good."""
+
+
+def train_run(settings: Settings, folder: Path, reports: Sequence[Report] = ()) -> None:
+    """Train a run from its start, or go on with what an earlier process left of it, unless it is finished.
+
+    A run that diverges would do so again, so its failure is a result.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    executor = ProcessPoolExecutor(count, context, _prepare_worker, (threads,))
-    try:
-        yield executor
-    finally:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        executor.shutdown(cancel_futures=True)
+    with locked(folder), contextlib.suppress(GivenUp):
+        if not finished(folder):
+            begun, quiet = RunFolder(folder).config.exists(), True
+            clock = ProcessorClock(folder)
+            try:
+                data = settings.data
+                observations = _loaded(data.name, data.root, data.kind, data.selection)
+                train_model(*settings, folder, begun, quiet, [*reports, clock], observations)
+                clock()
+            except DivergedError as error:
+                write_json_atomically(RunFolder(folder).failure, {"message": str(error)})
 
 
-def _prepare_worker(threads: int) -> None:
-    torch.set_num_threads(threads)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+_loaded = lru_cache(maxsize=1)(load)  # runs on one data set follow each other
 
 
-def _end_with_parent() -> None:
-    """Ends this process when the one that started it has ended, even if that was killed and could not say so."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # whatever the main thread is doing: everything a run writes is written whole or not at all
+class ProcessorClock:
+    """Report that keeps the seconds of processor time that a run took, over all processes that went on with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = RunFolder(folder).clock
+        self.before = float(read_json(self.path)["seconds"]) if self.path.exists() else 0.0
+        self.start = time.process_time()
+
+    def __call__(self, loop: Loop | None = None) -> None:
+        seconds = self.before + time.process_time() - self.start
+        write_json_atomically(self.path, {"seconds": round(seconds, 1)})
 
 
-def progress_bar() -> Progress:
-    """How far many runs are, and how long they still take."""
-    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def finished(folder: Path) -> bool:
+    """Whether a run has come to its end, which may be that it diverged."""
+    run = RunFolder(folder)
+    return run.summary.exists() or run.failure.exists()
 
 
-def _epochs(folder: Path) -> int:
-    """Number of epochs that a run has finished."""
+def _trained(folder: Path, epochs: int) -> float:
+    """The finished part of a run's epochs."""
     path = RunFolder(folder).metrics
     if not path.exists():
-        return 0
-    return len(path.read_text().splitlines()) - 1
+        return 0.0
+    return (len(path.read_text().splitlines()) - 1) / epochs

@@ -1,8 +1,8 @@
-"""Sweeps over the paper's grids, as Optuna studies.
+"""Sweeps over any settings: Optuna says what to try (`ask`), the runner trains it, Optuna hears of it (`tell`).
 
-A study lives in a database. Every process that opens it takes the next point of the grid, so that one machine goes on
-where it was stopped, and many share the work. A trial trains in a folder of its own; what the records need of it goes
-to the database too, so that any process can write them.
+A study lives in a database. Every process that opens it takes the next points, so that one machine goes on where it was
+stopped, and many share the work. A trial trains in a folder of its own; what the records need of it goes to the
+database too, so that any process can write them.
 
 - A trial that is worse than the median of the others at the same epoch is pruned.
 - A trial that diverged is done: it would diverge again.
@@ -10,186 +10,195 @@ to the database too, so that any process can write them.
   one. That goes on from the last finished epoch if the folder is at hand.
 """
 
-import contextlib
+import time
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
-import lightning
 import optuna
-from optuna.exceptions import TrialPruned, UpdateFinishedTrialError
-from optuna.pruners import MedianPruner
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
+from silentgrad.lab.build import model_for
 from silentgrad.lab.data import Unit, load
-from silentgrad.lab.experiments.plan import Point, Sweep
-from silentgrad.lab.experiments.runner import start_or_resume
-from silentgrad.lab.experiments.study import (
-    DIVERGED,
-    SweepError,
-    holds,
-    opened,
-    points_left,
-    sampler_of,
-    uninterrupted,
-)
-from silentgrad.lab.experiments.trials import remember, write_records
-from silentgrad.lab.runs.folder import RunFolder, SweepFolder
-from silentgrad.lab.runs.records import read_metrics
-from silentgrad.lab.runs.trials import Trial
-from silentgrad.lab.training import DivergedError
-from silentgrad.lab.training.build import model_for
+from silentgrad.lab.experiments import study as studies
+from silentgrad.lab.experiments.runner import GivenUp, Job, Workers, run_jobs, train_run
+from silentgrad.lab.experiments.space import Sweep, SweepError
+from silentgrad.lab.store.files import read_json, read_metrics, write_atomically
+from silentgrad.lab.store.folders import RunFolder, SweepFolder
+from silentgrad.lab.store.records import Summary, content_of, read_summary, record_of
+from silentgrad.lab.tables import Column, Content, Table, comma_separated
+from silentgrad.lab.training import Settings
+from silentgrad.lab.training.loop import Loop
 
-TRIALS_BEFORE_PRUNING = 3
+DIVERGED, FIGURES = "diverged", "figures"  # why a trial diverged, and its summary, in the database
 
 
-class PointsTaken(Exception):  # noqa: N818 (nothing is wrong)
-    """Other processes took the last points in the meantime."""
+class Outcome(NamedTuple):
+    """A sweep as far as it has come."""
+
+    trials: Table  # all trials, the best first
+    done: int  # number of those that need no more training
+    folders: list[Path]  # the trials' folders, in this order
+    best: str  # what is said of the best trial; empty before one is complete
 
 
-def run_sweep(sweep: Sweep, storage: str, trials: int | None = None, quiet: bool = False) -> Iterator[Trial]:
-    """Trains one point of the grid after the other until none is left, and gives the record of each when it is done.
+def run_sweep(sweep: Sweep, storage: str, workers: Workers, quiet: bool = False) -> Outcome:
+    """Train the trials that are left.
 
-    After each, `trials.json` and the best trial's recipe, `best.yaml`, are renewed in the sweep's folder.
-
-    Args:
-        sweep: The sweep.
-        storage: URL of the database.
-        trials: Number of trials to train here at most; None for all that are left.
-        quiet: Whether to show no progress bars.
+    After each, `trials.csv` and the best trial's recipe, `best.yaml`, are renewed in the sweep's folder.
 
     Raises:
         SweepError: The database cannot be opened, or holds another sweep of that name.
     """
-    if sweep.around.train.devices > 1:
-        raise SweepError("a trial takes one device: leave --train.devices at 1 and start the command once per device")
-    data, model, _ = sweep.around
+    data, model, _ = sweep.at(next(sweep.corners()))
     observations = load(data.name, data.root, data.kind, data.selection)
     model_for(model, observations)  # so that what cannot be trained leaves no study behind
     unit = observations.unit
-    done = 0
-    with _study(sweep, storage) as study:
-        write_records(study, sweep, unit)
-        while (trials is None or done < trials) and points_left(study):
-            _require_same_settings(study, sweep)
-            number = _train_next(study, sweep, unit, quiet)
-            trials_so_far = write_records(study, sweep, unit).trials
-            if number is not None:
-                done += 1
-                yield next(trial for trial in trials_so_far if trial.number == number)
-
-
-@contextlib.contextmanager
-def _study(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    pruner = MedianPruner(TRIALS_BEFORE_PRUNING, n_warmup_steps=sweep.around.train.epochs // 3)
-    with opened(url, sweep.name, sweep.space, pruner) as study:
-        _require_same_settings(study, sweep)
-        yield study
+    taken: list[_Taken] = []
 
+    def jobs(study: optuna.Study) -> Iterator[Job | None]:
+        while True:
+            with studies.uninterrupted():
+                trial = studies.take(study, sweep)
+                if trial is not None:
+                    taken.append(_Taken(study, trial, sweep, unit))
+            yield None if trial is None else Job(taken[-1].work, taken[-1].watch, taken[-1].tell)
 
-def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
-    trained_before = SweepFolder(sweep.folder).has_trials()  # first: another process says its settings before it trains
-    before = study.user_attrs.get("settings")
-    now = sweep.common() | {"space": sweep.space}
-    if before is None:
-        if trained_before:
-            raise SweepError(f"{sweep.folder} holds trials of another study: choose another --folder")
-        study.set_user_attr("settings", now)
-        return
-    changed = _changed(_flat(before), _flat(now))
-    if changed:
-        raise SweepError(
-            f"the study {sweep.name} was started with other settings ({', '.join(changed)}): "
-            "give those, or choose another --study"
-        )
-
-
-def _flat(settings: object) -> dict[str, Any]:
-    """Settings in groups as one dictionary; what is not in this form, which a database may hold, is left out."""
-    flat: dict[str, Any] = {}
-    if not isinstance(settings, dict):
-        return flat
-    for group, entries in settings.items():
-        if not isinstance(entries, dict):
-            continue
-        for name, value in entries.items():
-            flat[f"{group}.{name}"] = value
-    return flat
-
-
-def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The names of the settings that differ."""
-    names = sorted(then.keys() | now.keys())
-    return [name for name in names if then.get(name) != now.get(name)]
-
-
-def _train_next(study: optuna.Study, sweep: Sweep, unit: Unit, quiet: bool) -> int | None:
-    """Trains a free point, and returns the trial's number; None if other processes took the point."""
-    done: list[int] = []
-    lost: list[int] = []
-
-    def objective(trial: optuna.Trial) -> float:
+    with studies.opened(sweep, storage) as study:
+        left = max(0, sweep.size - write_records(study, sweep, unit).done)
         try:
-            return _objective(study, trial, sweep, unit, quiet)
-        except UpdateFinishedTrialError:
-            lost.append(trial.number)
-            raise
-
-    def keep(_: optuna.Study, trial: FrozenTrial) -> None:
-        if holds(trial):
-            done.append(trial.number)
-
-    try:
-        study.optimize(objective, n_trials=1, catch=(DivergedError, PointsTaken), callbacks=[keep])
-    except ValueError:
-        if not lost:
-            raise
-        # This process was silent for so long, asleep perhaps, that another one trains its point.
-    return next(iter(done), None)
+            run_jobs("trials", jobs(study), left, workers, quiet)
+        finally:
+            with studies.uninterrupted():
+                for trial in taken:  # those that were interrupted
+                    study.tell(trial.trial, state=TrialState.FAIL, skip_if_finished=True)
+        return write_records(study, sweep, unit)
 
 
-def _objective(study: optuna.Study, trial: optuna.Trial, sweep: Sweep, unit: Unit, quiet: bool) -> float:
-    """Trains one point, and returns the best validation figure, in the unit of the observations."""
-    number = sampler_of(study).point(study.get_trials(deepcopy=False)[trial.number])
-    if number is None:
-        raise PointsTaken
-    point: Point = {}
-    for name, values in sweep.space.items():
-        point[name] = trial.suggest_categorical(name, values)
-    folder = SweepFolder(sweep.folder).trial(number)
-    try:
-        summary = start_or_resume(sweep.at(point), folder, quiet, [_Pruning(trial, _column(unit))])
-    except DivergedError as error:
-        trial.set_user_attr(DIVERGED, str(error))
-        raise
-    except SystemExit as stop:  # what Lightning makes of Ctrl-C
-        raise KeyboardInterrupt from stop
-    remember(trial, summary)
-    figures = read_metrics(RunFolder(folder).metrics)[_column(unit)]
-    return min(figure for figure in figures if figure is not None)
+def train_trial(settings: Settings, folder: Path) -> None:
+    """Train a trial, in a worker, until it is at its end or told to end."""
+
+    def end_if_told(loop: Loop) -> None:
+        if RunFolder(folder).end.exists():
+            raise GivenUp
+
+    train_run(settings, folder, [end_if_told])
 
 
-def _column(unit: Unit) -> str:
-    """The name of the validation figure among an epoch's metrics."""
-    return f"valid_{unit.metric}"
+class _Taken:
+    """A trial in training, seen from the process that has taken it."""
+
+    def __init__(self, study: optuna.Study, trial: optuna.Trial, sweep: Sweep, unit: Unit) -> None:
+        self.study, self.trial, self.sweep, self.unit = study, trial, sweep, unit
+        self.settings = sweep.at(trial.params)
+        number = studies.first_of_point(studies.trials_of(study, sweep), trial.params)
+        self.run = RunFolder(SweepFolder(sweep.folder).trial(number))
+        self.work = partial(train_trial, self.settings, self.run.path)
+        self.reported, self.heard = 0, time.monotonic()
+
+    def watch(self) -> float:
+        """Say that this process is alive, report the latest epochs, and end a trial that is not worth its time."""
+        figures = self._figures()
+        with studies.unless_given_up():
+            if time.monotonic() - self.heard > studies.HEARTBEAT:
+                self.heard = time.monotonic()
+                self.trial.set_user_attr(studies.ALIVE, time.time())
+            for figure in figures[self.reported :]:
+                self.reported += 1
+                self.trial.report(figure, self.reported)
+                if self.trial.should_prune():
+                    self.run.end.touch()
+        return len(figures) / self.settings.train.epochs
+
+    def tell(self) -> None:
+        """Tell the study what the trial came to."""
+        self.watch()
+        reached: float | None
+        with studies.unless_given_up():
+            state, reached = TrialState.PRUNED, None
+            if self.run.failure.exists():
+                self.trial.set_user_attr(DIVERGED, str(read_json(self.run.failure)["message"]))
+            elif self.run.summary.exists():
+                self.trial.set_user_attr(FIGURES, content_of(read_summary(self.run.summary)))
+                state, reached = TrialState.COMPLETE, min(self._figures())
+            self.study.tell(self.trial, reached, state, skip_if_finished=True)
+            write_records(self.study, self.sweep, self.unit)
+
+    def _figures(self) -> list[float]:
+        """The validation figure of each finished epoch."""
+        if not self.run.metrics.exists():
+            return []
+        column = read_metrics(self.run.metrics).get(f"valid_{self.unit.metric}", [])
+        return [figure for figure in column if figure is not None]
 
 
-class _Pruning(lightning.Callback):
-    """Tells the study the validation figure of each epoch, and ends the trial when the study says so.
+def write_records(study: optuna.Study, sweep: Sweep, unit: Unit) -> Outcome:
+    """Write the table of a sweep's trials, and the best one's recipe once one is complete.
 
-    Args:
-        trial: The trial in the study.
-        column: The name of the validation figure among an epoch's metrics.
+    Raises:
+        SweepError: The database holds a trial that is damaged.
     """
+    everything = studies.trials_of(study, sweep)
+    # In the place of a trial that failed stands another.
+    trials = sorted([trial for trial in everything if trial.state != TrialState.FAIL], key=_rank)
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    folder = SweepFolder(sweep.folder)
+    folders = [folder.trial(studies.first_of_point(everything, trial.user_attrs[studies.POINT])) for trial in trials]
+    figures = [Column(f"{split} {unit.title}", 4, unit.words) for split in ("valid.", "test")]
+    columns = [Column("trial"), Column("state"), *map(Column, sweep.space), *figures]
+    rows = [[path.name, *_row(trial, sweep)] for path, trial in zip(folders, trials, strict=True)]
+    table = Table("Trials, the best first", columns, rows, [0] if complete else [])
+    write_atomically(folder.trials, comma_separated(table).encode())
+    best = ""
+    if complete:
+        assert complete[0].value is not None
+        best = f"test {unit.tell(_summary(complete[0]).figure)}, validation {unit.tell(complete[0].value)}"
+        write_atomically(folder.best, _recipe(sweep, complete[0], best, len(complete)).encode())
+        best = f"{folders[0].name}: {best}"
+    return Outcome(table, sum(trial.state.is_finished() for trial in trials), folders, best)
 
-    def __init__(self, trial: optuna.Trial, column: str) -> None:
-        self.trial, self.column = trial, column
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, plan: lightning.LightningModule) -> None:
-        epoch = trainer.current_epoch + 1
-        figure = trainer.callback_metrics[self.column].item()
-        with uninterrupted():
-            self.trial.report(figure, epoch)
-            prune = self.trial.should_prune()
-        if prune:
-            raise TrialPruned(f"after epoch {epoch}")
+def _rank(trial: FrozenTrial) -> tuple[bool, bool, float]:
+    """The place of a trial: the complete ones first, by the best validation figure."""
+    reached = _reached(trial)
+    return trial.state != TrialState.COMPLETE, reached is None, reached or 0.0
+
+
+def _reached(trial: FrozenTrial) -> float | None:
+    """The best validation figure; None if no epoch is finished."""
+    if trial.state == TrialState.COMPLETE:
+        return trial.value
+    return min(trial.intermediate_values.values(), default=None)
+
+
+def _row(trial: FrozenTrial, sweep: Sweep) -> list[Content]:
+    """The state of a trial, its point and its figures."""
+    state = trial.state.name.lower()
+    if DIVERGED in trial.user_attrs:
+        state = f"diverged: {trial.user_attrs[DIVERGED]}"
+    test = _summary(trial).figure if trial.state == TrialState.COMPLETE else None
+    point = [str(trial.user_attrs[studies.POINT][option]) for option in sweep.space]
+    return [state, *point, _reached(trial), test]
+
+
+def _summary(trial: FrozenTrial) -> Summary:
+    """The final figures of a complete trial."""
+    try:
+        return record_of(Summary, trial.user_attrs.get(FIGURES, {}))
+    except (TypeError, ValueError) as error:  # a database may hold anything
+        raise SweepError(f"trial {trial.number} in the database of --storage is damaged: {error}") from error
+
+
+def _recipe(sweep: Sweep, best: FrozenTrial, told: str, complete: int) -> str:
+    """The best trial's settings, in the form of the recipes."""
+    settings = sweep.at(best.user_attrs[studies.POINT])
+    header = {
+        "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",
+        "command": f"silentgrad train --config {SweepFolder(sweep.folder).best}",
+        "expects": f"{told} (seed {settings.train.seed})",
+        "time": f"{_summary(best).seconds:.0f} seconds",
+    }
+    lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
+    return "".join(lines) + settings.as_yaml()

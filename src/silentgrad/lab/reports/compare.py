@@ -1,253 +1,237 @@
-"""Several runs on one page: what differs in their settings, where they ended, how fast they got there.
+"""Several runs on one page: the settings in which they differ, where they ended, and how fast they got there.
 
 Only runs of the same data are beside each other, since figures of different data say nothing about the runs.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from silentgrad.lab.data import Unit
-from silentgrad.lab.reports import html
-from silentgrad.lab.reports.differences import Flat, differences, run_names
-from silentgrad.lab.reports.figures import drawable, dress, name_legend, panels, points, y_limits
-from silentgrad.lab.reports.reaches import reaches
-from silentgrad.lab.reports.rounding import finite, number
-from silentgrad.lab.reports.units import axis_title, common_unit, legend
-from silentgrad.lab.runs.records import RecordError, Run, write_atomically
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.runs.tables import Column, Content, Table
+from silentgrad.lab.kinds import Unit
+from silentgrad.lab.printing import duration, finite, number
+from silentgrad.lab.reports.curves import caption, comparison_curves, points, y_limits
+from silentgrad.lab.reports.page import Block, Page, Picture, Section
+from silentgrad.lab.store.files import Metrics, RecordError
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import Run, Summary
+from silentgrad.lab.tables import Column, Content, Table
 
-# Okabe and Ito's colours without yellow, which is faint on white; then the same again with another line style
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = ("-", "--", ":", "-.")
-LIMIT_COLOUR = "#777777"
+Flat = dict[str, str]  # setting -> value, groups joined by a point
 
 
 class Comparison(NamedTuple):
-    """What a comparison of runs shows.
-
-    Args:
-        results: The final figures, one row per run.
-        settings: Each run's settings, those that are not the same in all runs.
-    """
+    """The final figures, one row per run, and the settings of each run that are not the same in all runs."""
 
     results: Table
     settings: dict[str, Flat]
 
     def joined(self) -> Table:
-        """One table of the settings and the final figures."""
+        """Return one table of the final figures and the settings."""
         first, *_ = self.settings.values()
         columns = [*self.results.columns, *map(Column, first)]
-        rows: list[list[Content]] = []
-        for row, own in zip(self.results.rows, self.settings.values(), strict=True):
-            rows.append([*row, *own.values()])
-        return Table("runs", "The runs, their settings and figures", columns, rows, self.results.best)
+        pairs = zip(self.results.rows, self.settings.values(), strict=True)
+        rows: list[list[Content]] = [[*row, *own.values()] for row, own in pairs]
+        return Table("The runs, their settings and figures", columns, rows, self.results.best)
 
 
-def write_comparison(folders: Sequence[Path], page: Path) -> dict[str, Comparison]:
-    """Writes a page that compares runs, and returns what its tables hold, by the data of the runs.
+def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dict[str, Comparison]:
+    """Write a page that compares runs, and return its tables by the data of the runs.
+
+    One run is enough if it is told why the runs were made and what came of it, which then stands above all else.
 
     Raises:
         RecordError: A folder is no run, one of its files is damaged, or runs of the same data are told in different
             units.
     """
-    if len(folders) < 2:
+    if len(folders) < 2 and not told:
         raise RecordError("there is nothing to compare: give the folders of two runs or more")
-    runs = dict(zip(run_names(folders), map(Run.read, folders), strict=True))
-    groups = by_data(runs)
-    compared = {}
-    for data, alike in groups.items():
-        compared[data] = comparison(alike)
+    groups = by_data(dict(zip(run_names(folders), map(Run.read, folders), strict=True)))
+    compared = {data: comparison(runs) for data, runs in groups.items()}
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(page, _page(groups, compared).encode())
+    _page(groups, compared, told).write(page)
     return compared
 
 
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """Return the folders' own names, or as much of their paths as tells them apart.
+
+    Raises:
+        RecordError: A folder was given twice.
+    """
+    paths = [folder.resolve() for folder in folders]
+    for depth in range(1, 1 + max(len(path.parts) for path in paths)):
+        names = [str(Path(*path.parts[-depth:])) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    raise RecordError("the same run was given twice")
+
+
 def by_data(runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
-    """The runs by the name of their data, in the order in which they were given."""
+    """Return the runs by the name of their data, in the order in which they were given."""
     groups: dict[str, dict[str, Run]] = {}
     for name, run in runs.items():
-        groups.setdefault(str(run.config["data"]["name"]), {})[name] = run
+        match run.config:
+            case {"data": {"name": str(data)}}:
+                groups.setdefault(data, {})[name] = run
+            case _:
+                config = RunFolder(run.folder).config.name
+                raise RecordError(f"{run.folder} cannot be compared: its {config} names no data")
     return groups
 
 
+def common_unit(runs: Mapping[str, Run]) -> Unit:
+    """Return the unit of all runs.
+
+    Raises:
+        RecordError: Two runs are told in different units.
+    """
+    first, *others = runs
+    common = runs[first].unit
+    for name in others:
+        unit = runs[name].unit
+        if unit.metric != common.metric or (unit.of != common.of and unit.of and common.of):
+            raise RecordError(
+                f"runs in different units cannot be compared: {first} is told in {common.in_print}, {name} in "
+                f"{unit.in_print}; compare those of one unit at a time"
+            )
+        if unit.of and not common.of:
+            first, common = name, unit
+    return common
+
+
 def comparison(runs: Mapping[str, Run]) -> Comparison:
-    """The final figures of runs, and the settings in which they differ."""
-    heads = _heads(runs)
-    rows: list[list[Content]] = []
-    configs = {}
-    for name, run in runs.items():
-        figures = _figures(run.summary, common_unit(runs))
-        rows.append([name, *map(figures.get, heads), *_spent(run)])
-        configs[name] = run.config
-    columns = [Column("run"), *map(Column, heads), Column("epochs"), Column("time")]
-    results = Table("results", "The runs and their figures", columns, rows, _best(runs))
-    return Comparison(results, differences(configs))
-
-
-def _heads(runs: Mapping[str, Run]) -> list[str]:
-    """The heads of the columns of final figures, each of which at least one run has."""
+    """Return the final figures of runs, and the settings in which they differ."""
     unit = common_unit(runs)
-    heads = [_test_head(unit), _limit_head(unit)]
-    found: set[str] = set()
-    for run in runs.values():
-        for head in _figures(run.summary, unit):
-            found.add(head)
-            if head not in heads:
-                heads.append(head)
-    return [head for head in heads if head in found]
+    test, limit = f"test {unit.title}" + (f",{unit.of}" if unit.of else ""), f"limit {unit.title}"
+    figures: dict[str, dict[str, Content]] = {name: {} for name in runs}  # by the heads of their columns
+    finished = {place: run.summary for place, run in enumerate(runs.values()) if run.summary is not None}
+    for place, summary in finished.items():
+        own = figures[list(runs)[place]]
+        own[test] = summary.figure
+        if summary.limit is not None:
+            own[limit] = summary.limit
+        own |= {unit.title_of(metric): value for metric, value in summary.metrics.items()}
+        own |= {"KLD": summary.kld, "active": summary.active}
+    found = dict.fromkeys(head for head in (test, limit) if any(head in own for own in figures.values()))
+    for own in figures.values():
+        found |= dict.fromkeys(own)  # in this order, then others as they occur
+    rows: list[list[Content]] = [[name, *map(figures[name].get, found), *_spent(run)] for name, run in runs.items()]
+    columns = [Column(head, unit=unit.counted_in(head)) for head in ("run", *found, "epochs", "time")]
+    best = [min(finished, key=lambda place: finished[place].figure)] if finished else []
+    summaries = {name: run.summary for name, run in runs.items() if run.summary is not None}
+    results = Table("The runs and their figures", columns, rows, best, notes=_beside(summaries))
+    return Comparison(results, differences({name: run.config for name, run in runs.items()}))
 
 
-def _figures(summary: Summary | None, unit: Unit) -> dict[str, Content]:
-    """The final figures of a run by the heads of their columns."""
-    if summary is None:
-        return {}
-    figures: dict[str, Content] = {_test_head(unit): summary.figure}
-    if summary.limit is not None:
-        figures[_limit_head(unit)] = summary.limit
-    for name, value in summary.metrics.items():
-        figures[name.upper()] = value
-    return figures | {"KLD": summary.kld, "active": summary.active}
-
-
-def _test_head(unit: Unit) -> str:
-    if unit.of:
-        return f"test {unit.title},{unit.of}"
-    return f"test {unit.title}"
-
-
-def _limit_head(unit: Unit) -> str:
-    return f"limit {unit.title}"
-
-
-def _best(runs: Mapping[str, Run]) -> list[int]:
-    """The place of the finished run with the lowest test figure; empty if no run is finished."""
-    finished: dict[int, float] = {}
-    for place, run in enumerate(runs.values()):
-        if run.summary is not None:
-            finished[place] = run.summary.figure
-    if not finished:
-        return []
-    return [min(finished, key=finished.__getitem__)]
+def _beside(summaries: Mapping[str, Summary]) -> list[str]:
+    """Return what has to be beaten, and the runs that are no better than a model without latents."""
+    notes = []
+    found = [summary.baselines for summary in summaries.values()]
+    if found and found[0] and all(own == found[0] for own in found):
+        told = ", ".join(f"{name} {number(figure)}" for name, figure in sorted(found[0].items(), key=itemgetter(1)))
+        notes.append(f"Without latents: {told}.")
+    failed = [name for name, summary in summaries.items() if summary.failed]
+    if failed:
+        notes.append(f"Failed, no better than a model without latents of the same likelihood: {', '.join(failed)}.")
+    return notes
 
 
 def _spent(run: Run) -> tuple[Content, str]:
-    """Epochs and time, by the summary or, of a run under way, by its last epoch."""
+    """Return epochs and time, by the summary or, of a run under way, by its last epoch."""
     if run.summary is not None:
-        return run.summary.epochs, html.duration(run.summary.seconds)
-    epochs = len(run.metrics["epoch"])
-    seconds = finite(_last(run.metrics.get("seconds", [])))
-    if seconds is None:
-        return epochs, ""
-    return epochs, html.duration(seconds)
+        return run.summary.epochs, duration(run.summary.seconds)
+    seconds = finite((run.metrics.get("seconds") or [None])[-1])
+    return len(run.metrics["epoch"]), "" if seconds is None else duration(seconds)
 
 
-def _last(column: list[float | None]) -> float | None:
-    if not column:
+def differences(configs: Mapping[str, dict[str, Any]]) -> dict[str, Flat]:
+    """Return run -> setting -> value, for the settings that are not the same in all runs; '' where a run has none."""
+    flat = {run: _flattened(config) for run, config in configs.items()}
+    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
+    differing = [key for key in keys if len({settings.get(key, "") for settings in flat.values()}) > 1]
+    last = [key.rpartition(".")[2] for key in differing]
+    names = {key: name if last.count(name) == 1 else key for key, name in zip(differing, last, strict=True)}
+    return {run: {name: settings.get(key, "") for key, name in names.items()} for run, settings in flat.items()}
+
+
+def _flattened(config: Mapping[str, Any], prefix: str = "") -> Flat:
+    flat: Flat = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= _flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def first_reach(metrics: Metrics, metric: str, target: float) -> str:
+    """Return the first epoch at whose end the validation metric was at most `target`, and the time if it is known.
+
+    Example:
+        >>> first_reach({"epoch": [1, 2, 3], "seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, "bpd", 3.5)
+        'epoch 2, 10.0 s'
+    """
+    epochs = metrics["epoch"]
+    seconds = metrics.get("seconds", [None] * len(epochs))
+    for epoch, second, value in zip(epochs, seconds, metrics.get(f"valid_{metric}", []), strict=False):
+        if epoch is not None and value is not None and value <= target:
+            return f"epoch {epoch:.0f}" + ("" if second is None else f", {duration(second)}")
+    return "not reached"
+
+
+def reaches(runs: Mapping[str, Run]) -> Table | None:
+    """Return when each run reached some targets, from those that all reach to those that only the best does.
+
+    None if no run has a validation metric yet.
+    """
+    unit = common_unit(runs)
+    values = [value for run in runs.values() for value in points(run.metrics, "epoch", f"valid_{unit.metric}").y]
+    if not values:
         return None
-    return column[-1]
+    best, usual = min(values), y_limits(values, None)[1]  # usual after the first epochs
+    ticks = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(best, usual)
+    targets = [float(tick) for tick in reversed(ticks) if best <= tick <= usual]
+    rows = []
+    for name, run in runs.items():
+        rows.append([name, *[first_reach(run.metrics, unit.metric, target) for target in targets]])
+    columns = [Column("run"), *[Column(f"{target:g}") for target in targets]]
+    return Table(f"First to reach a validation {unit.title} of", columns, rows)
 
 
-def _page(groups: Mapping[str, Mapping[str, Run]], compared: Mapping[str, Comparison]) -> str:
-    """The whole page; with runs of several data sets, a part for each."""
+def _page(groups: Mapping[str, Mapping[str, Run]], compared: Mapping[str, Comparison], told: str) -> Page:
+    """Return the whole page; with runs of several data sets, a part for each."""
     title = f"{sum(map(len, groups.values()))} runs"
     if len(groups) == 1:
         (runs,), (found,) = groups.values(), compared.values()
-        sections = [html.header(title, _results(runs, found.joined())), *_sections(runs)]
-        return html.document(title, "\n".join(sections))
-    sections = [html.header(title, html.paragraph(f"Of {len(groups)} data sets: {', '.join(groups)}."))]
+        return Page(title, [*filter(None, [told]), *_results(runs, found.joined())], curve_sections(runs, "Curves"))
+    sections = []
     for data, runs in groups.items():
-        sections.append(html.section(data, _results(runs, compared[data].joined())))
-        sections += _sections(runs, f", {data}")
-    return html.document(title, "\n".join(sections))
+        sections.append(Section(data, _results(runs, compared[data].joined())))
+        sections += curve_sections(runs, "Curves", f", {data}")
+    return Page(title, [f"Of {len(groups)} data sets: {', '.join(groups)}."], sections)
 
 
-def _results(runs: Mapping[str, Run], table: Table) -> str:
-    """What the figures say, the table, and the units of its columns."""
-    told = html.caption(legend([column.name for column in table.columns], common_unit(runs)))
-    return html.paragraph(_opening(runs, table)) + html.plain_table(table) + told
-
-
-def _sections(runs: Mapping[str, Run], of: str = "") -> list[str]:
-    """The curves of runs, and when they reached which figure; `of` ends the headings."""
-    picture = html.picture(html.png(curves(runs)), _caption(runs), narrow=html.png(curves(runs, narrow=True)))
-    sections = [html.section(f"Curves{of}", picture)]
-    reached = reaches(runs)
-    if reached is not None:
-        sections.append(html.section(f"{reached.title}{of}", html.plain_table(reached)))
-    return sections
-
-
-def _opening(runs: Mapping[str, Run], table: Table) -> str:
-    """What the figures are, which way is better, and which run is best."""
+def _results(runs: Mapping[str, Run], table: Table) -> list[Block]:
+    """Return what the figures are, which way is better, which run is best, and the table."""
     unit = common_unit(runs)
     told = f"Figures of the test in {unit.words or unit.title}; lower is better."
     for place in table.best:
-        best = runs[str(table.rows[place][0])].summary
-        assert best is not None
-        told += f" The best is {table.rows[place][0]} with {number(best.figure)}."
-    return told
+        name, figure, *_ = table.rows[place]
+        told += f" The best is {name} with {number(figure)}."
+    return [told, table]
 
 
-def _caption(runs: Mapping[str, Run]) -> str:
-    told = common_unit(runs).in_words
-    caption = f"Validation {told} over epochs and over seconds, then KL divergence and squared error over epochs."
-    if _limit(runs) is not None:
-        caption += " The dotted grey line is the probabilistic PCA limit of linear decoders."
-    return caption
-
-
-def _limit(runs: Mapping[str, Run]) -> float | None:
-    """The limit, if it is the same for all runs that have one."""
-    limits = set()
-    for run in runs.values():
-        if run.summary is not None and run.summary.limit is not None:
-            limits.add(run.summary.limit)
-    if len(limits) != 1:
-        return None
-    return limits.pop()
-
-
-def curves(runs: Mapping[str, Run], narrow: bool = False) -> Figure:
-    """Validation curves of all runs, each in its own colour and line style; the panels above each other if narrow."""
+def curve_sections(runs: Mapping[str, Run], title: str, of: str = "") -> list[Section]:
+    """Return the curves of runs under a title, and when they reached which figure; `of` ends the headings."""
     unit = common_unit(runs)
-    limit = _limit(runs)
-    columns = _legend_columns(runs, narrow)
-    figure, (by_epoch, by_second, kld, mse) = panels(narrow, 0.22 * math.ceil(len(runs) / columns))
-    _panel(by_epoch, runs, unit.metric, "epoch", limit)
-    _panel(by_second, runs, unit.metric, "seconds", limit)
-    _panel(kld, runs, "kld", "epoch", None)
-    _panel(mse, runs, "mse", "epoch", None)
-    handles, labels = by_epoch.get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=10)
-    name_legend(legend, runs)
-    return figure
-
-
-def _legend_columns(names: Iterable[str], narrow: bool) -> int:
-    """Number of columns of the legend: as many as fit beside each other, from one to four."""
-    letters = 90
-    if narrow:
-        letters = 44
-    longest = max(len(drawable(name)) for name in names)
-    return max(1, min(4, letters // (6 + longest)))
-
-
-def _panel(axes: Axes, runs: Mapping[str, Run], metric: str, clock: str, limit: float | None) -> None:
-    values: list[float] = []
-    for place, run in enumerate(runs.values()):
-        curve = points(run.metrics, clock, f"valid_{metric}")
-        values += curve.y
-        colour = COLOURS[place % len(COLOURS)]
-        style = STYLES[place // len(COLOURS) % len(STYLES)]
-        axes.plot(curve.x, curve.y, color=colour, linestyle=style, linewidth=1.6, label=f"run {place}")
-    if limit is not None:
-        axes.axhline(limit, color=LIMIT_COLOUR, linestyle=":", linewidth=1.2)
-    if values:
-        axes.set_ylim(y_limits(values, limit))
-    dress(axes, axis_title(metric, common_unit(runs)), clock)
+    limits = {run.summary.limit for run in runs.values() if run.summary is not None} - {None}
+    limit = limits.pop() if len(limits) == 1 else None  # the pPCA limit, if it is the same for all that have one
+    wide, narrow = (comparison_curves(runs, unit, limit, narrow) for narrow in (False, True))
+    sections = [Section(f"{title}{of}", [Picture(wide, caption(unit, limit), narrow)])]
+    reached = reaches(runs)
+    if reached is not None:
+        sections.append(Section(f"{reached.title}{of}", [reached]))
+    return sections

@@ -1,4 +1,4 @@
-r"""What a model without latents comes to: the figure that a run has to beat.
+r"""The figure that a run has to beat: that of a model without latents.
 
 It gives every entry of x a distribution of its own, fitted to the training examples, and the same for every example:
 
@@ -17,43 +17,71 @@ baseline once a function is registered for it, as those below are.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import singledispatch
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, singledispatch
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.baselines import baselines
 from silentgrad.lab.data import Binarized, Counts, Levels, Observations, Reals, Rows
 from silentgrad.lab.runs.evaluation import figure_of
-from silentgrad.lab.runs.summary import Baseline
+from silentgrad.lab.store.records import Baseline
 
 ENTRIES = 2**22  # that are looked at together
 OfEntries = Callable[[Rows], Tensor]  # a number for each entry of a batch
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A distribution of the entries that is the same for every example.
+class Constant(NamedTuple):
+    """A distribution of the entries that is the same for every example."""
+
+    model: str  # what it is, in words
+    log_prob: OfEntries  # of each entry of a batch as a model sees it, its noise integrated out
+
+
+@lru_cache(maxsize=2)  # runs of one data set follow each other
+def baseline(observations: Observations, variance: float | None = None) -> Baseline | None:
+    """The model without latents on the test examples; None for observations that have none.
 
     Args:
-        model: What it is, in words.
-        log_prob: The log-probability of each entry of a batch as a model sees it, its noise integrated out.
+        observations: The data.
+        variance: The fixed variance of the model that has to beat it; every entry has its own if absent.
     """
-
-    model: str
-    log_prob: OfEntries
-
-
-def baseline(observations: Observations) -> Baseline | None:
-    """The model without latents on the test examples; None for observations that have none."""
-    constant = fitted(observations)
+    if isinstance(observations, Levels):
+        observations = replace(observations, whole=False)
+    constant = fitted(observations) if variance is None else of_variance(observations, variance)
     if constant is None:
         return None
     rows = observations.rows("test")
     nats = float(_total(rows, constant.log_prob).sum()) / len(rows)
     return Baseline(figure_of(observations, nats, rows), constant.model)
+
+
+@lru_cache(maxsize=1)
+def simple_models(observations: Observations) -> dict[str, float]:
+    """The figures of models without latents on the test examples, by name; those of levels are `sg.baselines`."""
+    if not isinstance(observations, Levels):
+        own = baseline(observations)
+        return {} if own is None else {"independent": own.figure}
+    assert isinstance(observations.train, Tensor)
+    assert isinstance(observations.test, Tensor)
+    return baselines(observations.train, observations.test, observations.levels)
+
+
+def of_variance(observations: Observations, variance: float) -> Constant:
+    """The mean of the training examples, with a variance that is fixed."""
+    rows, noise = observations.rows("train"), observations.noise_deviation**2
+    seen = observations.centre if noise > 0 else observations.as_seen
+    mean = _total(rows, seen) / _number(rows)
+
+    def log_prob(batch: Rows) -> Tensor:
+        squares = (seen(batch).double() - mean).square() + noise
+        return -(math.log(2 * math.pi * variance) + squares / variance) / 2
+
+    return Constant(f"the mean of every {_entry(observations)}, variance {variance:g}", log_prob)
 
 
 @singledispatch
@@ -104,18 +132,18 @@ def _of_reals(observations: Reals) -> Constant:
 @fitted.register
 def _of_counts(observations: Counts) -> Constant:
     rows = observations.rows("train")
-    rate = (_total(rows, _counts) + 1) / (_total(rows, _sizes) + 1)
+    rate = (_total(rows, lambda batch: batch.stored) + 1) / (_total(rows, _sizes) + 1)
 
     def surplus(batch: Rows) -> Tensor:
         mean = _sizes(batch) * rate
-        return (_counts(batch) - mean).square() - mean
+        return (batch.stored.double() - mean).square() - mean
 
     # E[(x - m)^2] = m + m^2 / r, summed over rows of mean m = s rate
     dispersion = _total(rows, surplus) / _total(rows, lambda batch: (_sizes(batch) * rate).square())
     spread = dispersion > 0
 
     def log_prob(batch: Rows) -> Tensor:
-        x, mean = _counts(batch), _sizes(batch) * rate
+        x, mean = batch.stored.double(), _sizes(batch) * rate
         total = dispersion.where(spread, 1).reciprocal()
         binomial = td.NegativeBinomial(total, logits=mean.log() - total.log()).log_prob(x)
         return binomial.where(spread, td.Poisson(mean).log_prob(x))
@@ -126,22 +154,15 @@ def _of_counts(observations: Counts) -> Constant:
     return Constant(model, log_prob)
 
 
-def _counts(batch: Rows) -> Tensor:
-    return batch.stored.double()
-
-
 def _sizes(batch: Rows) -> Tensor:
-    """The size factor of the row of each entry."""
     sizes = torch.ones(batch.stored.shape, dtype=torch.float64)
-    if batch.offset is None:
+    if batch.side_info.offset is None:
         return sizes
-    return sizes * batch.offset.double().exp().reshape(-1, *[1] * (sizes.dim() - 1))
+    return sizes * batch.side_info.offset.double().exp().reshape(-1, *[1] * (sizes.dim() - 1))
 
 
 def _entry(observations: Observations) -> str:
-    if observations.pictured:
-        return "pixel"
-    return "entry"
+    return "pixel" if observations.pictured else "entry"
 
 
 def _number(rows: Rows) -> Tensor:
@@ -152,15 +173,11 @@ def _number(rows: Rows) -> Tensor:
 def _total(rows: Rows, of_entries: OfEntries) -> Tensor:
     """The sum over rows of a number for each entry, where it was observed."""
     total = torch.zeros(1, dtype=torch.float64)
-    for batch in _batches(rows):
-        numbers = of_entries(batch).double()
-        if batch.mask is not None:
-            numbers = numbers.where(batch.mask, 0)
-        total = total + numbers.sum(0)
-    return total
-
-
-def _batches(rows: Rows) -> Iterator[Rows]:
     step = max(1, ENTRIES // rows.between(0, 1).stored.numel())
     for start in range(0, len(rows), step):
-        yield rows.between(start, start + step)
+        batch = rows.between(start, start + step)
+        numbers = of_entries(batch).double()
+        if batch.side_info.mask is not None:
+            numbers = numbers.where(batch.side_info.mask, 0)
+        total = total + numbers.sum(0)
+    return total

@@ -8,72 +8,71 @@ nor on its seed, nor on the number of processes, and the global random state is 
 Dequantization noise is integrated out where the decoder is Gaussian given z: the encoder sees the centre of each bin,
 and :math:`E (y - u)^2 = (c - u)^2 + 1 / (12 L^2)` for a bin of centre c. It is a bound of the same kind as the one with
 drawn noise: :math:`E_U \\log p(y|z) - k \\log L \\le \\log P(x|z)` for every z.
+
+Beside a closed form that is not exact stands the ELBO by samples. Pairs of draws are added until the standard error of
+the gap between the two is small beside the gap. The differences within pairs tell that error, with no part in it of how
+much examples differ.
+Beside the bound stand figures that are functions of examples x and of p(x|z) for a latent drawn from q(z|x), one number
+each. A metric of one's own is a function and its name in :data:`METRICS`; it then stands in a run's files and in print.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.beside import Beside
-from silentgrad.evaluation import Evaluation as BatchEvaluation
-from silentgrad.evaluation import evaluate, exactness
+from silentgrad.evaluation import BatchEvaluation, evaluate, exactness, sampled_elbos
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, Rows, SplitName, Unit, mixed
-from silentgrad.lab.runs.metrics import METRICS
+from silentgrad.lab.data import Levels, Observations, Rows, SplitName, mixed
+from silentgrad.lab.store.records import Evaluated
+from silentgrad.latents.independent import base_of
+from silentgrad.side_info import SideInfo
 
 BATCH = 250
 PLACES: dict[SplitName, int] = {"train": 0, "valid": 1, "test": 2}
+DECODED = 100_000  # examples, at the most, for the ELBO by samples; few more for the last pair of draws
+SMALL = 0.1  # standard error of a gap, beside the gap
 ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used
+Metric = Callable[[Tensor, td.Distribution], Tensor]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model is worth on some examples; averages are per example.
+def squared_error(x: Tensor, likelihood: td.Distribution) -> Tensor:
+    """Return the squared error of the decoder's mean, summed over outputs."""
+    return (likelihood.mean - x).flatten(1).square().sum(1)
+
+
+METRICS: dict[str, Metric] = {"mse": squared_error}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitEvaluation(Evaluated):
+    """Figures of a model on some examples.
 
     Args:
-        unit: Unit in which the figure is told.
-        figure: The bound in that unit: the lower, the better.
         elbo: The bound in nats of x as the model sees it: the ELBO, or the importance-weighted bound.
-        metrics: The mean of each of `silentgrad.lab.runs.metrics`, by name.
-        kld: KL divergence from the prior, in nats.
-        active: Number of latents that are used.
-        exactness: What the bound is to the expectation in the ELBO: exact, lower bound, approximation or sampled.
         samples: Number of samples of the importance-weighted bound; 1 for the ELBO.
-        sampled: The ELBO by samples in the same unit, where the bound is another number; else None.
         examples: Number of examples.
     """
 
-    unit: Unit
-    figure: float
     elbo: float
-    metrics: Mapping[str, float]
-    kld: float
-    active: int
-    exactness: str
     samples: int
-    sampled: float | None
     examples: int
 
 
 class Share(NamedTuple):
-    """The part of an evaluation that one of several processes does: every so many batches one.
+    """The part of an evaluation that one of several processes does: every n-th batch."""
 
-    Args:
-        rank: This process's number.
-        processes: How many there are.
-        total: The sum of a tensor over all of them.
-    """
-
-    rank: int
-    processes: int
-    total: Callable[[Tensor], Tensor]
+    rank: int  # this process's number
+    processes: int  # how many there are
+    total: Callable[[Tensor], Tensor]  # the sum of a tensor over all of them
 
 
 ALONE = Share(0, 1, lambda sums: sums)
@@ -81,8 +80,13 @@ ALONE = Share(0, 1, lambda sums: sums)
 
 @torch.no_grad()
 def evaluate_model(
-    model: GuidedVAE, observations: Observations, split: SplitName = "test", samples: int = 1, share: Share = ALONE
-) -> Evaluation:
+    model: GuidedVAE,
+    observations: Observations,
+    split: SplitName = "test",
+    samples: int = 1,
+    share: Share = ALONE,
+    draws: int | None = None,
+) -> SplitEvaluation:
     """The figures of a model on a split.
 
     Args:
@@ -91,95 +95,123 @@ def evaluate_model(
         split: Which part of them.
         samples: Samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
         share: What this process does of it; all processes get the same figures, to the bit those of one.
+        draws: Draws of z per example, at the most, for the ELBO by samples beside a closed form that is not exact; as
+            many as decode 100,000 examples if absent. Of one draw the error is not known.
     """
     rows = observations.rows(split)
     like = next(model.parameters(), torch.empty(0))
-    with evaluating(model), _own_draws(like.device) as seed, torch.autocast(like.device.type, enabled=False):
-        probe = _probe(model, observations, rows, like, samples)
-        batches = math.ceil(len(rows) / BATCH)
-        sums = torch.zeros(batches, 3 + len(METRICS) + probe.latents, dtype=torch.float64)
-        for place in range(share.rank, len(sums), share.processes):
-            batch = rows.between(BATCH * place, BATCH * (place + 1)).to(like.device)
-            first, second = mixed(PLACES[split], place, 0), mixed(PLACES[split], place, 1)
-            x = _seen(observations, batch, probe.noise, first).to(like)
-            beside = batch.beside.to(x)
-            seed(second)
-            found = evaluate(model, x, samples, probe.noise, beside)
+    with evaluating(model), own_draws(like.device) as seed, torch.autocast(like.device.type, enabled=False):
+        x, side_info = seen(observations, rows.between(0, 1), like)  # one example tells about all
+        probe = evaluate(model, x, side_info=side_info)
+        noise = observations.noise_deviation if isinstance(base_of(probe.likelihood), td.Normal) else 0.0
+        kind = exactness(model, model.encode(x, side_info), samples)
+        metrics = _metrics_of(observations)
+        batches = _Batches(observations, rows, PLACES[split], like, noise, seed, share)
+
+        def figures(x: Tensor, side_info: SideInfo) -> Tensor:
+            found = evaluate(model, x, samples, noise, side_info)
             bounds = torch.stack([found.elbo, found.sampled, found.kld])
-            sums[place] = torch.cat([bounds, _metrics(x, found, probe.noise, beside), found.kld_per_latent])
-    elbo, sampled, kld, *rest = (share.total(sums).sum(0) / len(rows)).tolist()
-    metrics = dict(zip(METRICS, rest, strict=False))
-    per_latent = rest[len(METRICS) :]
-    sampled_figure = None
-    if samples > 1 or probe.exactness not in (Exactness.EXACT, "sampled"):
-        sampled_figure = figure_of(observations, sampled, rows)
-    return Evaluation(
+            return torch.cat([bounds, _sums(metrics, x, found, noise, side_info), found.kld_per_latent])
+
+        elbo, sampled, kld, *rest = batches.mean(figures, 3 + len(metrics) + len(probe.kld_per_latent), 1)
+        error, bounded = None, samples == 1 and kind not in (Exactness.EXACT, "sampled")
+        if bounded and draws != 1:
+            sampled, error = _by_pairs(model, batches, elbo, draws or DECODED // len(rows))
+    told = partial(figure_of, observations, rows=rows)
+    return SplitEvaluation(
         unit=observations.unit,
-        figure=figure_of(observations, elbo, rows),
+        figure=told(elbo),
         elbo=elbo,
-        metrics=metrics,
+        metrics=dict(zip(metrics, rest, strict=False)),
         kld=kld,
-        active=sum(nats > ACTIVE for nats in per_latent),
-        exactness=probe.exactness,
+        active=sum(nats > ACTIVE for nats in rest[len(metrics) :]),
+        exactness=kind,
         samples=samples,
-        sampled=sampled_figure,
+        sampled=told(sampled) if samples > 1 or bounded else None,
+        sampled_error=None if error is None else told(sampled - error) - told(sampled),
         examples=len(rows),
     )
 
 
+class _Batches(NamedTuple):
+    """All examples of an evaluation, in batches of which this process has its share."""
+
+    observations: Observations
+    rows: Rows
+    split: int  # its number
+    like: Tensor  # on the device and in the precision of the model
+    noise: float  # standard deviation of the noise that is integrated out
+    seed: Callable[[int], object]  # seeds the device's draws
+    share: Share
+
+    def mean(self, measure: Callable[[Tensor, SideInfo], Tensor], width: int, draw: int) -> list[float]:
+        """Return the mean over examples of numbers that are measured as sums over batches; `draw` numbers the draws."""
+        sums = torch.zeros(math.ceil(len(self.rows) / BATCH), width, dtype=torch.float64)
+        for place in range(self.share.rank, len(sums), self.share.processes):
+            batch = self.rows.between(BATCH * place, BATCH * (place + 1))
+            x, side_info = seen(self.observations, batch, self.like, mixed(self.split, place, 0), self.noise)
+            self.seed(mixed(self.split, place, draw))
+            sums[place] = measure(x, side_info)
+        means: list[float] = (self.share.total(sums).sum(0) / len(self.rows)).tolist()
+        return means
+
+
+def _by_pairs(model: GuidedVAE, batches: _Batches, bound: float, draws: int) -> tuple[float, float]:
+    """Return the ELBO by pairs of draws, and its standard error, small beside the gap to the bound if it can be."""
+
+    def pair(x: Tensor, side_info: SideInfo) -> Tensor:
+        first, second = sampled_elbos(model, x, 2, batches.noise, side_info)
+        return torch.stack([(first + second).sum(), (first - second).square().sum()]) / 2
+
+    elbo, error = math.nan, math.inf
+    pairs: list[list[float]] = []
+    while not pairs or (2 * len(pairs) < draws and error > SMALL * abs(bound - elbo)):
+        pairs.append(batches.mean(pair, 2, 2 + len(pairs)))
+        elbo, variance = map(statistics.fmean, zip(*pairs, strict=True))
+        error = math.sqrt(variance / (2 * len(pairs) * len(batches.rows)))
+    return elbo, error
+
+
 def figure_of(observations: Observations, elbo: float, rows: Rows) -> float:
     """A bound in the unit of the observations, over the entries of some rows that were observed."""
-    if rows.mask is None:
+    if rows.side_info.mask is None:
         return observations.figure(elbo)
-    return observations.figure(elbo, rows.mask.double().mean(0))
+    return observations.figure(elbo, rows.side_info.mask.double().mean(0))
 
 
-def _metrics(x: Tensor, found: BatchEvaluation, noise: float, beside: Beside) -> Tensor:
+def _metrics_of(observations: Observations) -> dict[str, Metric]:
+    """The metrics of these observations: the mean of whole levels is a sum over all of them, if there is one at all."""
+    whole = isinstance(observations, Levels) and observations.whole
+    return {name: metric for name, metric in METRICS.items() if not (whole and metric is squared_error)}
+
+
+def _sums(metrics: dict[str, Metric], x: Tensor, found: BatchEvaluation, noise: float, side_info: SideInfo) -> Tensor:
     """The sum of each metric over a batch; with noise around x, the mean over one deviation to either side.
 
     An entry that was not observed is taken to be what the model expects.
     """
-    if beside.mask is not None:
-        x = x.where(beside.mask, found.likelihood.mean)
+    if side_info.mask is not None:
+        x = x.where(side_info.mask, found.likelihood.mean)
     sums = []
-    for metric in METRICS.values():
+    for metric in metrics.values():
         either_side = metric(x - noise, found.likelihood) + metric(x + noise, found.likelihood)
         sums.append(either_side.sum() / 2)
-    return torch.stack(sums)
+    return torch.stack(sums) if sums else x.new_empty(0)
 
 
-class _Probe(NamedTuple):
-    """What one example tells about all: latents with a KL divergence each, noise to integrate out, exactness."""
+def seen(
+    observations: Observations, rows: Rows, like: Tensor, seed: int = 0, noise: float = 0.0
+) -> tuple[Tensor, SideInfo]:
+    """Return rows as a model sees them, and what stands beside them, on the device and in the precision of `like`.
 
-    latents: int
-    noise: float
-    exactness: str
-
-
-def _probe(model: GuidedVAE, observations: Observations, rows: Rows, like: Tensor, samples: int) -> _Probe:
-    first = rows.between(0, 1).to(like.device)
-    x = _seen(observations, first, 0.0, 0).to(like)
-    found = evaluate(model, x, beside=first.beside.to(x))
-    noise = 0.0
-    if _normal(found.likelihood):
-        noise = observations.noise_deviation
-    latents = len(found.kld_per_latent)
-    q = model.encode(x, first.beside.to(x))
-    return _Probe(latents, noise, exactness(model, q, samples))
-
-
-def _normal(decoded: td.Distribution) -> bool:
-    """Whether the outputs are Gaussian given z."""
-    if isinstance(decoded, td.Independent):
-        decoded = decoded.base_dist
-    return isinstance(decoded, td.Normal)
-
-
-def _seen(observations: Observations, rows: Rows, noise: float, seed: int) -> Tensor:
-    """x with the noise that the seed gives, or without any if it is to be integrated out."""
+    Their noise is what the seed gives; there is none in them if that of a standard deviation is to be integrated out.
+    """
+    rows = rows.to(like.device)
     if noise > 0:
-        return observations.centre(rows)
-    return observations.as_seen(rows, torch.Generator(rows.device).manual_seed(seed))
+        x = observations.centre(rows).to(like)
+    else:
+        x = observations.as_seen(rows, torch.Generator(rows.device).manual_seed(seed)).to(like)
+    return x, rows.side_info.to(x)
 
 
 @contextlib.contextmanager
@@ -195,7 +227,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_draws(device: torch.device) -> Iterator[Callable[[int], object]]:
+def own_draws(device: torch.device) -> Iterator[Callable[[int], object]]:
     """A way to seed a device's draws; afterwards the random state is what it was."""
     if device.type == "cpu":
         with torch.random.fork_rng(devices=[]):

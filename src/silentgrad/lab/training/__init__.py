@@ -1,4 +1,4 @@
-"""Training on Lightning's Trainer.
+"""Training: one loop on Lightning's Fabric.
 
 Settings are there at once. What needs Lightning is imported when it is first asked for, since that takes seconds.
 """
@@ -6,40 +6,16 @@ Settings are there at once. What needs Lightning is imported when it is first as
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
 
 if TYPE_CHECKING:
-    from silentgrad.lab.training.build import build_model
+    from silentgrad.lab.training.checkpoints import RunError
     from silentgrad.lab.training.loading import load_run, load_weights, read_config
-    from silentgrad.lab.training.loop import DivergedError, TrainingPlan
+    from silentgrad.lab.training.loop import DivergedError, Loop
     from silentgrad.lab.training.run import train_model
-    from silentgrad.lab.training.saving import RunError
 
-_LATER = {
-    "DivergedError": "loop",
-    "RunError": "saving",
-    "TrainingPlan": "loop",
-    "build_model": "build",
-    "load_run": "loading",
-    "load_weights": "loading",
-    "read_config": "loading",
-    "train_model": "run",
-}
-
-__all__ = [
-    "DataConfig",
-    "DivergedError",
-    "ModelConfig",
-    "RunError",
-    "Settings",
-    "TrainConfig",
-    "TrainingPlan",
-    "build_model",
-    "load_run",
-    "load_weights",
-    "read_config",
-    "train_model",
-]
+_LATER = {"DivergedError": "loop", "Loop": "loop", "RunError": "checkpoints", "train_model": "run"}
+_LATER |= dict.fromkeys(["load_run", "load_weights", "read_config"], "loading")
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,10 @@
 An exported network gives a distribution's parameters as plain arrays: the encoder the latent's (of Gaussian latents
 mean and std, of others what their family names), the decoder the image's mean and std. Each file is run by ONNX
 Runtime, with more than one batch size, and its outputs compared with torch's, before anything is written.
+
+The card is a README.md as the Hugging Face hub reads it, by the template `card.md.j2`. YAML in front says what the hub
+lists a model by, with the figures of the test as a `model-index`. Of a path to data of one's own, only the last part is
+told. Text out of a run's files is escaped.
 """
 
 import contextlib
@@ -10,11 +14,14 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch import distributions as td
 
@@ -22,11 +29,16 @@ from silentgrad.decoders import CircuitDistribution
 from silentgrad.distributions import ZeroInflated
 from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations
-from silentgrad.lab.runs.folder import ExportFolder, RunFolder
-from silentgrad.lab.runs.records import Run, write_atomically, write_tensors_atomically
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training.card import Model, model_card
+from silentgrad.lab.data import NAMES, Counts, Observations, Reals
+from silentgrad.lab.printing import in_a_line, render
+from silentgrad.lab.runs.evaluation import seen
+from silentgrad.lab.settings import Settings
+from silentgrad.lab.settings.documents import train_command
+from silentgrad.lab.store.files import write_atomically, write_json_atomically, write_tensors_atomically
+from silentgrad.lab.store.folders import ExportFolder, RunFolder
+from silentgrad.lab.store.records import Run, Summary, content_of
+from silentgrad.lab.tables import Column, Content, Table, markdown
+from silentgrad.lab.training.embeddings import column_names
 from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
 from silentgrad.latents.independent import base_of
@@ -35,6 +47,14 @@ BATCH = 16
 TOLERANCE = 1e-5
 INPUTS = {"encoder": "x", "decoder": "z"}
 COUNTED = (td.NegativeBinomial, ZeroInflated)
+ON_THE_HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist", "cifar10": "uoft-cs/cifar10"}
+UNITS = {"mse": "squared units of x, summed over outputs"}  # of metrics beside the bound; those of one's own tell none
+BOUNDS = {
+    "exact": "the ELBO, whose expectation is in closed form",
+    "lower bound": "a lower bound of the ELBO, in closed form",
+    "approximation": "an approximation of the ELBO, in closed form",
+    "sampled": "the ELBO, whose expectation was taken by samples",
+}
 
 
 class ExportError(SilentgradError):
@@ -63,9 +83,10 @@ def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
 
 
 def export_run(folder: Path, output: Path) -> dict[str, float]:
-    """Writes `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, and a card, `README.md`.
+    """Write `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, and a card, `README.md`.
 
-    Weights and networks are in single precision.
+    Weights and networks are in single precision. Of a table, `columns.json` has the names of the columns and, where
+    they were standardized, their means and standard deviations in the training rows.
 
     Returns:
         The largest difference between torch and ONNX Runtime for each of the two networks, relative to the largest
@@ -75,48 +96,44 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
         ExportError: The difference is too large, the packages are missing, the run is not finished, or another
             README.md is in the way; nothing is written then.
     """
-    _require_packages()
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ExportError(f"export needs {package}: pip install 'silentgrad[onnx]'") from error
     run = Run.read(folder)
     if run.summary is None:
         raise ExportError(f"{folder} holds no finished run: it has no {RunFolder(folder).summary.name}")
     settings = read_config(folder)
     observations = observations_of(settings)
-    if observations.rows("test").between(0, 1).beside:
+    if observations.rows("test").between(0, 1).side_info:
         raise ExportError(f"an exported network takes x alone, and {observations.name} has more beside it")
     vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
     files, differences, outputs = {}, {}, {}
     for name, (network, example) in _networks(vae, observations).items():
         files[name] = to_onnx(network, example, INPUTS[name])
         differences[name] = largest_difference(files[name], network, example)
-        _require_same(name, differences[name])
+        if not differences[name] <= TOLERANCE:
+            raise ExportError(
+                f"ONNX Runtime's {name} differs from torch's by {differences[name]:.1e} of the largest value, "
+                f"more than {TOLERANCE:.0e}; nothing was written"
+            )
         outputs[name] = list(outputs_of(network(example)))
     place = ExportFolder(output)
-    card = model_card(Model(run, settings, observations, outputs), run.summary).encode()
-    _require_no_other(place.card, card)
+    card = model_card(run, run.summary, settings, observations, outputs).encode()
+    if place.card.exists() and place.card.read_bytes() != card:  # somebody may have written it, or changed it, by hand
+        raise ExportError(
+            f"{place.card} is there already and says something else: move it away, or choose another --folder; nothing "
+            "was written"
+        )
     output.mkdir(parents=True, exist_ok=True)
-    write_tensors_atomically(place.weights, vae.state_dict(), _metadata(run, run.summary, observations))
+    write_tensors_atomically(place.weights, vae.state_dict(), _metadata(settings, run.summary, observations))
+    if isinstance(observations, Reals | Counts):
+        write_json_atomically(place.columns, _columns(observations))
     for name, content in files.items():
         write_atomically(place.network(name), content)
     write_atomically(place.card, card)
     return differences
-
-
-def _require_same(name: str, difference: float) -> None:
-    """Refuses a network that does something else in ONNX Runtime than in torch."""
-    if not difference <= TOLERANCE:
-        raise ExportError(
-            f"ONNX Runtime's {name} differs from torch's by {difference:.1e} of the largest value, "
-            f"more than {TOLERANCE:.0e}; nothing was written"
-        )
-
-
-def _require_no_other(path: Path, content: bytes) -> None:
-    """Refuses to replace a page that somebody may have written, or changed, by hand."""
-    if path.exists() and path.read_bytes() != content:
-        raise ExportError(
-            f"{path} is there already and says something else: move it away, or choose another --folder; nothing was "
-            "written"
-        )
 
 
 def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
@@ -151,8 +168,8 @@ def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> f
     differences = []
     for batch in (example, example[:1]):
         results = session.run(names, {source.name: batch.numpy()})
-        for name, found, expected in zip(names, results, Parameters(network)(batch), strict=True):
-            value, truth = torch.from_numpy(found), expected
+        for name, found, truth in zip(names, results, Parameters(network)(batch), strict=True):
+            value = torch.from_numpy(found)
             if name == "std":
                 value, truth = value.reciprocal(), truth.reciprocal()
             differences.append(((value - truth).abs().max() / truth.abs().max()).item())
@@ -161,8 +178,7 @@ def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> f
 
 def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.Module, Tensor]]:
     """Encoder and decoder, each with an example of what it takes."""
-    rows = observations.rows("test").between(0, BATCH)
-    x = observations.as_seen(rows, torch.Generator().manual_seed(0)).float()
+    x, _ = seen(observations, observations.rows("test").between(0, BATCH), torch.empty(0))
     with torch.no_grad():
         z = vae.encoder(x).mean
     decoder = vae.decoder
@@ -170,29 +186,34 @@ def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.
     return {"encoder": (vae.encoder, x), "decoder": (decoder, z)}
 
 
-def _metadata(run: Run, summary: Summary, observations: Observations) -> dict[str, str]:
+def _columns(observations: Reals | Counts) -> dict[str, object]:
+    """Return what somebody has to know of a table's columns to make x."""
+    columns: dict[str, object] = {"names": list(column_names(observations))}
+    if isinstance(observations, Reals):
+        columns |= {"mean": observations.mean.tolist(), "deviation": observations.deviation.tolist()}
+    return columns
+
+
+def _metadata(settings: Settings, summary: Summary, observations: Observations) -> dict[str, str]:
+    config = {name: asdict(group) for name, group in without_folders(settings)._asdict().items()}
     return {
         "silentgrad": version("silentgrad"),
-        "config": json.dumps(run.config),
-        "figures": json.dumps(summary.as_json()),
+        "config": json.dumps(config),
+        "figures": json.dumps(content_of(summary)),
         "event_shape": json.dumps(list(observations.event_shape)),
         "levels": str(observations.resolution),
     }
-
-
-def _require_packages() -> None:
-    for name in ("onnx", "onnxruntime", "onnxscript"):
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ExportError(f"export needs {name}: pip install 'silentgrad[onnx]'") from error
 
 
 @contextlib.contextmanager
 def _exporting() -> Iterator[None]:
     """Distributions without checks, which no graph can hold; and without the exporter's remarks about itself."""
     log = logging.getLogger("torch.onnx")
-    level, validate = log.level, td.Distribution._validate_args
+    level, validate = log.level, False
+    try:
+        td.Normal(0.0, -1.0)
+    except ValueError:
+        validate = True
     log.setLevel(logging.ERROR)
     td.Distribution.set_default_validate_args(False)
     with warnings.catch_warnings():
@@ -202,3 +223,62 @@ def _exporting() -> Iterator[None]:
         finally:
             log.setLevel(level)
             td.Distribution.set_default_validate_args(validate)
+
+
+def model_card(
+    run: Run, summary: Summary, settings: Settings, observations: Observations, outputs: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the text of an exported model's README.md; `outputs` names the arrays that each network gives."""
+    published, config, known = without_folders(settings), settings.model, run.environment
+    name, data, samples = in_a_line(run.folder.resolve().name), published.data.name, settings.train.iwae_samples
+    figures = _figures(summary)
+    rows: list[list[Content]] = [[word, value, unit] for _, word, value, unit in figures]
+    rows.append(["active latents", summary.active, f"of {config.latent_dim}"])
+    # What the hub lists a model by.
+    metrics = [
+        {"type": metric, "value": value, "name": ", ".join(filter(None, [word, unit]))}
+        for metric, word, value, unit in figures
+    ]
+    task = "unconditional-image-generation" if observations.pictured else "other"
+    dataset = {"type": ON_THE_HUB.get(data, data), "name": data, "split": "test"}
+    front: dict[str, Any] = {
+        "license": "unknown",
+        "library_name": "silentgrad",
+        "tags": ["silentgrad", "variational-autoencoder", "safetensors", "onnx"],
+        **({"datasets": [ON_THE_HUB[data]]} if data in ON_THE_HUB else {}),
+        "metrics": [metric for metric, *_ in figures],
+        "model-index": [{"name": name, "results": [{"task": {"type": task}, "dataset": dataset, "metrics": metrics}]}],
+    }
+    return render(
+        "card.md.j2",
+        front=yaml.safe_dump(front, sort_keys=False, allow_unicode=True),
+        model={"name": name, "data": data, "settings": settings, "observations": observations, "outputs": outputs},
+        config=config,
+        summary=summary,
+        shape=list(observations.event_shape),
+        command=train_command(published),
+        versions=[f"{part} {known[part]}" for part in ("silentgrad", "torch", "python") if part in known],
+        figures=markdown(Table("", [Column("figure"), Column("value", 4), Column("unit")], rows)).strip(),
+        bound=BOUNDS[summary.exactness] if samples == 1 else f"the importance-weighted bound of {samples} samples",
+        standardized=isinstance(observations, Reals),
+        files=ExportFolder(Path()),
+    )
+
+
+def _figures(summary: Summary) -> list[tuple[str, str, float, str]]:
+    """Return the numbers of the test: the name of each in a run's files, that in print, the number and its unit."""
+    unit = summary.unit
+    told = {unit.metric: (summary.figure, unit.words)}
+    if summary.sampled is not None:
+        told["sampled"] = summary.sampled, unit.words
+    told |= {name: (value, UNITS.get(name, "")) for name, value in summary.metrics.items()}
+    told["kld"] = summary.kld, "nats per example"
+    return [(name, unit.title_of(name), *figure) for name, figure in told.items()]
+
+
+def without_folders(settings: Settings) -> Settings:
+    """Return settings that can be published: data of one's own are told by the last part of their path."""
+    name = settings.data.name
+    if name not in NAMES:
+        name = in_a_line(Path(name).resolve().name)
+    return settings._replace(data=replace(settings.data, name=name, root=None))

@@ -1,116 +1,107 @@
-"""What a run leaves when its last epoch is done: its figures, its weights and its pictures."""
+"""The end of a run: its figures, its weights and its pictures."""
 
-from pathlib import Path
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.decoders import CircuitDistribution, LinearLikelihood
+from silentgrad.errors import IntractableError
+from silentgrad.estimators import Exact
+from silentgrad.exactness import weakest
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Counts, Observations, Reals, SplitName
+from silentgrad.lab.data import Counts, Observations, Reals
 from silentgrad.lab.networks import NonlinearBernoulli
-from silentgrad.lab.runs.baseline import baseline
-from silentgrad.lab.runs.evaluation import evaluating
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.pictures import RunPictures
-from silentgrad.lab.runs.records import (
-    write_factors,
-    write_pictures,
-    write_rows_atomically,
-    write_summary,
-    write_tensors_atomically,
-)
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training.config import ModelConfig
-from silentgrad.lab.training.latents import column_names, factors_of, loading_rows, loadings_of
-from silentgrad.lab.training.loop import TrainingPlan
-from silentgrad.lab.training.saving import RunError
-from silentgrad.lab.training.suitable import family_named
+from silentgrad.lab.runs.baseline import baseline, simple_models
+from silentgrad.lab.runs.evaluation import BATCH, evaluating, seen
+from silentgrad.lab.settings import ModelConfig, family_named
+from silentgrad.lab.store.files import write_rows_atomically, write_tensors_atomically
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import TRAVERSED, Evaluated, Run, RunPictures, Summary, write_pictures, write_record
+from silentgrad.lab.training.checkpoints import RunError
+from silentgrad.lab.training.embeddings import column_names, factors_of, loading_rows, loadings_of
+from silentgrad.lab.training.loop import Loop
 from silentgrad.ppca import ppca_bound
 
 PICTURES, SAMPLES = 16, 64
+MOVED = 6  # latents, in the traversals
 
 
 def limit(model: ModelConfig, observations: Observations) -> float | None:
-    """The figure that no encoder can beat, where probabilistic PCA says so, with noise integrated out."""
-    if model.nonlinear or model.tractable != "fixed" or not observations.likelihoods:
-        return None
-    if observations.mask is not None:
+    """The best figure on the test that any linear decoder of this variance could have, with noise integrated out.
+
+    Probabilistic PCA of the test examples themselves has it: fitted to other examples, it can be beaten on these.
+    """
+    if model.nonlinear or model.tractable != "fixed" or not observations.likelihoods or observations.mask is not None:
         return None
     # A learned Gaussian prior is a standard one with other weights; a mixture is not.
     if not family_named(model.latent).gaussian or model.prior == "mixture":
         return None
-    noise = observations.noise_deviation
-    train, test = _without_noise(observations, "train"), _without_noise(observations, "test")
-    nats = ppca_bound(train, model.latent_dim, model.variance, test)
+    noise, rows = observations.noise_deviation, observations.rows("test")
+    examples = observations.centre(rows) if noise > 0 else observations.as_seen(rows)
+    nats = ppca_bound(examples, model.latent_dim, model.variance)
     lost_to_noise = observations.event_shape.numel() * noise**2 / (2 * model.variance)
     return observations.figure(nats - lost_to_noise)
 
 
-def _without_noise(observations: Observations, split: SplitName) -> Tensor:
-    """The examples of a split; where the model sees them with noise, their centres."""
-    rows = observations.rows(split)
-    if observations.noise_deviation > 0:
-        return observations.centre(rows)
-    return observations.as_seen(rows)
+def _fixed_variance(model: ModelConfig) -> float | None:
+    """The variance of a model that cannot learn its own; None if it can."""
+    return model.variance if model.tractable == "fixed" and not model.nonlinear else None
 
 
 def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
-    """What the closed form that the model was trained with is for its latents; None if it has none."""
-    if vae.tractable is None:
+    """Return the exactness of the closed form that the model was trained with; None if there was none."""
+    if vae.tractable is None or not isinstance(vae.tractable_estimator, Exact):
         return None
-    row = observations.rows("test").between(0, 1)
     with evaluating(vae), torch.no_grad():
-        x = observations.as_seen(row, torch.Generator().manual_seed(0)).to(next(vae.parameters()))
-        q = vae.encode(x, row.beside.to(x))
-    return vae.tractable.exactness(q).value
+        q = vae.encode(*seen(observations, observations.rows("test").between(0, 1), next(vae.parameters())))
+    return weakest(vae.tractable.exactness(q), vae.prior_of(q).exactness).value
 
 
-def summary_of(plan: TrainingPlan, model: ModelConfig, best_epoch: int, seconds: float) -> Summary:
-    """The final figures of a run; the plan's last evaluation is that of the test."""
-    observations, test = plan.observations, plan.evaluation
+def summary_of(loop: Loop, model: ModelConfig, best_epoch: int, seconds: float) -> Summary:
+    """The final figures of a run; the loop's last evaluation is that of the test."""
+    observations, test = loop.observations, loop.evaluation
+    figures = {own.name: getattr(test, own.name) for own in fields(Evaluated)}
     return Summary(
-        unit=test.unit,
-        figure=test.figure,
-        metrics=test.metrics,
-        kld=test.kld,
-        active=test.active,
-        exactness=str(test.exactness),
-        sampled=test.sampled,
+        **figures | {"exactness": str(test.exactness)},
         limit=limit(model, observations),
-        baseline=baseline(observations),
-        closed_form=_closed_form(plan.model, observations),
+        baseline=baseline(observations, _fixed_variance(model)),
+        baselines=simple_models(observations),
+        closed_form=_closed_form(loop.model, observations),
         seconds=round(seconds, 1),
-        epochs=plan.config.epochs,
+        epochs=loop.train.epochs,
         best_epoch=best_epoch,
         training_examples=len(observations.train),
         test_examples=len(observations.test),
-        parameters=sum(p.numel() for p in plan.model.parameters()),
+        parameters=sum(p.numel() for p in loop.model.parameters()),
     )
 
 
-def finish(folder: Path, model: GuidedVAE, observations: Observations, summary: Summary) -> None:
-    """Writes what only a finished run has; the summary last, which says that it is finished."""
-    vae = model.cpu().eval()
-    run = RunFolder(folder)
-    write_tensors_atomically(run.weights, vae.state_dict())
+def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
+    """Write what only a finished run has, and return the run with it; the summary last, which says that it is finished.
+
+    The model is that of the best epoch.
+    """
+    vae, place = model.cpu().eval(), RunFolder(run.folder)
+    write_tensors_atomically(place.weights, vae.state_dict())
     if observations.pictured:
-        write_pictures(run.pictures, pictures(vae, observations))
+        found = pictures(vae, observations)
+        write_pictures(place.pictures, found)
+        run = replace(run, pictures=found)
     if isinstance(observations, Reals | Counts):
-        write_factors(run.factors, factors_of(vae, observations))
+        run = replace(run, factors=factors_of(vae, observations))
+        write_record(place.factors, run.factors)
         loadings = loadings_of(vae)
         if loadings is not None:
-            write_rows_atomically(run.loadings, loading_rows(loadings, column_names(observations)))
-    write_summary(run.summary, summary)
+            write_rows_atomically(place.loadings, loading_rows(loadings, column_names(observations)))
+    write_record(place.summary, run.summary)
+    return run
 
 
 @torch.no_grad()
 def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
-    """Originals from the test split, their reconstructions, and samples from the prior.
-
-    Raises:
-        RunError: The observations are no images.
-    """
+    """Originals from the test split, their reconstructions, and samples from the prior."""
     if not observations.pictured:
         raise RunError(f"{observations.name} holds no images: there is nothing to make pictures of")
     rows = observations.rows("test").between(0, PICTURES)
@@ -119,20 +110,47 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         x = observations.as_seen(rows).to(next(vae.parameters()).dtype)
         q = vae.encoder(x)
         samples, reconstruction = generated(vae, SAMPLES), vae.decoder(q.sample())
-    stds = None
-    if not plain(vae):
-        stds = reconstruction.stddev.float()
-    return RunPictures(x.float(), reconstruction.mean.float(), stds, samples.float())
+        means, moved = shown(reconstruction), traversals(vae, observations)
+    # A picture of one fixed variance, or of none, would show nothing.
+    plain = hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearBernoulli)
+    stds = None if plain or not has_mean(reconstruction) else reconstruction.stddev.float()
+    found = RunPictures(x.float(), means.float(), samples.float(), stds, moved)
+    if observations.brightness == 1:
+        return found
+    kept = {name: images for name, images in vars(found).items() if images is not None}
+    return RunPictures(**{name: observations.brightness * images for name, images in kept.items()})
+
+
+def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
+    """Images decoded while one latent moves over its means, from the lowest to the highest, and the others stay.
+
+    The latents are those whose means vary most, one after the other; the others have their average.
+    """
+    x = observations.as_seen(observations.rows("test").between(0, BATCH)).to(next(vae.parameters()).dtype)
+    means = vae.encoder(x).mean.flatten(1)
+    chosen = means.var(0).topk(min(MOVED, means.shape[1])).indices
+    z = means.mean(0).repeat(len(chosen) * TRAVERSED, 1)
+    for place, latent in enumerate(chosen):
+        low, high = means[:, latent].aminmax()
+        rows = slice(place * TRAVERSED, (place + 1) * TRAVERSED)
+        z[rows, latent] = torch.linspace(low, high, TRAVERSED).to(z)
+    return shown(vae.decoder(z)).float()
+
+
+def has_mean(decoded: td.Distribution) -> bool:
+    """Whether a distribution has a mean: outputs that see earlier ones have none given z alone."""
+    try:
+        return decoded.mean is not None
+    except IntractableError:
+        return False
+
+
+def shown(decoded: td.Distribution) -> Tensor:
+    """The mean of decoded examples, or a sample where there is none."""
+    return decoded.mean if has_mean(decoded) else decoded.sample()
 
 
 def generated(vae: GuidedVAE, count: int) -> Tensor:
     """Examples decoded from latents of the prior: their means or, of a circuit, whose means are a blur, samples."""
     decoded = vae.generate(count)
-    if isinstance(decoded, CircuitDistribution):
-        return decoded.sample()
-    return decoded.mean
-
-
-def plain(vae: GuidedVAE) -> bool:
-    """Whether the decoder has one fixed variance, or none, so that a picture of it would show nothing."""
-    return hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearBernoulli)
+    return decoded.sample() if isinstance(decoded, CircuitDistribution) else shown(decoded)

@@ -1,36 +1,33 @@
-"""What a run's folder holds, as objects again: its settings, its observations and its model."""
+"""Settings, observations and model of a run, as objects again, out of its folder."""
 
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 
+import torch
 import yaml  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from silentgrad.guided import GuidedVAE
+from silentgrad.lab.build import model_for, seen_by
 from silentgrad.lab.data import Counts, Observations, Reals, load
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.training.build import model_for
-from silentgrad.lab.training.config import Settings
-from silentgrad.lab.training.documents import UnknownSettingError, read_settings
-from silentgrad.lab.training.saving import RunError
-from silentgrad.lab.training.weights import dtype_of, fill
+from silentgrad.lab.settings import Settings
+from silentgrad.lab.settings.documents import UnknownSettingError, read_settings
+from silentgrad.lab.store.folders import CHECKPOINT, RunFolder
+from silentgrad.lab.training.checkpoints import RunError, read_checkpoint
 
 
 def observations_of(settings: Settings, data: str | None = None, root: Path | None = None) -> Observations:
-    """What a run was trained on, or other data of the same kind to judge it by.
+    """Return the data that a run was trained on, or others of the same kind by name or path, to judge it by.
 
-    Args:
-        settings: The run's settings.
-        data: The other data's name or path.
-        root: Folder that holds the datasets, if it is another than the run's.
-
-    Raises:
-        RunError: The other data are a table of real numbers, or have covariates or size factors, all of which depend
-            on the data's own training rows, not on those of the run; or they are counts with other columns.
+    Other data are refused if they are a table of real numbers, or have covariates or size factors, all of which depend
+    on the data's own training rows, not on those of the run; or if they are counts with other columns.
     """
     own = settings.data
     found = load(data or own.name, root or own.root, own.kind, own.selection)
+    found = seen_by(settings.model, found)
     if data in (None, own.name):
         return found
     if found.covariates is not None or found.offset is not None:
@@ -44,19 +41,15 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
             "which the model was trained on: train on both in one table"
         )
     if isinstance(found, Counts):
-        _require_columns(found, load(own.name, own.root, own.kind, own.selection), data)
+        trained_on = load(own.name, own.root, own.kind, own.selection)
+        expected = getattr(trained_on, "columns", ())
+        for place, (name, other) in enumerate(zip_longest(expected, found.columns), start=1):
+            if name != other:
+                raise RunError(
+                    f"column {place} of --data {data} is {other}, and was {name} in {trained_on.name}, which the model "
+                    "was trained on: bring the columns into its order"
+                )
     return found
-
-
-def _require_columns(found: Counts, trained_on: Observations, data: str | None) -> None:
-    """Refuses a table whose columns are others than those that a model was trained on, or in another order."""
-    expected = getattr(trained_on, "columns", ())
-    for place, (name, other) in enumerate(zip_longest(expected, found.columns), start=1):
-        if name != other:
-            raise RunError(
-                f"column {place} of --data {data} is {other}, and was {name} in {trained_on.name}, which the model was "
-                "trained on: bring the columns into its order"
-            )
 
 
 def load_run(folder: Path, observations: Observations) -> GuidedVAE:
@@ -69,17 +62,18 @@ def load_run(folder: Path, observations: Observations) -> GuidedVAE:
 
 def load_weights(folder: Path, path: Path, observations: Observations) -> GuidedVAE:
     """The model of the run in a folder with the weights of a file, read without executing anything from it."""
-    settings = read_config(folder)
-    vae = model_for(settings.model, observations, settings.train.epochs).to(dtype_of(settings.train))
+    vae = _untrained(read_config(folder), observations)
     try:
-        fill(vae, load_file(path), path)
+        _fill(vae, load_file(path), path)
     except FileNotFoundError:
         raise RunError(f"there are no weights in {path}") from None
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     except RuntimeError as error:
+        _, mismatch, *_ = str(error).splitlines()
         raise RunError(
-            f"the model in {folder} does not fit examples of shape {tuple(observations.event_shape)}: {error}"
+            f"the model in {folder} does not fit examples of shape {tuple(observations.event_shape)}: "
+            f"{mismatch.strip()}"
         ) from None
     return vae.eval()
 
@@ -96,3 +90,48 @@ def read_config(folder: Path) -> Settings:
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error
+
+
+def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -> tuple[GuidedVAE, int]:
+    """A run's model and the epoch its weights are from.
+
+    The checkpoint is finished, last, best, the number of a kept epoch, or a .safetensors or .ckpt file of the run.
+    """
+    settings = read_config(folder)
+    if checkpoint == "finished":
+        return load_run(folder, observations), settings.train.epochs
+    if checkpoint.isdecimal():
+        return load_weights(folder, RunFolder(folder).kept(int(checkpoint)), observations), int(checkpoint)
+    path = Path(checkpoint)
+    if checkpoint in ("last", "best"):
+        path = RunFolder(folder).checkpoint(checkpoint)
+    if path.suffix != CHECKPOINT:
+        return load_weights(folder, path, observations), settings.train.epochs
+    vae, state = _untrained(settings, observations), read_checkpoint(path)
+    try:
+        _fill(vae, state["model"], path)
+    except RuntimeError as error:
+        raise RunError(f"{path} is no checkpoint of the model in {folder} on {observations.name}: {error}") from None
+    return vae.eval(), state["epoch"]
+
+
+def _untrained(settings: Settings, observations: Observations) -> GuidedVAE:
+    """The model of a run in the type of the weights that training leaves: mixed precision keeps them in single."""
+    dtype = torch.float64 if settings.train.precision == "64-true" else torch.float32
+    return model_for(settings.model, observations, settings.train.epochs).to(dtype)
+
+
+def _fill(vae: GuidedVAE, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Load weights out of a file into a model, without converting any; torch's RuntimeError if names or shapes differ.
+
+    Raises:
+        RunError: A weight is of another type than the model's, or is not finite.
+    """
+    for name, own in vae.state_dict().items():
+        weight = weights.get(name, own)
+        found, expected = (str(each.dtype).removeprefix("torch.") for each in (weight, own))
+        if found != expected:
+            raise RunError(f"{path}: {name} is {found}, but the run's configuration says {expected}")
+        if not weight.isfinite().all():
+            raise RunError(f"{path}: {name} holds numbers that are not finite; its run has to be made again")
+    vae.load_state_dict(weights)

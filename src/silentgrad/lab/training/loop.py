@@ -1,48 +1,45 @@
-"""One epoch after the other, on Lightning's Trainer.
+"""The loop: steps of the optimizer, and at the end of each epoch reports: an evaluation, figures, a checkpoint.
 
-Everything random is a function of (seed, epoch, batch): the order of rows, the dequantization noise, the latents. A
-run that was interrupted and resumed from the last finished epoch therefore ends with the same bits, and several
-processes see the noise of one. Validation and test are those of :mod:`silentgrad.lab.runs.evaluation`, whose draws do
-not depend on the run at all, so that weights have one figure each.
+Lightning's Fabric gives it devices, precision and processes. Everything random is a function of (seed, epoch, batch):
+the order of rows, the dequantization noise, the latents. A run that was interrupted and goes on from the last finished
+epoch is therefore bit-identical to one that was not, and several processes see the noise of one. Validation and test
+are those of :mod:`silentgrad.lab.runs.evaluation`, whose draws do not depend on the run at all, so that weights have
+one figure each.
 """
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import lightning
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from silentgrad.decoders import (
-    LinearDecoder,
-    LinearGaussian,
-    LinearLikelihood,
-    LinearPrecisionGaussian,
-    StandardizedGaussian,
-)
+from silentgrad.decoders import LinearGaussian
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.estimators import Exact
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, Part, Rows, SplitName, Together, mixed
-from silentgrad.lab.networks import NonlinearCircuit, NonlinearLikelihood
-from silentgrad.lab.runs.evaluation import Evaluation, Share, evaluate_model
-from silentgrad.lab.training.config import Decay, TrainConfig
+from silentgrad.lab.data import Batches, Observations, Part, Rows, SplitName, mixed
+from silentgrad.lab.runs.evaluation import Share, SplitEvaluation, evaluate_model
+from silentgrad.lab.settings import Decay, TrainConfig
 from silentgrad.schedules import Schedule
 
 ADVICE = "Try lower learning rates (--train.lr, --train.lr_network, --train.lr_precision) or --train.clip 1.0."
+CHECKED = 16  # steps between looks at the loss, each of which waits for the device
+RATES = ("lr", "lr_network", "lr_mean", "lr_precision")
 
-Batch = tuple[int, Rows]
+Report = Callable[["Loop"], None]
+Groups = list[dict[str, Any]]
 
 
 class DivergedError(SilentgradError):
-    """Training left the numbers behind."""
+    """The loss or the weights are not finite."""
 
 
 def rate_of(step: int, steps: int, warmup: float, decay: Decay) -> float:
-    """The share of its full value that a learning rate has at a step, counted from 0.
+    """Return the share of its full value that a learning rate has at a step, counted from 0.
 
     Example:
         >>> [round(rate_of(step, 100, 10, "cosine"), 2) for step in (0, 4, 10, 50, 99)]
@@ -58,179 +55,186 @@ def rate_of(step: int, steps: int, warmup: float, decay: Decay) -> float:
     return risen * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def _linear_decoders(tractable: object) -> list[LinearDecoder]:
-    """The linear decoders in a tractable one: itself, or a circuit's leaves."""
-    if not isinstance(tractable, nn.Module):
-        return []
-    return [module for module in tractable.modules() if isinstance(module, LinearDecoder)]
+def adamw(groups: Groups) -> torch.optim.Optimizer:
+    """Return the optimizer of the laboratory."""
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
 
 
-def _networks(model: GuidedVAE) -> list[nn.Parameter]:
-    """The weights of the encoder and of the nonlinear decoder's network, without those of its sums and leaves."""
-    networks = [model.encoder]
-    if isinstance(model.nonlinear, NonlinearCircuit | NonlinearLikelihood):
-        networks.append(model.nonlinear.network)
-    elif model.nonlinear is not None:
-        networks.append(model.nonlinear)
-    parameters: list[nn.Parameter] = []
-    for network in networks:
-        parameters += network.parameters()
-    return parameters
+def parameter_groups(model: GuidedVAE, train: TrainConfig) -> Groups:
+    """Return the parameters by learning rate; those that no part of the model claims have `lr`.
+
+    `full` is a group's rate before it rises and falls.
+    """
+    claimed: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
+    claimed["lr_network"] += model.encoder.parameters()
+    for module in model.modules():
+        for name, parameters in getattr(module, "parameter_groups", dict)().items():
+            claimed[f"lr_{name}"] += parameters
+    known = {id(parameter) for parameters in claimed.values() for parameter in parameters}
+    claimed["lr"] = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    groups = []
+    for name, parameters in claimed.items():
+        rate = train.rate if getattr(train, name) is None else getattr(train, name)
+        if parameters:
+            groups.append({"params": parameters, "lr": rate, "full": rate, "name": name})
+    return groups
 
 
-def _of_likelihood(decoder: LinearLikelihood | NonlinearLikelihood) -> list[nn.Parameter]:
-    """The parameters of a decoder's likelihood, such as its dispersions."""
-    if not isinstance(decoder.likelihood, nn.Module):
-        return []
-    return list(decoder.likelihood.parameters())
-
-
-class TrainingPlan(lightning.LightningModule):
-    """How a GuidedVAE is trained and measured.
+class Loop:
+    """One training under way.
 
     Args:
+        fabric: Lightning's Fabric, launched.
         model: The VAE.
-        config: Settings of the training.
+        train: Settings of the training.
         observations: The data that it is trained and measured on.
+        batch_size: Rows per step, over all processes.
         variance: The fixed variance over epochs, for a decoder that has one.
+        epoch_steps: Number of steps of an epoch, if it is not one pass over the rows: each step's rows are then drawn
+            from all of them.
+        optimizer: Function that makes the optimizer of some parameter groups.
     """
 
-    evaluation: Evaluation  # the last one, of validation or test
-    steps: int  # in an epoch
+    evaluation: SplitEvaluation  # the latest, of validation or test
 
-    def __init__(self, model: GuidedVAE, config: TrainConfig, observations: Observations, variance: Schedule) -> None:
-        super().__init__()
-        self.model, self.config, self.observations, self.variance = model, config, observations, variance
-        # This process's share of the batch, relative to an equal one: the processes' gradients are averaged.
-        self.share = 1.0
-        self.losses: list[Tensor] = []  # of the epoch's batches
-        self.automatic_optimization = False  # training_step takes several steps of the optimizer
+    def __init__(
+        self,
+        fabric: Fabric,
+        model: GuidedVAE,
+        train: TrainConfig,
+        observations: Observations,
+        batch_size: int,
+        variance: Schedule,
+        epoch_steps: int | None = None,
+        optimizer: Callable[[Groups], torch.optim.Optimizer] = adamw,
+    ) -> None:
+        self.fabric, self.model, self.train = fabric, model, train
+        self.observations, self.variance = observations, variance
+        rows, processes = observations.rows("train"), fabric.world_size
+        self.batches = Batches(rows, batch_size, True, train.seed, fabric.global_rank, processes, steps=epoch_steps)
+        wrapped: Any = fabric.setup_module(model)
+        # Fabric's wrapper looks at every argument of every call, which costs as much as a small layer.
+        self.forward = wrapped if processes > 1 or train.precision.endswith("mixed") else model
+        self.dtype = next(model.parameters()).dtype
+        self.optimizer = optimizer(parameter_groups(model, train))
+        self.epoch = 0  # the latest, counted from 1
+        self.step = 0  # steps so far, over all epochs
+        self.losses: list[Tensor] = []  # of the epoch's steps
 
     @property
-    def epoch(self) -> int:
-        """The epoch, counted from 1 as the schedules count."""
-        return self.current_epoch + 1
+    def steps(self) -> int:
+        """Number of steps of the whole training."""
+        return self.train.epochs * len(self.batches)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        of_networks = _networks(self.model)
-        of_means: list[nn.Parameter] = []
-        of_precisions: list[nn.Parameter] = []
-        for decoder in _linear_decoders(self.model.tractable):
-            of_means += decoder.affine.parameters()
-            if isinstance(decoder, LinearPrecisionGaussian):
-                of_precisions += decoder.precision_affine.parameters()
-            if isinstance(decoder, StandardizedGaussian):
-                of_precisions.append(decoder.log_scale)
-            if isinstance(decoder, LinearLikelihood):
-                of_precisions += _of_likelihood(decoder)
-                if decoder.covariate_affine is not None:
-                    of_means += decoder.covariate_affine.parameters()
-        if isinstance(self.model.nonlinear, NonlinearLikelihood):
-            of_precisions += _of_likelihood(self.model.nonlinear)
-        separate = set(map(id, of_networks + of_means + of_precisions))
-        rest = [parameter for parameter in self.model.parameters() if id(parameter) not in separate]
-        groups = [
-            self._group("lr", rest, None),
-            self._group("lr_network", of_networks, self.config.lr_network),
-            self._group("lr_mean", of_means, self.config.lr_mean),
-            self._group("lr_precision", of_precisions, self.config.lr_precision),
-        ]
-        learned = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(learned, lr=self.config.rate, betas=(0.9, 0.95), fused=True)
+    def run(self, reports: Sequence[Report], on_step: Report) -> None:
+        """Train the epochs that are left.
 
-    def _group(self, name: str, parameters: list[nn.Parameter], rate: float | None) -> dict[str, Any]:
-        """Parameters with a learning rate of their own; `full` is the rate before it rises and falls."""
-        if rate is None:
-            rate = self.config.rate
-        return {"params": parameters, "lr": rate, "full": rate, "name": name}
+        Args:
+            reports: Called in order at the end of each epoch.
+            on_step: Called after every step.
+        """
+        while self.epoch < self.train.epochs:
+            self._begin_epoch()
+            with self._noticing_divergence():
+                for index, rows in self.batches:
+                    self._descend(index, rows.to(self.fabric.device))
+                    on_step(self)
+            self._require_finite()
+            for report in reports:
+                report(self)
 
-    def on_train_epoch_start(self) -> None:
-        torch.manual_seed(mixed(self.config.seed, self.epoch, self.global_rank))
-        self.model.on_epoch(self.epoch)
-        if isinstance(self.model.tractable, LinearGaussian):
-            self.model.tractable.set_variance(self.variance(self.epoch))
-        self.losses = []
-        loader = self.trainer.train_dataloader
-        if isinstance(loader, Together):
-            loader.batches.set_epoch(self.current_epoch)
-            self.steps = len(loader.batches)
-
-    def training_step(self, together: list[Batch]) -> None:
-        wrapped: Any = self.optimizers()
+    def evaluate(self, split: SplitName, samples: int = 1) -> None:
+        """Measure the model on a split."""
+        share = Share(self.fabric.global_rank, self.fabric.world_size, self._total)
         with self._noticing_divergence():
-            # Only the last step goes through Lightning, which counts it: its hooks cost as much as small layers.
-            losses = []
-            for batch in together[:-1]:
-                losses.append(self._descend(batch, wrapped.optimizer))
-            losses.append(self._descend(together[-1], wrapped))
-        mean = torch.stack(losses).mean()
-        if not mean.isfinite():
-            last = together[-1][0]
-            raise DivergedError(f"the loss became {mean.item()} in epoch {self.epoch}, batch {last}. {ADVICE}")
-        self.losses += losses
-
-    def _descend(self, batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
-        """One step; the loss before it."""
-        x = self._seen(batch)
-        beside = batch[1].beside.to(x)
-        self._set_rates(optimizer, batch[0])
-        loss: Tensor = self.model(x, self.current_epoch + (batch[0] + 1) / self.steps, beside).total * self.share
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        if self.config.clip:
-            clip_grad_norm_(self.model.parameters(), self.config.clip)
-        optimizer.step()
-        return loss.detach()
-
-    def _set_rates(self, optimizer: torch.optim.Optimizer, batch: int) -> None:
-        """The learning rates of a step, which is one of the epoch's batches."""
-        if self.config.decay == "none" and self.config.warmup == 0:
-            return
-        step = self.current_epoch * self.steps + batch
-        share = rate_of(step, self.config.epochs * self.steps, self.config.warmup, self.config.decay)
-        for group in optimizer.param_groups:
-            group["lr"] = share * group["full"]
-
-    def _seen(self, batch: Batch) -> Tensor:
-        """The batch as the model sees it, with the noise that one process would add to the whole of it."""
-        index, rows = batch
-        generator = torch.Generator(rows.device).manual_seed(mixed(self.config.seed, self.epoch, 0, index))
-        part = None
-        if self.trainer.world_size > 1:
-            part = self._part_of(rows)
-        return self.observations.as_seen(rows, generator, part).to(self.dtype)
-
-    def _part_of(self, rows: Rows) -> Part:
-        """Where this process's rows are in the batch of all processes."""
-        gathered: Any = self.all_gather(torch.tensor(len(rows), device=rows.device))
-        sizes = gathered.tolist()
-        self.share = len(rows) * len(sizes) / sum(sizes)
-        return Part(sum(sizes[: self.global_rank]), sum(sizes))
-
-    def validation_step(self, split: SplitName) -> None:
-        self._evaluate(split, samples=1)
-
-    def test_step(self, split: SplitName) -> None:
-        self._evaluate(split, self.config.iwae_samples)
-
-    def on_validation_epoch_end(self) -> None:
-        unit, figure = self.evaluation.unit, self.evaluation.figure
-        self.log(f"valid_{unit.metric}", torch.tensor(figure, dtype=torch.float64), prog_bar=True, sync_dist=False)
-
-    def _evaluate(self, split: SplitName, samples: int) -> None:
-        share = Share(self.global_rank, self.trainer.world_size, self._total)
-        with self._noticing_divergence():
-            self.evaluation = evaluate_model(self.model, self.observations, split, samples, share)
+            draws = 1 if split == "valid" else None  # validation chooses between epochs, and tells no gap
+            self.evaluation = evaluate_model(self.model, self.observations, split, samples, share, draws)
         figure = self.evaluation.figure
         if not math.isfinite(figure):
             told = self.evaluation.unit.title
             raise DivergedError(f"{split} {told} is {figure} after epoch {self.epoch}. {ADVICE}")
 
+    @property
+    def score(self) -> tuple[float, float]:
+        """Key by which the best epoch is chosen, the lowest first.
+
+        A model with another variance than the last epoch's is another model, so that nearness to it counts before the
+        figure of validation. That is the bound; but of a decoder trained by samples the sampled ELBO, since its bound
+        is not what was descended and need not be tight.
+        """
+        distance = abs(self.variance(self.epoch) - self.variance(self.train.epochs))
+        sampled = self.evaluation.sampled
+        if sampled is None or isinstance(self.model.tractable_estimator, Exact):
+            return distance, self.evaluation.figure
+        return distance, sampled
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the loop goes on from after an epoch."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": self.epoch}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on after the epoch of a state."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epoch = state["epoch"]
+        self.step = self.epoch * len(self.batches)
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
+        self.losses = []
+        torch.manual_seed(mixed(self.train.seed, self.epoch, self.fabric.global_rank))
+        self.batches.set_epoch(self.epoch - 1)
+        self.model.train()
+        self.model.on_epoch(self.epoch)
+        if isinstance(self.model.tractable, LinearGaussian):
+            self.model.tractable.set_variance(self.variance(self.epoch))
+
+    def _descend(self, index: int, rows: Rows) -> None:
+        """Take one step, on a batch of the epoch."""
+        generator = torch.Generator(rows.device).manual_seed(mixed(self.train.seed, self.epoch, 0, index))
+        part, share = self._part(index)
+        x = self.observations.as_seen(rows, generator, part).to(self.dtype)
+        self._set_rates()
+        epochs = self.epoch - 1 + index / len(self.batches)  # weights are those before the step: 1 at the first
+        loss: Tensor = self.forward(x, epochs, rows.side_info.to(x)).total * share
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        if self.train.clip:
+            clip_grad_norm_(self.model.parameters(), self.train.clip)
+        self.optimizer.step()
+        self.step += 1
+        self.losses.append(loss.detach())
+        if self.step % CHECKED == 0:
+            self._require_finite()
+
+    def _part(self, index: int) -> tuple[Part | None, float]:
+        """Return where this process's rows are in a batch, and their share relative to an equal one.
+
+        The noise is that which one process would add to the whole batch, and the processes' gradients are averaged.
+        """
+        if self.fabric.world_size == 1:
+            return None, 1.0
+        sizes = self.batches.shares(index)
+        part = Part(sum(sizes[: self.fabric.global_rank]), sum(sizes))
+        return part, sizes[self.fabric.global_rank] * len(sizes) / sum(sizes)
+
+    def _set_rates(self) -> None:
+        if self.train.decay == "none" and self.train.warmup == 0:
+            return
+        share = rate_of(self.step, self.steps, self.train.warmup, self.train.decay)
+        for group in self.optimizer.param_groups:
+            group["lr"] = share * group["full"]
+
+    def _require_finite(self) -> None:
+        recent = torch.stack(self.losses[-CHECKED:]).mean()
+        if not recent.isfinite():
+            raise DivergedError(f"the loss became {recent.item()} in epoch {self.epoch}, step {self.step}. {ADVICE}")
+
     def _total(self, sums: Tensor) -> Tensor:
-        """The sum over all processes."""
-        if self.trainer.world_size == 1:
+        """Return the sum over all processes."""
+        if self.fabric.world_size == 1:
             return sums
-        reduced: Any = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum")
+        reduced: Any = self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")
         return reduced.cpu()
 
     @contextlib.contextmanager
@@ -243,17 +247,3 @@ class TrainingPlan(lightning.LightningModule):
                 raise
             reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
             raise DivergedError(f"{reason} (in epoch {self.epoch}). {ADVICE}") from error
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """What the best epoch is chosen by: the lowest comes first.
-
-        A model with another variance than the last epoch's is another model, so that nearness to it counts before the
-        figure of validation. That is the bound; but of a decoder trained by samples the sampled ELBO, since its bound
-        is not what was descended and need not be tight.
-        """
-        distance = abs(self.variance(self.epoch) - self.variance(self.config.epochs))
-        sampled = self.evaluation.sampled
-        if sampled is None or isinstance(self.model.tractable_estimator, Exact):
-            return distance, self.evaluation.figure
-        return distance, sampled

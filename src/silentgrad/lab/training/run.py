@@ -2,41 +2,54 @@
 
 import contextlib
 import errno
+import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+import yaml  # type: ignore[import-untyped]
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from torch import nn
 
-from silentgrad.decoders import Circuit, LinearDecoder, LinearLikelihood
+from silentgrad.decoders.context import set_context_weight
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.data import Observations, kind_of, mixed
-from silentgrad.lab.data.module import ObservationData
-from silentgrad.lab.networks import NonlinearCircuit, NonlinearLikelihood
-from silentgrad.lab.runs.folder import RunFolder
-from silentgrad.lab.runs.records import read_summary
-from silentgrad.lab.runs.summary import Summary
-from silentgrad.lab.training.annealing import variance_schedule
-from silentgrad.lab.training.build import model_for
-from silentgrad.lab.training.config import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.build import plan_for, planned_model, seen_by, variance_schedule, weights_on_z
+from silentgrad.lab.data import DataError, Observations, Reals, SplitName, load, mixed
+from silentgrad.lab.data.files import in_print
+from silentgrad.lab.runs.evaluation import seen
+from silentgrad.lab.settings import ConfigError, DataConfig, ModelConfig, Plan, Settings, TrainConfig, resolve
+from silentgrad.lab.store import files
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import Run, Summary, read_summary
+from silentgrad.lab.training.checkpoints import (
+    Checkpoints,
+    RunError,
+    checkpoint_to_resume,
+    checksum_of,
+    read_checkpoint,
+)
 from silentgrad.lab.training.finishing import finish, summary_of
-from silentgrad.lab.training.folder import is_finished, make_folder, prepare_resuming
-from silentgrad.lab.training.loop import TrainingPlan
-from silentgrad.lab.training.machine import require_machine, require_shares
-from silentgrad.lab.training.measuring import GradientVarianceLog, require_alone
-from silentgrad.lab.training.progress import StepsBar
-from silentgrad.lab.training.recorder import Keeper, Recorder
-from silentgrad.lab.training.saving import AtomicCheckpointIO, Checkpoints, RunError, model_weights, read_checkpoint
+from silentgrad.lab.training.loop import Loop, Report
+from silentgrad.lab.training.measuring import require_alone
+from silentgrad.lab.training.recording import Recorder, VarianceLog, environment, keeper, progress_of
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSALS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
+FARTHEST = 1e9  # standard deviations from a column's mean: squares and their sums fit single precision
 START_ROWS = 10_000
 START_ENTRIES = 2**25  # in those rows together, which are dense
-TOGETHER = 16  # batches per step of Lightning's loop, whose hooks cost about a millisecond
+
+
+def first_process() -> bool:
+    """Return whether this process is the one that writes; Fabric starts the others with the same command."""
+    return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
 def train_model(
@@ -46,10 +59,11 @@ def train_model(
     folder: Path,
     resume: bool = False,
     quiet: bool = False,
-    callbacks: Sequence[Callback] = (),
+    reports: Sequence[Report] = (),
     observations: Observations | None = None,
+    finished: Callable[[Run], object] | None = None,
 ) -> Summary:
-    """Trains a model and leaves a run's folder, whose figures are those of the epoch that was best in validation.
+    """Train a model and leave a run's folder, whose figures are those of the epoch that was best in validation.
 
     Args:
         data: Which data.
@@ -58,98 +72,191 @@ def train_model(
         folder: Where the run goes; it must not exist, unless `resume`.
         resume: Go on from the last finished epoch of the run in `folder`; of a finished run nothing is changed.
         quiet: No progress bar.
-        callbacks: More of Lightning's callbacks.
+        reports: Called with the loop at the end of each epoch, before its checkpoint is written.
         observations: What to train on, instead of what `data` names.
+        finished: Called with the run once it is finished, in the process that writes; not for one that was before.
 
     Returns:
         The final figures, as in the folder's `summary.json`.
     """
-    if resume and is_finished(folder):
-        return read_summary(RunFolder(folder).summary)
-    if observations is not None:
-        data = replace(data, name=observations.name)
-    settings = _resolved(Settings(data, model, train), observations)
-    settings.validate()
-    model, train = settings.model, settings.train
-    require_machine(train)
-    source = _source(settings, observations)
-    require_shares(settings, source.observations)
-    if train.variance_every:
-        require_alone(source.observations)
+    if observations is None:
+        plan = plan_for(Settings(data, model, train))
+    else:
+        plan = resolve(Settings(replace(data, name=observations.name), model, train), observations.likelihoods)
+    return train_plan(plan, folder, resume, quiet, reports, observations, finished)
+
+
+def train_plan(
+    plan: Plan,
+    folder: Path,
+    resume: bool = False,
+    quiet: bool = False,
+    reports: Sequence[Report] = (),
+    observations: Observations | None = None,
+    finished: Callable[[Run], object] | None = None,
+) -> Summary:
+    """Train the model of a plan; the other arguments are those of `train_model`."""
+    run = RunFolder(folder)
+    if resume and run.summary.exists():
+        return read_summary(run.summary)
+    data, model, train = plan
+    fabric = fabric_for(train, model)
+    observations = observations or load(data.name, data.root, data.kind, data.selection)
+    observations = seen_by(model, observations)
+    _require_trainable(plan, observations)
     torch.manual_seed(mixed(train.seed, 0))
-    vae = model_for(model, source.observations, train.epochs)
-    logger = _logger(train, folder)
-    recorder = Recorder(folder, source.observations.unit.metric)  # whose clock runs while decoders start from data
+    vae = planned_model(model, observations, train.epochs)
+    logs = _tensorboard(run, train)
+    recorder = Recorder(run, observations.unit.metric)  # whose clock runs while decoders start from data
+    variances = {"variances": VarianceLog(run, train.variance_every)} if train.variance_every else {}
+    checkpoints = Checkpoints(run, {"metrics": recorder, **variances}, checksum_of(observations))
     # Only now, so that what cannot be trained leaves no folder behind.
-    checkpoint = _prepare(folder, settings, vae, source, resume)
-    plan = TrainingPlan(vae, train, source.observations, variance_schedule(model))
-    checkpoints = Checkpoints(folder)
-    with _without_known_remarks(), _failures_in_users_terms(folder):
-        trainer = _trainer(train, model, folder, quiet, [recorder, *callbacks, checkpoints], logger)
-        trainer.fit(plan, datamodule=source, ckpt_path=checkpoint, weights_only=True)
-        vae.load_state_dict(model_weights(read_checkpoint(checkpoints.best)))
-        trainer.test(plan, datamodule=source, verbose=False)
-        summary = summary_of(plan, model, checkpoints.best_epoch, recorder.seconds)
-        if trainer.is_global_zero:
-            finish(folder, plan.model, source.observations, summary)
+    state = _prepare(run, plan, vae, observations, resume)
+    with _failures_in_users_terms(folder), _without_known_remarks():
+        fabric.launch()
+        loop = Loop(fabric, vae, train, observations, data.batch_size, variance_schedule(model))
+        if state is not None:
+            checkpoints.restore(loop, state)
+        if fabric.is_global_zero:
+            recorder.begin()
+        _train(loop, model, [keeper(run), recorder, *logs, *variances.values(), *reports], checkpoints, quiet)
+        summary = summary_of(loop, model, checkpoints.best_epoch, recorder.seconds)
+        if fabric.is_global_zero:
+            # The environment is that of the process which began the run; what its model has to tell comes last.
+            began = files.read_json(run.environment) if run.environment.exists() else {}
+            record = Run(folder, yaml.safe_load(plan.as_yaml()), files.columns_of(recorder.lines), summary, began, None)
+            record = finish(record, vae, observations)
+    if fabric.is_global_zero and finished is not None:
+        finished(record)
     return summary
 
 
-def _resolved(settings: Settings, observations: Observations | None) -> Settings:
-    """The settings with what was left open chosen by the data."""
-    if observations is None:
-        return settings.resolved(kind_of(settings.data.name, settings.data.kind).likelihoods)
-    return settings.resolved(observations.likelihoods)
+def _train(loop: Loop, model: ModelConfig, reports: Sequence[Report], checkpoints: Checkpoints, quiet: bool) -> None:
+    """Train to the end, and measure the model of the best epoch on the test."""
+    with progress_of(loop, quiet) as advance:
+        on_step = _entering(model, advance)
+        on_step(loop)
+        loop.run([lambda loop: loop.evaluate("valid"), advance, *reports, checkpoints], on_step)
+    loop.model.load_state_dict(read_checkpoint(checkpoints.best)["model"])
+    loop.evaluate("test", loop.train.iwae_samples)
 
 
-def _source(settings: Settings, observations: Observations | None) -> ObservationData:
-    """The data, loaded unless they are there."""
-    data, _, train = settings
-    # One at a time with several processes: their gradients are averaged once per step of Lightning's loop.
-    together = 1
-    if train.devices == 1:
-        together = TOGETHER
-    source = ObservationData(
-        data.name, data.root, data.batch_size, train.seed, together, data.kind, data.selection, observations
+def fabric_for(train: TrainConfig, model: ModelConfig | None = None, prefix: str = "--train.") -> Fabric:
+    """Return Lightning's Fabric for the devices, processes and precision that are asked for.
+
+    A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss. To look
+    for them costs time at every step, so it is done only where there are such. `prefix` is how options begin in print.
+    """
+    strategy: Any = "auto"
+    if train.devices > 1 and model is not None:
+        strategy = DDPStrategy(find_unused_parameters=model.cutoff is not None or model.decoders.guided)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return Fabric(
+                accelerator=train.accelerator, strategy=strategy, devices=train.devices, precision=train.precision
+            )
+    except REFUSALS as error:
+        raise ConfigError(
+            f"{prefix}accelerator {train.accelerator} (devices {train.devices}, precision {train.precision}) is not "
+            f"to be had on this machine: {error}"
+        ) from error
+
+
+def _require_trainable(plan: Plan, observations: Observations) -> None:
+    """Refuse numbers too large to compute with, and a batch size that leaves a process without rows in some step."""
+    if isinstance(observations, Reals):
+        for split in get_args(SplitName):
+            _require_moderate(observations, split)
+    if plan.train.variance_every:
+        require_alone(observations)
+    size, processes = plan.data.batch_size, plan.train.devices
+    left = len(observations.rows("train")) % size
+    if 0 < left < processes:
+        raise ConfigError(
+            f"--data.batch_size {size} with --train.devices {processes}: the last batch would leave {left} rows to "
+            f"{processes} processes; choose another size"
+        )
+
+
+def _require_moderate(table: Reals, split: SplitName) -> None:
+    """Raise DataError, which names one, if numbers are too large for single precision, their squares included."""
+    rows = table.rows(split)
+    far = ~(table.as_seen(rows).abs() <= FARTHEST) | ~table.deviation.isfinite()
+    if not far.any():
+        return
+    stored = rows.stored.flatten(1)
+    row, column = divmod(int(stored.abs().where(far.flatten(1), -1).argmax()), stored.shape[1])
+    number = row if table.numbers is None else int(getattr(table.numbers, split)[row])
+    raise DataError(
+        f"{table.name}: row {number + 1}, {in_print(table.columns, column)} is {stored[row, column]:.4g}, too far from "
+        f"the other rows to compute with: it has to be within {FARTHEST:.0e} standard deviations of their mean; "
+        "correct it, or leave the row out"
     )
-    source.setup()
-    return source
 
 
-def _prepare(folder: Path, settings: Settings, vae: GuidedVAE, source: ObservationData, resume: bool) -> Path | None:
-    """Makes the run's folder, or looks for the checkpoint from which to go on; without one, the model starts anew."""
-    checkpoint = None
-    if resume:
-        checkpoint = prepare_resuming(folder, vae, source)
+def _prepare(
+    run: RunFolder, plan: Plan, vae: GuidedVAE, observations: Observations, resume: bool
+) -> dict[str, Any] | None:
+    """Make the run's folder, or return the checkpoint from which to go on; without one, the model starts anew."""
+    state = None
+    last = run.checkpoint("last")
+    if not first_process():
+        if resume and last.exists():
+            state = read_checkpoint(last)
+    elif resume:
+        state = checkpoint_to_resume(run, vae, observations)
+        files.remove_leftovers(run.path)
     else:
-        make_folder(folder, settings)
-    if checkpoint is None:
-        _start_from_data(vae, settings.model, source.observations, settings.train.seed)
-    return checkpoint
+        _make_folder(run, plan)
+    if state is None:
+        _start_from_data(vae, plan.model, observations, plan.train.seed)
+        if plan.model.without_z:
+            for weight in weights_on_z(vae):
+                nn.init.zeros_(weight)
+    return state
+
+
+def _make_folder(run: RunFolder, plan: Plan) -> None:
+    """Make the folder of a new run; its `config.yaml` comes last, and what was killed before that is no obstacle."""
+    folder = run.path
+    found = folder.iterdir() if folder.exists() else ()
+    if any(path != run.environment and not path.name.endswith(files.UNFINISHED) for path in found):
+        raise RunError(f"{folder} exists: choose another --folder, or go on with that run by --resume true")
+    folder.mkdir(parents=True, exist_ok=True)
+    files.remove_leftovers(folder)
+    files.write_json_atomically(run.environment, environment())
+    files.write_atomically(run.config, plan.as_yaml().encode())
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
-    """The start of the decoders that have one; a part of the training rows is enough for it."""
-    starts = vae.tractable is not None and model.starts_from != "random"
-    if not starts and not isinstance(vae.nonlinear, NonlinearCircuit | NonlinearLikelihood):
+    """Start the decoders that have an `init_from_data`, which is given whatever of the run it has arguments for."""
+    decoders: list[Any] = [vae.nonlinear] if model.start == "random" else [vae.nonlinear, vae.tractable]
+    starting = [decoder.init_from_data for decoder in decoders if hasattr(decoder, "init_from_data")]
+    if not starting:
         return
     fitting = START_ENTRIES // observations.event_shape.numel()
-    rows = observations.rows("train").between(0, min(START_ROWS, fitting))
-    x = observations.as_seen(rows, torch.Generator().manual_seed(mixed(seed, 0, 0))).float()
-    beside = rows.beside.to(x)
-    if isinstance(vae.nonlinear, NonlinearLikelihood):
-        vae.nonlinear.init_from_data(x, beside.offset, beside.mask)
-    if isinstance(vae.nonlinear, NonlinearCircuit):
-        vae.nonlinear.init_from_data(x)
-    if starts and isinstance(vae.tractable, Circuit):
-        vae.tractable.init_from_data(x)
-    if starts and isinstance(vae.tractable, LinearDecoder):
-        assert vae.prior is not None
-        if isinstance(vae.tractable, LinearLikelihood):
-            of_rows = {"offset": beside.offset, "mask": beside.mask}
-            vae.tractable.init_from_data(x, model.starts_from, vae.prior(), **of_rows)
-        else:
-            vae.tractable.init_from_data(x, model.starts_from, vae.prior())
+    rows = observations.rows("train").between(0, min(START_ROWS, fitting))  # a part is enough
+    x, side_info = seen(observations, rows, torch.empty(0), mixed(seed, 0, 0))
+    assert vae.prior is not None
+    known = {"method": model.start, "prior": vae.prior(), "offset": side_info.offset, "mask": side_info.mask}
+    for start in starting:
+        taken = inspect.signature(start).parameters
+        start(x, **{name: value for name, value in known.items() if name in taken})
+
+
+def _entering(model: ModelConfig, advance: Report) -> Report:
+    """Return what a step ends with if the decoder has a context: its weight for the next step is set."""
+    if model.context is None:
+        return advance
+
+    def enter(loop: Loop) -> None:
+        weight = 1.0
+        if model.context_after > 0:
+            weight = min(1.0, max(0.0, loop.step / loop.steps / model.context_after - 1))
+        set_context_weight(loop.model, weight)
+        advance(loop)
+
+    return enter
 
 
 @contextlib.contextmanager
@@ -157,74 +264,41 @@ def _failures_in_users_terms(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "put that right"
-        if error.errno in NO_ROOM:
-            remedy = "make room"
+        remedy = "make room" if error.errno in NO_ROOM else "put that right"
         raise RunError(
             f"cannot write to {error.filename or folder}: {error.strerror or error}. All epochs up to the last "
             f"checkpoint are safe: {remedy}, then go on with --folder {folder} --resume true"
         ) from error
-    except SystemExit as stop:  # what Lightning makes of Ctrl-C
-        raise KeyboardInterrupt from stop
 
 
-def _strategy(train: TrainConfig, model: ModelConfig) -> str:
-    """How processes share the work, in Lightning's words.
-
-    A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss. To look
-    for them costs time at every step, so it is done only where there are such.
-    """
-    if train.devices == 1:
-        return "auto"
-    if model.cutoff is not None or model.decoders.guided:
-        return "ddp_find_unused_parameters_true"
-    return "ddp"
-
-
-def _trainer(
-    train: TrainConfig, model: ModelConfig, folder: Path, quiet: bool, more: Sequence[Callback], logger: Logger | bool
-) -> lightning.Trainer:
-    callbacks: list[Callback] = [Keeper(folder, train.keep), *more]
-    if train.variance_every:
-        callbacks.append(GradientVarianceLog(folder, train.variance_every))
-    if not quiet:
-        callbacks.append(StepsBar())
-    return lightning.Trainer(
-        accelerator=train.accelerator,
-        devices=train.devices,
-        strategy=_strategy(train, model),
-        precision=train.precision,
-        max_epochs=train.epochs,
-        callbacks=callbacks,
-        plugins=[AtomicCheckpointIO()],
-        logger=logger,
-        enable_progress_bar=False,  # its own, which counts the steps of its loop
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        default_root_dir=folder,
-    )
-
-
-def _logger(train: TrainConfig, folder: Path) -> Logger | bool:
-    if not train.tensorboard:
-        return False
+def _tensorboard(run: RunFolder, train: TrainConfig) -> list[Report]:
+    """Return what logs the figures of each epoch for TensorBoard, if it is asked for."""
+    if not train.tensorboard or not first_process():
+        return []
     try:
-        return TensorBoardLogger(folder, name="tensorboard", version="")
+        from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError as error:
         raise RunError("--train.tensorboard needs an extra: pip install 'silentgrad[tensorboard]'") from error
+    writer: Any = None
+
+    def log(loop: Loop) -> None:
+        nonlocal writer
+        if writer is None:  # which makes the folder, so not before the run is known to start
+            writer = SummaryWriter(str(run.path / "tensorboard"))
+        found = loop.evaluation
+        writer.add_scalar(f"valid_{found.unit.metric}", found.figure, loop.step)
+        writer.add_scalar("train_loss", torch.stack(loop.losses).mean(), loop.step)
+        writer.flush()
+
+    return [log]
 
 
 @contextlib.contextmanager
 def _without_known_remarks() -> Iterator[None]:
-    """Silences what Lightning says about things that are meant: no worker processes, resuming, its advertisements."""
-    log = logging.getLogger("lightning.pytorch")
+    log = logging.getLogger("lightning.fabric")
     level = log.level
     log.setLevel(logging.WARNING)
-    with warnings.catch_warnings():
-        for remark in ("does not have many workers", "Checkpoint directory", "LeafSpec", "logging interval"):
-            warnings.filterwarnings("ignore", f".*{remark}.*")
-        try:
-            yield
-        finally:
-            log.setLevel(level)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

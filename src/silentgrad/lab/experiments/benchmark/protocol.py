@@ -1,4 +1,4 @@
-"""What is compared: settings, the estimators in each of them, and how large the runs are.
+"""The protocol: settings, the estimators in each of them, how large the runs are, and a plan of all runs.
 
 The protocol is that of Dong, Mnih and Tucker (2020), Dimitriev and Zhou (2021) and Titsias and Shi (2022): images
 binarized anew each time they are seen, 200 Bernoulli latents with a prior of 1/2, batches of 100, Adam, an encoder and
@@ -10,66 +10,61 @@ form, so that the exact gradient is one of the rows; a third network, the silent
 Where this protocol departs from the papers: x of the Gaussian variant is dequantized (a pixel that never changes would
 have an infinite density), and its outputs are in units of their own deviation, which starts at the data's. The encoder
 of the circuit is that of the nonlinear network, and only some estimators are compared there, on MNIST: a circuit is
-slow.
+slow. In place of the bits there can be groups of categories, as many as Liu et al. (2023) and Wang and Bui (2026) have;
+the networks stay the same.
+
+A tuned estimator has the learning rate, and the temperature if it has one, whose run of seed 0 has the best bound of
+validation images; the other seeds then have these too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from silentgrad.lab.training.suitable import EstimatorName, suitable_estimators
-from silentgrad.latents.families.bernoulli import Bernoulli
+from silentgrad.estimators import Estimator
+from silentgrad.lab.settings import EstimatorName, estimator_class, suitable_estimators
+from silentgrad.latents.families import Bernoulli, Categorical, Family
 
 BenchmarkScale = Literal["smoke", "cpu", "paper"]
 LikelihoodKind = Literal["bernoulli", "gaussian"]
 NetworkKind = Literal["linear", "nonlinear", "circuit"]
 DatasetName = Literal["mnist", "fashion-mnist"]
+LatentsKind = Literal["bits", "8x4", "4x24", "8x16", "16x12", "64x8", "10x30"]
 
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "digits": "digits"}
 LIKELIHOODS = {"bernoulli": "bits", "gaussian": "Gaussian"}
 RATES = {"mnist": 1e-3, "fashion-mnist": 3e-4, "digits": 1e-3}
+TUNED_TEMPERATURES: dict[EstimatorName, tuple[float, ...]] = {
+    **dict.fromkeys(("gumbel-softmax", "gumbel-rao", "gapped-straight-through"), (0.5, 1.0)),
+    **dict.fromkeys(("reinmax", "reinmax-rao"), (0.7, 1.0)),
+}
 BATCH = 100
 REFERENCE: EstimatorName = "rloo"  # on whose weights the gradients of all estimators are measured
 ON_CIRCUITS: tuple[EstimatorName, ...] = ("exact", "reinmax", "disarm", "rloo", "reinforce")
 EXPENSIVE = 20  # evaluations of a step from which on an estimator is measured but not trained, except at `paper`
 
 
-class Size(NamedTuple):
-    """How large the runs of a scale are.
+@dataclass(frozen=True)
+class Size:
+    """How large the runs of a scale are; those of `paper` by default."""
 
-    Args:
-        steps: Number of steps of a run.
-        reported: Number of steps between the points of its curve.
-        measured: The steps at which gradients are measured.
-        latents: Number of latents.
-        width: Number of units of a hidden layer.
-        components: Number of components of the circuit.
-        batches: Number of batches behind a gradient's variance.
-        draws: Number of draws on each of them.
-        learning: Number of steps that an estimator has to learn what it learns before its measurement.
-        examples: Number of examples that each point of a curve is the mean of.
-        tested: Number of test examples.
-        samples: Number of samples of the test bound.
-        rounds: Number of timings behind the milliseconds of a step.
-        toy_draws: Number of draws of each toy problem.
-        seeds: Number of runs of each kind where the exact gradient is one of the rows, unless another is asked for.
-    """
-
-    steps: int
-    reported: int
-    measured: tuple[int, ...]
-    latents: int
-    width: int
-    components: int
-    batches: int
-    draws: int
-    learning: int
-    examples: int
-    tested: int
-    samples: int
-    rounds: int
-    toy_draws: int
-    seeds: int
+    steps: int = 1_000_000  # steps of a run
+    reported: int = 1_000  # steps between the points of its curve
+    measured: tuple[int, ...] = (0, 2_000, 1_000_000)  # the steps at which gradients are measured
+    latents: int = 200  # latents, and of units of a hidden layer
+    components: int = 8  # components of the circuit
+    batches: int = 50  # batches behind a gradient's variance
+    draws: int = 100  # draws on each of them
+    learning: int = 1_000  # steps that an estimator has to learn what it learns before its measurement
+    # Number of training examples that each point of a curve is the mean of, and of test examples.
+    examples: int = 10_000
+    samples: int = 100  # samples of the test bound
+    rounds: int = 25  # timings behind the milliseconds of a step
+    toy_draws: int = 1_000_000  # draws of each toy problem
+    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)  # to choose from by validation
+    seeds: int = 3  # number of runs of each kind, unless another is asked for
 
 
 SIZES: dict[BenchmarkScale, Size] = {
@@ -78,13 +73,11 @@ SIZES: dict[BenchmarkScale, Size] = {
         reported=10,
         measured=(0, 20),
         latents=4,
-        width=8,
         components=2,
         batches=4,
         draws=4,
         learning=2,
         examples=100,
-        tested=100,
         samples=5,
         rounds=2,
         toy_draws=1_000,
@@ -94,70 +87,49 @@ SIZES: dict[BenchmarkScale, Size] = {
         steps=2_000,
         reported=100,
         measured=(0, 2_000),
-        latents=200,
-        width=200,
         components=4,
         batches=8,
         draws=20,
         learning=200,
         examples=1_000,
-        tested=1_000,
-        samples=100,
         rounds=9,
         toy_draws=100_000,
-        seeds=3,
+        rates=(1e-3, 3e-3),
     ),
-    "paper": Size(
-        steps=1_000_000,
-        reported=1_000,
-        measured=(0, 2_000, 1_000_000),
-        latents=200,
-        width=200,
-        components=8,
-        batches=50,
-        draws=100,
-        learning=1_000,
-        examples=10_000,
-        tested=10_000,
-        samples=100,
-        rounds=25,
-        toy_draws=1_000_000,
-        seeds=3,
-    ),
+    "paper": Size(),
 }
 
 
 class Setting(NamedTuple):
-    """A model on a data set.
-
-    Args:
-        dataset: Name of the data set in the protocol.
-        likelihood: The likelihood, and with it what x is.
-        network: The networks.
-    """
+    """A data set as the protocol names it, the likelihood and with it what x is, and the networks."""
 
     dataset: DatasetName
     likelihood: LikelihoodKind
     network: NetworkKind
+    latents: LatentsKind = "bits"
 
     @property
     def name(self) -> str:
         """The beginning of the names of its files."""
-        return "-".join(self)
+        return "-".join(self).removesuffix("-bits")
+
+    def family(self, size: Size) -> Family:
+        """The latents of an example."""
+        if self.latents == "bits":
+            return Bernoulli(size.latents)
+        groups, categories = map(int, self.latents.split("x"))
+        return Categorical(groups, categories)
 
     @property
     def tractable(self) -> bool:
         """Whether the decoder has a closed form for bits."""
         return self.likelihood == "gaussian" and self.network != "nonlinear"
 
-    def title(self, scale: BenchmarkScale) -> str:
-        """The setting in print."""
-        return f"{TITLES[data_of(self.dataset, scale)]}, {LIKELIHOODS[self.likelihood]}, {self.network}"
-
     def estimators(self) -> list[EstimatorName]:
         """All estimators that the setting allows, the exact one first."""
-        names = suitable_estimators(Bernoulli)
+        names = suitable_estimators(Bernoulli if self.latents == "bits" else Categorical)
         names.remove("none")
+        names.remove("enumerate")  # of all configurations of so many latents
         if not self.tractable:
             names.remove("exact")
         if self.network == "circuit":
@@ -165,38 +137,126 @@ class Setting(NamedTuple):
         return names
 
 
-class BenchmarkRun(NamedTuple):
-    """One run.
+def settings_of(
+    datasets: Sequence[DatasetName],
+    likelihoods: Sequence[LikelihoodKind],
+    networks: Sequence[NetworkKind],
+    latents: Sequence[LatentsKind] = ("bits",),
+) -> list[Setting]:
+    """All settings of these; a circuit has Gaussian leaves and bits, and is compared on MNIST: it is slow."""
+    settings = []
+    for kind, dataset, likelihood, network in product(latents, datasets, likelihoods, networks):
+        if network != "circuit" or (dataset, likelihood, kind) == ("mnist", "gaussian", "bits"):
+            settings.append(Setting(dataset, likelihood, network, kind))
+    return settings
 
-    Args:
-        setting: Its model and data.
-        estimator: Its estimator.
-        seed: Its seed.
-    """
+
+def estimator_named(name: EstimatorName, numbers: int, temperature: float | None = None) -> Estimator:
+    """An estimator as it is by default, for z of so many numbers, or at a temperature."""
+    chosen = estimator_class("--estimators", name)
+    if temperature is None:
+        return chosen.sized(numbers)
+    hot: Callable[..., Estimator] = chosen
+    return hot(temperature=temperature)
+
+
+class BenchmarkRun(NamedTuple):
+    """A run by an estimator in a setting, from a seed."""
 
     setting: Setting
     estimator: EstimatorName
     seed: int
+    rate: float | None = None  # None for that of the protocol
+    temperature: float | None = None  # None for the estimator's own
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"{self.setting.name}-{self.estimator}-seed{self.seed}"
+        tuned = "".join(f"-{word}{value}" for word, value in self.tuned.items())
+        return f"{self.setting.name}-{self.estimator.replace(':', '-')}{tuned}-seed{self.seed}"
+
+    @property
+    def tuned(self) -> dict[str, float]:
+        """What differs from the defaults, by its name."""
+        values = {"rate": self.rate, "temperature": self.temperature}
+        return {word: value for word, value in values.items() if value is not None}
 
 
-def data_of(dataset: str, scale: BenchmarkScale) -> str:
-    """The data that are used: the digits at `smoke`."""
-    if scale == "smoke":
-        return "digits"
-    return dataset
+def weights_file(folder: Path, step: int) -> Path:
+    """The file of the weights that the run in a folder had after a step."""
+    return folder / f"step-{step}.safetensors"
 
 
-def settings_of(
-    datasets: Sequence[DatasetName], likelihoods: Sequence[LikelihoodKind], networks: Sequence[NetworkKind]
-) -> list[Setting]:
-    """All settings of these; a circuit has Gaussian leaves only, and is compared on MNIST: it is slow."""
-    settings = []
-    for dataset, likelihood, network in product(datasets, likelihoods, networks):
-        if network != "circuit" or (dataset, likelihood) == ("mnist", "gaussian"):
-            settings.append(Setting(dataset, likelihood, network))
-    return settings
+class BenchmarkPlan(NamedTuple):
+    """A benchmark to be made."""
+
+    scale: BenchmarkScale  # size of the runs
+    settings: Sequence[Setting]
+    estimators: Sequence[EstimatorName] | None  # the estimators; those that a setting does not allow are left out of it
+    seeds: int | None  # number of runs of each kind; that of the scale if absent
+    folder: Path  # folder of the runs and the measurements
+    root: Path | None  # folder that holds the data sets
+    accelerator: str  # kind of device that computes all of it, as Lightning names it
+    tune: bool = False  # whether each estimator's rate and temperature are chosen by validation
+
+    @property
+    def size(self) -> Size:
+        """How large the runs are."""
+        return SIZES[self.scale]
+
+    def data(self, setting: Setting) -> str:
+        """Name of the data that are used: the digits at `smoke`."""
+        if self.scale == "smoke":
+            return "digits"
+        return setting.dataset
+
+    def title(self, setting: Setting) -> str:
+        """A setting in print."""
+        words = [TITLES[self.data(setting)], LIKELIHOODS[setting.likelihood], setting.network]
+        if setting.latents != "bits":
+            words.append(f"{setting.latents.replace('x', ' x ')} categories")
+        return ", ".join(words)
+
+    def names(self, setting: Setting) -> list[EstimatorName]:
+        """The estimators of a setting; classes that are named by their modules come last."""
+        names = setting.estimators()
+        if self.estimators is None:
+            return names
+        others = [name for name in self.estimators if ":" in name]
+        return [name for name in names if name in self.estimators] + others
+
+    def trained(self, setting: Setting) -> list[EstimatorName]:
+        """The estimators of a setting that are trained; one whose step takes very many evaluations only at `paper`."""
+        names = []
+        latents, values = self.sizes(setting)
+        for name in self.names(setting):
+            evaluations = estimator_named(name, 1).evaluations(latents, values)
+            if self.scale == "paper" or evaluations < EXPENSIVE:
+                names.append(name)
+        return names
+
+    def sizes(self, setting: Setting) -> tuple[int, int]:
+        """The number of latents of an example, and of the values that each of them takes."""
+        family = setting.family(self.size)
+        latents = family.latents.numel()
+        return latents, max(2, family.numbers // latents)
+
+    def candidates(self, setting: Setting, name: EstimatorName) -> list[BenchmarkRun]:
+        """The runs of seed 0 among which validation chooses an estimator's rate and temperature."""
+        default = BenchmarkRun(setting, name, 0)
+        if not self.tune:
+            return [default]
+        runs = []
+        for rate, temperature in product(self.size.rates, TUNED_TEMPERATURES.get(name, (None,))):
+            other = None if rate == RATES[self.data(setting)] else rate
+            runs.append(default._replace(rate=other, temperature=temperature))
+        return runs
+
+    def first_runs(self) -> list[BenchmarkRun]:
+        """All runs to choose from; each setting has one by the reference, on whose weights gradients are measured."""
+        runs: dict[BenchmarkRun, None] = {}
+        for setting in self.settings:
+            runs[BenchmarkRun(setting, REFERENCE, 0)] = None
+            for name in self.trained(setting):
+                runs |= dict.fromkeys(self.candidates(setting, name))
+        return list(runs)

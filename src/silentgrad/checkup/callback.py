@@ -1,0 +1,40 @@
+"""Lightning's callback."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from silentgrad.checkup.examination import first_of, undisturbed
+from silentgrad.checkup.subject import subject_of
+from silentgrad.checkup.tracking import Tracker
+from silentgrad.errors import DomainError
+
+
+class CheckUpCallback(Callback):
+    """Callback that tracks latents and the likelihood's variance, and warns once when one dies or the other runs away.
+
+    Args:
+        every: Number of batches between two looks.
+        options: `likelihood` and `prior`, as for `check_up`.
+
+    Attributes:
+        history: A row for each look.
+    """
+
+    def __init__(self, every: int = 100, **options: Any) -> None:
+        if every < 1:
+            raise DomainError(f"every has to be at least 1, got {every}")
+        self.every, self.options, self.tracker = every, options, Tracker()
+        self.history = self.tracker.history
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx % self.every:
+            return
+        x = first_of(batch)
+        with undisturbed([pl_module], seed=batch_idx), torch.no_grad():
+            subject = subject_of(pl_module, x, **self.options)
+            q, self.tracker.prior = subject.encoder(x), subject.prior
+            self.tracker(x, q, subject.decoder.at(q.sample(), x))

@@ -1,0 +1,167 @@
+"""Findings, what would help, and the whole check-up: records that print; and the registry of checks."""
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from silentgrad.checkup.measurements import Measurements
+
+Verdict = Literal["wrong", "suspicious", "fine"]
+SEVERITY: tuple[Verdict, ...] = ("wrong", "suspicious", "fine")
+WIDTH = 80
+
+
+class Estimate(NamedTuple):
+    """A number and its standard error, which is 0 where the number is exact for the examples that were looked at."""
+
+    value: float
+    error: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g}" + f" ± {self.error:.1g}" * (self.error > 0)
+
+
+def estimate(values: Tensor) -> Estimate:
+    """Return the mean over examples and its standard error."""
+    values = values.detach().double()
+    return Estimate(float(values.mean()), float(values.std() / len(values) ** 0.5))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was measured.
+
+    Args:
+        name: What was looked at.
+        number: What was found.
+        unit: Unit of the number.
+        verdict: "fine", "suspicious" or "wrong".
+        cause: The suspected cause, or what the number says where all is well.
+        change: The line to change; empty where all is well.
+        error: Standard error of the number; 0 if it is exact for the examples that were looked at.
+    """
+
+    name: str
+    number: float
+    unit: str
+    verdict: Verdict
+    cause: str
+    change: str = ""
+    error: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<11}{self.name}: {Estimate(self.number, self.error)} {self.unit}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something that would help, with the expected size of its effect and the standard error of that."""
+
+    action: str
+    gain: float
+    unit: str
+    error: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{Estimate(self.gain, self.error)} {self.unit}: {self.action}"
+
+
+@dataclass(frozen=True)
+class CheckUp:
+    """The findings on a model, the gravest first, and what would help. `print` shows them in 80 columns.
+
+    Args:
+        model: Name of the model's class.
+        findings: The findings; of equally grave ones, what may cause the others comes first.
+        advice: What would help, the largest gain in nats first.
+        skipped: What could not be measured, and why.
+        measurements: What the figures of `to_html` are drawn from.
+    """
+
+    model: str
+    findings: list[Finding]
+    advice: list[Advice]
+    skipped: dict[str, str]
+    measurements: "Measurements" = field(repr=False, compare=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest of all verdicts."""
+        return self.findings[0].verdict
+
+    def __getitem__(self, name: str) -> Finding:
+        for finding in self.findings:
+            if finding.name == name:
+                return finding
+        raise KeyError(f"no finding {name!r}: {self.skipped.get(name, [finding.name for finding in self.findings])}")
+
+    def __str__(self) -> str:
+        lines = _wrapped(f"Check-up of {self.model}: {self.measurements}", 0)
+        for finding in self.findings:
+            lines += ["", *_wrapped(str(finding), 0), *_wrapped(finding.cause, 11)]
+            lines += _wrapped(f"-> {finding.change}" * bool(finding.change), 11)
+        lines += ["", "What would help" if self.advice else "Nothing that was measured would help"]
+        for advice in self.advice:
+            lines += _wrapped(f"- {advice}", 2)
+        for name, reason in self.skipped.items():
+            lines += _wrapped(f"not measured: {name}: {reason}", 0)
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything in numbers and text, as `json.dumps` takes it."""
+        found = {"model": self.model, "verdict": self.verdict, "skipped": dict(self.skipped)}
+        return found | {name: [asdict(one) for one in getattr(self, name)] for name in ("findings", "advice")}
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write a page with the findings and figures; needs matplotlib."""
+        from silentgrad.checkup.page import figures, page
+
+        Path(path).write_text(page(self, figures(self.measurements)), encoding="utf-8")
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        from silentgrad.checkup.page import page
+
+        return page(self, {})
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * max(indent, 4))
+
+
+Answer = tuple[float | Estimate, str, Verdict, str | tuple[str, str], str]
+"""Number, unit, verdict, cause (or what is said of a fine number and of another one), and the line to change."""
+CHECKS: dict[str, Callable[["Measurements"], Finding | None]] = {}
+"""All checks by what they look at, in the order of causes."""
+
+
+def check(
+    name: str,
+) -> Callable[[Callable[["Measurements"], Answer | None]], Callable[["Measurements"], Finding | None]]:
+    """Enter a check, which returns its answer, or None where it does not apply."""
+
+    def entered(function: Callable[["Measurements"], Answer | None]) -> Callable[["Measurements"], Finding | None]:
+        def found(m: "Measurements") -> Finding | None:
+            answer = function(m)
+            if answer is None:
+                return None
+            number, unit, verdict, cause, change = answer
+            value, error = number if isinstance(number, Estimate) else (number, 0.0)
+            if isinstance(cause, tuple):
+                cause = cause[verdict != "fine"]
+            return Finding(name, value, unit, verdict, cause, change * (verdict != "fine"), error)
+
+        CHECKS[name] = found
+        return found
+
+    return entered
+
+
+def graded(value: float, suspicious: float, wrong: float = float("inf")) -> Verdict:
+    """Return the verdict on a number of which more is worse."""
+    return SEVERITY[2 - (value > suspicious) - (value > wrong)]

@@ -1,0 +1,293 @@
+"""A VAE as the check-up sees it: an encoder, a decoder, a prior, and a loss if there is one.
+
+Hosts are known by the module of their class, so that none is imported; others by what they have: `encoder` and
+`decoder`, or `encode` and `decode`.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+from silentgrad.errors import DomainError, IntractableError, ShapeError, UnregisteredLatentError
+from silentgrad.estimators import Estimator, GumbelSoftmax
+from silentgrad.latents.families import family_of, standard_prior
+from silentgrad.latents.independent import base_of, independent, shape_of_one, sum_over_latents
+from silentgrad.latents.priors import Prior
+
+Function = Callable[..., Any]
+A_TENSOR = (
+    "a tensor, which is no p(x|z): say of what it is the mean, likelihood=lambda mean: Normal(mean, 1.0), or "
+    "Bernoulli for a sigmoid's output; a squared error is a variance of 0.5, half of it one of 1"
+)
+
+
+class Encoding(nn.Module):
+    """An encoder, as a function and the module whose parameters it has; returns one distribution in any case."""
+
+    def __init__(self, encode: Function, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner, self._encode = owner, (encode,)  # a tuple hides a module, whose parameters are the owner's
+        self.temperature: float | None = None
+
+    def forward(self, x: Tensor) -> td.Distribution:
+        found = latent_of(self._encode[0](x))
+        q = base_of(found)
+        if not isinstance(q, td.RelaxedBernoulli | td.RelaxedOneHotCategorical):
+            return found
+        self.temperature = float(q.temperature)
+        return (td.Bernoulli if isinstance(q, td.RelaxedBernoulli) else td.OneHotCategorical)(logits=q.logits)
+
+
+class Decoding(nn.Module):
+    """A decoder of z and x, as a function and its module; `likelihood` makes p(x|z) of a tensor that it returns."""
+
+    def __init__(self, decode: Function, owner: nn.Module, likelihood: Function | None = None) -> None:
+        super().__init__()
+        self.owner, self._decode, self.likelihood = owner, (decode,), likelihood
+
+    def at(self, z: Tensor, x: Tensor) -> td.Distribution:
+        """p(x|z), of as many x as z."""
+        p = self._decode[0](z, x)
+        if isinstance(p, Tensor) and self.likelihood is not None:
+            p = self.likelihood(p.reshape(x.shape) if p.numel() == x.numel() else p)
+        if isinstance(p, td.Distribution):
+            return p
+        raise DomainError(f"the decoder returned {A_TENSOR if isinstance(p, Tensor) else type(p).__name__}")
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        """log p(x|z), one number per example."""
+        return log_prob_of(self.at(z, x), x)
+
+
+def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
+    """Return log p of each example; in the shape of p's outputs, if they are as many."""
+    shape = p.batch_shape + p.event_shape
+    if shape and shape != x.shape:
+        if shape.numel() != x.numel():
+            raise ShapeError(f"p(x|z) is of outputs {tuple(shape)}, x has shape {tuple(x.shape)}")
+        x = x.reshape(shape)
+    values = p.log_prob(x)
+    if values.shape[:1] != x.shape[:1]:
+        raise ShapeError(f"log p(x|z) has shape {tuple(values.shape)} for x of shape {tuple(x.shape)}")
+    return sum_over_latents(values, x.shape[:1])
+
+
+class Scored(td.Distribution):
+    """p(x|z) of which only the log-probability is known, by a function of x and z."""
+
+    def __init__(self, log_likelihood: Function, z: Tensor) -> None:
+        super().__init__(validate_args=False)
+        self.log_likelihood, self.z = log_likelihood, z
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        found: Tensor = self.log_likelihood(value, self.z)
+        return found
+
+
+class GivenPrior(Prior):
+    """A distribution that was given as the prior, of the shape of one example's latents."""
+
+    def __init__(self, p: td.Distribution, shape: torch.Size) -> None:
+        super().__init__(type("", (), {"shape": shape, "latents": shape, "marginals": staticmethod(base_of)})())
+        beyond = shape[: len(shape) - len(p.event_shape)]
+        self.p = independent(p.expand(beyond), len(shape))
+
+    def forward(self) -> td.Distribution:
+        return self.p
+
+
+@dataclass
+class Subject:
+    """A model under examination: what an adapter finds, and then, as `subject_of` completes it, what is measured."""
+
+    encoder: Encoding
+    decoder: Decoding
+    prior: Any = None
+    loss: Function | None = None
+    note: str = ""
+    estimator: Estimator | None = None
+    name: str = "functions"
+    raw_decoder: Any = None
+
+
+def subject_of(
+    model: Any,
+    x: Tensor,
+    likelihood: Function | None = None,
+    prior: Prior | td.Distribution | None = None,
+    loss: Function | None = None,
+    estimator: Estimator | None = None,
+) -> Subject:
+    """Return a model as the check-up sees it, tried on a few examples x; arguments as in `check_up`."""
+    found = _adapted(model, x)
+    q = found.encoder(x)
+    shape = tuple(q.batch_shape + q.event_shape)
+    if len(shape) < 2 or shape[0] != len(x):
+        raise ShapeError(f"q has shape {shape} for x of shape {tuple(x.shape)}: expected (examples, *latents)")
+    if prior is None:
+        prior = found.prior
+    if isinstance(prior, td.Distribution):
+        prior = GivenPrior(prior, shape_of_one(q) if q.event_shape else torch.Size(shape[1:]))
+    found.prior = prior if prior is not None else standard_prior(q, family_of(q))
+    found.loss, found.estimator = loss or found.loss, estimator
+    if estimator is None and found.encoder.temperature is not None:
+        found.estimator = GumbelSoftmax(found.encoder.temperature)
+    if likelihood is not None:
+        found.decoder.likelihood, found.note = likelihood, ""
+    if not isinstance(model, tuple | list):
+        found.name, found.raw_decoder = type(model).__name__, getattr(model, "decoder", None)
+    if q.mean.isfinite().all() and q.stddev.isfinite().all():
+        found.decoder.log_prob(x, q.sample())  # says now what it does not take
+    return found
+
+
+def _adapted(model: Any, x: Tensor) -> Subject:
+    if isinstance(model, tuple | list):
+        if len(model) != 2 or not all(map(callable, model)):
+            raise DomainError("give a model, or a pair of functions: check_up((encoder, decoder), data)")
+        return _of_functions(*model)
+    for kind in type(model).__mro__:
+        adapter = HOSTS.get(kind.__module__.partition(".")[0])
+        if adapter is not None and (adapter is not _of_pyro or hasattr(model, "guide")):
+            return adapter(model, x)
+    if callable(getattr(model, "guide", None)) and callable(getattr(model, "model", None)) and "pyro" in sys.modules:
+        return _of_pyro(model, x)
+    return _of_attributes(model, x)
+
+
+def _of_functions(encode: Function, decode: Function) -> Subject:
+    """Those of a user; a decoder that has to be given two arguments is log p(x|z) as a function of x and z."""
+    call = decode.forward if isinstance(decode, nn.Module) else decode
+    try:
+        given = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind in (0, 1)]
+    except (TypeError, ValueError):
+        given = []
+    decoder: Function = (lambda z, x: Scored(decode, z)) if len(given) == 2 else (lambda z, x: decode(z))
+    return Subject(Encoding(encode, _owner(encode)), Decoding(decoder, _owner(decode)))
+
+
+def _owner(function: Function) -> nn.Module:
+    """The modules that a function uses: itself, that of a method, or those that it closes over."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return owner
+    try:
+        seen = inspect.getclosurevars(function)
+    except TypeError:
+        return nn.ModuleList()
+    used = [*seen.nonlocals.values(), *seen.globals.values()]
+    return nn.ModuleList(dict.fromkeys(value for value in used if isinstance(value, nn.Module)))
+
+
+def _of_attributes(model: Any, x: Tensor) -> Subject:
+    """The first of `encoder` and `encode` that gives a latent, the first of `decode` and `decoder` that there is."""
+    reasons = [f"{type(model).__name__} has neither encoder and decoder nor encode and decode that give q and p"]
+    decode = getattr(model, "decode", None) or getattr(model, "decoder", None)
+    for name in ("encoder", "encode"):
+        encode = getattr(model, name, None)
+        if not callable(encode) or not callable(decode):
+            continue
+        try:
+            latent_of(encode(x))
+        except Exception as error:  # whatever a stranger's function raises: the other one may do
+            reasons.append(f"model.{name}: {error}")
+            continue
+        found, prior = _of_functions(encode, decode), getattr(model, "prior", None)
+        found.prior = prior if isinstance(prior, Prior | td.Distribution) else None
+        return found
+    raise DomainError(f"{'; '.join(reasons)}. Give the functions themselves: check_up((encoder, decoder), data)")
+
+
+def latent_of(found: Any) -> td.Distribution:
+    """Return q(z|x) of what an encoder returned: a distribution, or mean and log-variance."""
+    if isinstance(found, td.Distribution):
+        return found
+    if isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(part, Tensor) for part in found):
+        loc, log_variance = found
+        if loc.shape == log_variance.shape:
+            return td.Normal(loc, (log_variance / 2).exp())
+    said = f"{len(found)} things" if isinstance(found, tuple | list) else type(found).__name__
+    raise UnregisteredLatentError(
+        f"the encoder returned {said}, expected a torch.distributions object or (mu, logvar) of one shape: write a "
+        "function that returns Normal(mu, (logvar / 2).exp())"
+    )
+
+
+def _of_pythae(model: Any, x: Tensor) -> Subject:
+    def encode(x: Tensor) -> td.Distribution:
+        code = model.encoder(x)
+        return latent_of((code.embedding, code.log_covariance))
+
+    bits = model.model_config.reconstruction_loss == "bce"
+    likelihood: Function = td.Bernoulli if bits else lambda mean: td.Normal(mean, 1.0)
+    decoder = Decoding(lambda z, x: model.decoder(z).reconstruction, model.decoder, likelihood)
+    note = "" if bits else "pythae's squared error, halved and summed, is a Gaussian of variance 1"
+    return Subject(Encoding(encode, model.encoder), decoder, loss=lambda x: model({"data": x}).loss, note=note)
+
+
+def _of_diffusers(model: Any, x: Tensor) -> Subject:
+    def encode(x: Tensor) -> td.Distribution:
+        code = model.encode(x).latent_dist
+        return td.Normal(code.mean, code.std)
+
+    decoder = Decoding(lambda z, x: model.decode(z).sample, model.decoder, lambda mean: td.Normal(mean, 1.0))
+    note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
+    return Subject(Encoding(encode, model.encoder), decoder, note=note)
+
+
+def _of_scvi(model: Any, x: Tensor) -> Subject:
+    module = getattr(model, "module", model)
+
+    def batch(x: Tensor) -> Tensor:
+        return torch.zeros(len(x), 1, dtype=torch.long, device=x.device)
+
+    def decode(z: Tensor, x: Tensor) -> td.Distribution:
+        found: td.Distribution = module.generative(z, module.inference(x, batch(x))["library"], batch(x))["px"]
+        return found
+
+    encoder = Encoding(lambda x: module.inference(x, batch(x))["qz"], module.z_encoder)
+    return Subject(encoder, Decoding(decode, module.decoder), note="cells are taken to be of the first batch")
+
+
+def _of_pyro(model: Any, x: Tensor) -> Subject:
+    """One latent site of `model.guide(x)`, and one observed site of `model.model(x)`."""
+    from pyro import poutine
+
+    def sites(function: Function, x: Tensor) -> dict[str, td.Distribution]:
+        nodes = poutine.util.prune_subsample_sites(poutine.trace(function).get_trace(x)).nodes.items()
+        return {name: _plain(site["fn"]) for name, site in nodes if site["type"] == "sample"}
+
+    def modelled(z: Tensor, x: Tensor) -> dict[str, td.Distribution]:
+        return sites(poutine.condition(model.model, data={name: z}), x)
+
+    def decode(z: Tensor, x: Tensor) -> td.Distribution:
+        return next(fn for other, fn in modelled(z, x).items() if other != name)
+
+    name, *others = sites(model.guide, x)
+    q = sites(model.guide, x)[name]
+    known = modelled(q.sample(), x)
+    if others or len(known) != 2:
+        raise IntractableError(f"expected one latent and one observed site, the model has {', '.join(known)}")
+    owner = model if isinstance(model, nn.Module) else nn.ModuleList()
+    p, family = known[name], family_of(known[name])
+    kind: Any = type(base_of(p))
+    first = kind(*(part.expand(q.batch_shape + q.event_shape)[0] for part in family.parameters(p)))
+    return Subject(Encoding(lambda x: sites(model.guide, x)[name], owner), Decoding(decode, owner), first)
+
+
+def _plain(found: Any) -> Any:
+    """Return Pyro's Normal as torch's."""
+    base = base_of(found)
+    return td.Normal(base.loc, base.scale) if isinstance(base, td.Normal) else found
+
+
+HOSTS: dict[str, Callable[[Any, Tensor], Subject]] = {
+    "pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi, "pyro": _of_pyro
+}  # fmt: skip
+"""Adapters by the package of the model's class or of one of its bases."""

@@ -1,0 +1,268 @@
+r"""Context: what the earlier outputs of an example tell a decoder about each output, beside z.
+
+x is given where an expectation is taken, so only z has to be linear: the location and scale of output i may be any
+function of the outputs before it, :math:`x_{<i}`, through any network. Every closed form holds as it stands,
+
+.. math:: p(x|z) = \prod_i p_i(x_i \mid x_{<i}, z), \qquad
+    E_q \log p(x|z) = \sum_i E_q \log p_i(x_i \mid x_{<i}, z).
+
+The leaves of a circuit may be :math:`p_l(x_i | x_{<i}, z)` too, whatever its region graph. As a polynomial of its
+leaves the circuit has one leaf of every output in each monomial. Sum out the last output first, which stands in its own
+leaves only, each of which sums to one; then the one before; so the circuit is normalized.
+
+A context that is there from the first step leaves nothing for z to tell, and z collapses. Let it in late: see
+`context_weight`.
+
+References:
+    van den Oord et al. (2016), Conditional image generation with PixelCNN decoders, NeurIPS.
+    Gulrajani et al. (2017), PixelVAE: a latent variable model for natural images, ICLR.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+from torch.distributions import constraints
+from torch.nn.functional import conv2d, pad, relu
+
+from silentgrad.errors import DomainError, IntractableError, ShapeError
+from silentgrad.latents.independent import shape_of
+
+CHECKED = 256  # examples at a time, of which each is cut off after another output
+RESOLUTION = 1e-3  # relative change of a feature that rounding does not explain
+
+
+@runtime_checkable
+class Context(Protocol):
+    """A network from an example to features of each of its outputs, which may depend on earlier outputs only."""
+
+    event_shape: torch.Size
+    features: int
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """From examples `(*batch, *event_shape)` to `(*batch, *event_shape, features)`."""
+
+
+class CausalContext(nn.Module):
+    """Features of each output from the outputs within a radius that come before it: rows from the top, then columns.
+
+    The colors of a pixel come one after the other, and each sees those before it.
+
+    Args:
+        event_shape: Shape of one example: `(channels, height, width)`, `(height, width)` or `(length,)`.
+        radius: How far it sees, in rows and columns.
+        hidden: Number of features, and of units of the layer before them.
+
+    Example:
+        >>> context = CausalContext((3, 8, 8), radius=2, hidden=16)
+        >>> context(torch.zeros(5, 3, 8, 8)).shape
+        torch.Size([5, 3, 8, 8, 16])
+    """
+
+    center: Tensor
+    spread: Tensor
+    earlier: Tensor
+    colors: Tensor
+
+    def __init__(self, event_shape: int | Sequence[int], radius: int = 2, hidden: int = 48) -> None:
+        super().__init__()
+        self.event_shape, self.features, self.radius = shape_of(event_shape), hidden, radius
+        if not 1 <= len(self.event_shape) <= 3:
+            raise ShapeError(f"a causal context is for vectors and images, got examples of {tuple(self.event_shape)}")
+        if radius < 1 or hidden < 1:
+            raise DomainError(f"radius and hidden have to be at least 1, got {radius} and {hidden}")
+        self.image = torch.Size([1] * (3 - len(self.event_shape)) + list(self.event_shape))
+        channels = self.image[0]
+        rows = min(radius, self.image[1] - 1)  # above
+        self.neighbors = nn.Conv2d(channels + 1, hidden, (rows + 1, 2 * radius + 1))
+        earlier = torch.ones(rows + 1, 2 * radius + 1)
+        earlier[-1, radius:] = 0
+        self.mix = nn.Linear(hidden, hidden)
+        self.own_colors = nn.ParameterList()  # of those before a color in its own pixel
+        if channels > 1:
+            self.own_colors.append(torch.randn(channels, hidden, channels) / channels**0.5)
+        self.own_bias = nn.Parameter(torch.zeros(channels, hidden))
+        self.register_buffer("earlier", earlier, persistent=False)
+        self.register_buffer("colors", torch.ones(channels, channels).tril(-1).unsqueeze(1), persistent=False)
+        self.register_buffer("center", torch.zeros(()))
+        self.register_buffer("spread", torch.ones(()))
+
+    def init_from_data(self, data: Tensor) -> None:
+        """Set the unit in which x is seen, by the mean and deviation of some examples."""
+        self.center.copy_(data.mean())
+        self.spread.copy_(data.std().clamp_min(torch.finfo(data.dtype).tiny))
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = ((x - self.center) / self.spread).reshape(-1, *self.image)
+        inside = torch.ones_like(images[:, :1])
+        seen = pad(torch.cat([images, inside], 1), [self.radius, self.radius, self.earlier.shape[0] - 1, 0])
+        near = relu(conv2d(seen, self.neighbors.weight * self.earlier, self.neighbors.bias))
+        shared = self.mix(near.movedim(1, -1)).unsqueeze(1)
+        shared = shared + self.own_bias[:, None, None]
+        for weights in self.own_colors:
+            shared = shared + torch.einsum("kfj,njhw->nkhwf", weights * self.colors, images)
+        return relu(shared).reshape(*x.shape, self.features)
+
+    def fronts(self) -> Iterator[Tensor]:
+        """Yield outputs that do not see each other, in an order in which all that they see was there before."""
+        channels, height, width = self.image
+        row, column = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        time = (row * (self.radius + 1) + column).flatten()
+        for front in range(int(time.max()) + 1):
+            pixels = (time == front).nonzero().squeeze(1)
+            for channel in range(channels):
+                yield channel * height * width + pixels
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.event_shape)}, radius={self.radius}, hidden={self.features}"
+
+
+def causal_order(event_shape: torch.Size) -> Tensor:
+    """Return the flattened outputs in order: rows from the top, columns, and the colors of a pixel.
+
+    Example:
+        >>> causal_order(torch.Size([2, 1, 2])).tolist()
+        [0, 2, 1, 3]
+    """
+    outputs = torch.arange(event_shape.numel())
+    if len(event_shape) < 3:
+        return outputs
+    return outputs.reshape(event_shape[0], -1).T.flatten()
+
+
+def require_causal(context: Context) -> None:
+    """Raise unless the features of every output depend on earlier outputs only.
+
+    For each output a random example is changed from there on, and the features up to there have to stay the same. The
+    check is of a copy with random noise on its weights, so that a network whose last layer starts at zero cannot pass.
+    """
+    name, shape = type(context).__name__, context.event_shape
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.manual_seed(0)
+        noisy = copy.deepcopy(context)
+        like = torch.zeros(())
+        if isinstance(noisy, nn.Module):
+            noisy.eval()
+            for parameter in noisy.parameters():
+                like = parameter
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        order = causal_order(shape).to(like.device)
+        x, other = torch.rand(2, shape.numel()).to(like)
+        features = noisy(x.reshape(1, *shape))
+        if features.shape != (1, *shape, context.features):
+            raise ShapeError(
+                f"{name} gives features of shape {tuple(features.shape[1:])} for examples of shape {tuple(shape)}; "
+                f"expected {(*shape, context.features)}"
+            )
+        features = features.reshape(len(order), -1)[order]
+        limit = RESOLUTION * features.abs().amax(0)
+        for first in range(0, len(order), CHECKED):
+            at = torch.arange(first, min(first + CHECKED, len(order)), device=like.device).unsqueeze(1)
+            places = torch.arange(len(order), device=like.device)
+            changed = torch.where(places < at, x[order], other[order])  # from the output on, in order
+            found = noisy(changed[:, order.argsort()].reshape(-1, *shape)).reshape(len(at), len(order), -1)[:, order]
+            moved = ((found - features).abs() > limit).any(-1) & (places <= at)
+            if moved.any():
+                peeking = order[moved.nonzero()[0, 1]].item()
+                raise DomainError(
+                    f"{name} is not causal: its features of output {peeking} depend on that output or a later one. "
+                    "The order is rows from the top, columns from the left, and the colors of a pixel"
+                )
+
+
+def start_contexts(decoder: nn.Module, data: Tensor) -> None:
+    """Start the contexts of a decoder from examples `(examples, *event_shape)`."""
+    for module in decoder.modules():
+        if isinstance(module, CausalContext):
+            module.init_from_data(data)
+
+
+def set_context_weight(decoder: nn.Module, weight: float) -> None:
+    """Set how much the contexts of a decoder count, from 0 to 1.
+
+    Raise it from 0 after the first tenth of the training to 1 within another: z then has time to become of use.
+    """
+    for module in decoder.modules():
+        if isinstance(module, Shiftable) and module.context is not None:
+            module.context_weight.fill_(weight)
+
+
+@runtime_checkable
+class Shiftable(Protocol):
+    """A decoder whose location and scale a context shifts."""
+
+    context: Context | None
+    context_weight: Tensor
+
+    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
+        """Return p(x_i|x_<i, z) of every output, given u = W z + b and the x whose earlier outputs are seen."""
+
+
+class Causal(td.Distribution):
+    """p(x|z) of outputs that see the earlier ones; `log_prob` has one number per output, or per leaf of one.
+
+    Args:
+        decoder: The decoder.
+        context: Its context.
+        u: Its linear function of z, `(*batch, *event_shape)`, or `(*batch, *event_shape, components)` of leaves.
+    """
+
+    arg_constraints: ClassVar = {}
+
+    def __init__(self, decoder: Shiftable, context: Context, u: Tensor) -> None:
+        self.decoder, self.context, self.u = decoder, context, u
+        super().__init__(u.shape, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint | None:
+        return self.decoder.shifted(torch.zeros_like(self.u), self.u).support
+
+    @property
+    def mean(self) -> Tensor:
+        raise IntractableError(
+            "with a context the mean of an output depends on the outputs before it: take the mean of samples"
+        )
+
+    @property
+    def variance(self) -> Tensor:
+        return self.mean
+
+    def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "Causal":
+        return Causal(self.decoder, self.context, self.u.expand(torch.Size(batch_shape)))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.decoder.shifted(value, self.u).log_prob(value)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw the outputs in order."""
+        u = self.u.expand(torch.Size(sample_shape) + self.u.shape)
+        return self._in_order(torch.zeros_like(u), lambda x: self.decoder.shifted(x, u).sample())
+
+    def sample_of(self, components: Tensor) -> Tensor:
+        """Draw the outputs in order, each from its chosen leaf, `(*batch, *event_shape, 1)`."""
+
+        def drawn(x: Tensor) -> Tensor:
+            leaves = self.decoder.shifted(x.unsqueeze(-1), self.u).sample()
+            return leaves.gather(-1, components).squeeze(-1)
+
+        return self._in_order(torch.zeros_like(self.u[..., 0]), drawn)
+
+    def _in_order(self, x: Tensor, drawn: Callable[[Tensor], Tensor]) -> Tensor:
+        dims = len(self.context.event_shape)
+        flat = x.flatten(-dims)
+        with torch.no_grad():
+            for front in fronts_of(self.context):
+                at = front.to(x.device)
+                flat[..., at] = drawn(flat.unflatten(-1, self.context.event_shape)).flatten(-dims)[..., at]
+        return flat.unflatten(-1, self.context.event_shape)
+
+
+def fronts_of(context: Context) -> Iterator[Tensor]:
+    """Yield the outputs that may be drawn together, in order; one by one if the context does not say."""
+    if isinstance(context, CausalContext):
+        yield from context.fronts()
+    else:
+        yield from causal_order(context.event_shape).unsqueeze(1)

@@ -1,0 +1,489 @@
+"""Factors of counts with scikit-learn's interface: a linear decoder fitted without an encoder and without sampling."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from numbers import Integral
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin  # type: ignore[import-untyped]
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from silentgrad.decoders import LinearLikelihood
+from silentgrad.errors import DomainError, ShapeError
+from silentgrad.factors.cluster import ClusterRows, client_of
+from silentgrad.factors.deviance import NullModel, counted_entries, deviances, inverse_dispersion_of, rates, sizes_of
+from silentgrad.factors.fit import FactorFit, FitProgress, Inference, fit_factors, infer_factors
+from silentgrad.factors.rank import RankPath, rank_path_of
+from silentgrad.factors.rows import Rows, RowSet
+from silentgrad.factors.table import CountTable, Survey, require_covariates, surveyed
+from silentgrad.likelihoods import (
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
+from silentgrad.side_info import SideInfo, usual_size
+
+LikelihoodOfCounts = Literal["poisson", "negative-binomial", "zero-inflated-poisson", "zero-inflated-negative-binomial"]
+SizeFactors = Literal["median", "none"]
+LIKELIHOODS: dict[str, Callable[[int], nn.Module]] = {
+    "negative-binomial": NegativeBinomial,
+    "zero-inflated-poisson": ZeroInflatedPoisson,
+    "zero-inflated-negative-binomial": ZeroInflatedNegativeBinomial,
+}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "likelihood": get_args(LikelihoodOfCounts),
+    "size_factors": get_args(SizeFactors),
+    "scale": ("standard", "loadings"),
+    "missing": ("error", "nan"),
+}
+
+
+class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Principal components of counts: log-rates that are linear in a few Gaussian factors.
+
+    With a Poisson likelihood this is Poisson log-normal PCA. The fit is deterministic, by Newton's steps on a bound of
+    the likelihood that needs no sample. Factors come in the order of how much they move the log-rates. Every method
+    takes the side information of its rows: `offset`, known parts of the log-rates, `(rows,)` or `(rows, columns)`;
+    `covariates`, `(rows, covariates)`; `mask`, True where an entry was observed; `sample_weight`, `(rows,)`.
+
+    Args:
+        n_components: Number of factors, or "auto" for the one of least deviance on entries that are held out.
+        likelihood: Likelihood of the counts.
+        size_factors: By how much a row's rates are multiplied: "median", its sum relative to that of the median row;
+            "none"; or an array of one per row that is fitted.
+        scale: "standard" for factors of variance 1, "loadings" for factors in log-rates: then components have norm 1.
+        missing: "nan" if NaN is an entry that was not observed, "error" if it is an error.
+        tol: Nats per entry: the fit ends when four iterations in a row gain less each.
+        max_iter: Number of iterations at the most.
+        verbose: Whether to show a progress bar.
+
+    Attributes:
+        components_: Weights of the factors, `(n_components, n_features)`.
+        intercept_: Log-rates where all factors and covariates are zero, `(n_features,)`.
+        coefficients_: Weights of the covariates, `(n_features, covariates)`.
+        coefficient_errors_: Their standard errors, with the factors held at their posteriors.
+        dispersions_: Of a negative binomial, 1 / r in the variance `mean + mean**2 / r`, `(n_features,)`; else zeros.
+        explained_deviance_: The share of the deviance, without factors and covariates, that the fit explains.
+        elbo_: The bound in nats, over all rows.
+        n_iter_: Number of iterations.
+        converged_: Whether the fit ended by its tolerance.
+        n_components_: Number of factors.
+        rank_path_: The `RankPath` from which "auto" chose.
+        decoder_: The decoder, a `silentgrad.LinearLikelihood`.
+
+    Example:
+        >>> counts = np.random.RandomState(0).poisson(3.0, size=(40, 5))
+        >>> CountFactors(n_components=2).fit_transform(counts).shape
+        (40, 2)
+    """
+
+    def __init__(
+        self,
+        n_components: int | Literal["auto"] = 10,
+        *,
+        likelihood: LikelihoodOfCounts = "negative-binomial",
+        size_factors: SizeFactors | ArrayLike = "none",
+        scale: Literal["standard", "loadings"] = "standard",
+        missing: Literal["error", "nan"] = "error",
+        tol: float = 1e-6,
+        max_iter: int = 300,
+        verbose: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.likelihood = likelihood
+        self.size_factors = size_factors
+        self.scale = scale
+        self.missing = missing
+        self.tol = tol
+        self.max_iter = max_iter
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: object = None,
+        *,
+        offset: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the factors to counts `(rows, columns)`: an array, a sparse matrix, or one on disk."""
+        self._fitted(X, offset, covariates, mask, sample_weight)
+        return self
+
+    def fit_transform(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: object = None,
+        *,
+        offset: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> NDArray[Any]:
+        """Fit the factors, and return each row's, `(rows, n_components)`."""
+        return self._scaled(self._fitted(X, offset, covariates, mask, sample_weight).latents.means)
+
+    def transform(
+        self,
+        X: ArrayLike,  # noqa: N803
+        *,
+        offset: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> NDArray[Any]:
+        """Return the factors of rows, `(rows, n_components)`: means of their posteriors under the fitted decoder."""
+        return self._scaled(self._inferred(X, offset, covariates, mask)[0].latent.mean)
+
+    def score(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: object = None,
+        *,
+        offset: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
+        """Return the bound of the log-likelihood of rows, in nats per observed entry; the higher, the better."""
+        found, known = self._inferred(X, offset, covariates, mask)
+        weights = self._weights(sample_weight, len(found.elbo))
+        if weights is None:
+            weights = torch.ones_like(found.elbo)
+        observed = torch.full_like(found.elbo, self.n_features_in_)
+        if known.mask is not None:
+            observed = known.mask.sum(1).to(observed)
+        return float(weights @ found.elbo) / float(weights @ observed)
+
+    def inverse_transform(
+        self,
+        X: ArrayLike,  # noqa: N803
+        *,
+        offset: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+    ) -> NDArray[Any]:
+        """Return the expected counts of rows with these factors, `(rows, n_features)`; of size 1 without an offset."""
+        check_is_fitted(self)
+        factors = np.asarray(X, dtype=np.float64)
+        if factors.ndim != 2 or factors.shape[1] != self.n_components_:
+            raise ShapeError(f"expected factors of shape (rows, {self.n_components_}), got {factors.shape}")
+        known = self._side_info_like_the_fits(len(factors), offset, covariates, None)
+        means = torch.from_numpy(factors / self._units())
+        return _array(rates(self.decoder_, means, None, known))
+
+    @torch.inference_mode(False)
+    def rank_path(
+        self,
+        X: ArrayLike,  # noqa: N803
+        ranks: Sequence[int] | None = None,
+        *,
+        offset: ArrayLike | None = None,
+        covariates: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> RankPath:
+        """Return the deviance of entries that are held out, for some ranks, from which "auto" chooses."""
+        data = self._prepared(X, offset, covariates, mask, sample_weight)
+        new = partial(self._new_decoder, known=data.known)
+        return rank_path_of(new, data.table, data.known, data.weights, self.tol, self.max_iter, ranks)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.missing == "nan"
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """Number of columns that `transform` gives, for scikit-learn's names of them."""
+        return int(self.n_components_)
+
+    @torch.inference_mode(False)
+    def _fitted(
+        self,
+        X: ArrayLike,  # noqa: N803
+        offset: ArrayLike | None,
+        covariates: ArrayLike | None,
+        mask: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+    ) -> FactorFit:
+        """Fits the decoder, and returns what came of it."""
+        data = self._prepared(X, offset, covariates, mask, sample_weight)
+        table, known, weights = data.table, data.known, data.weights
+        path: RankPath | None = None
+        rank = self.n_components
+        if rank == "auto":
+            path = rank_path_of(partial(self._new_decoder, known=known), table, known, weights, self.tol, self.max_iter)
+            rank = path.best
+        decoder = self._started(int(rank), table, known, weights)
+        client = client_of(table.source)
+        rows_of: Callable[..., RowSet] = Rows if client is None else partial(ClusterRows, client)
+        with _Progress(self.verbose, self.max_iter) as report:
+            fit = fit_factors(
+                decoder, table, offset=known.offset, covariates=known.covariates, mask=known.mask, weights=weights,
+                tolerance=self.tol, iterations=self.max_iter, report=report, rows_of=rows_of,
+            )  # fmt: skip
+        if not fit.converged:
+            advice = f"the fit ended after {len(fit.history)} iterations without converging: raise max_iter, or tol"
+            warnings.warn(advice, ConvergenceWarning, stacklevel=4)
+        self._keep(decoder, fit, data)
+        self.explained_deviance_ = self._explained(table, known, weights, fit.latents.means)
+        if path is not None:
+            self.rank_path_ = path
+        return fit
+
+    def _prepared(
+        self,
+        X: ArrayLike,  # noqa: N803
+        offset: ArrayLike | None,
+        covariates: ArrayLike | None,
+        mask: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+    ) -> "_Prepared":
+        """The data of a fit, once they were looked at."""
+        self._require_parameters()
+        table = self._table(X, reset=True)
+        if self.n_components != "auto" and self.n_components > self.n_features_in_:
+            raise DomainError(
+                f"n_components={self.n_components} is above the number of columns, n_features={self.n_features_in_}"
+            )
+        given = self._side_info(len(table), offset, covariates, mask)
+        if given.covariates is not None:
+            require_covariates(given.covariates)
+        survey = surveyed(table, given.mask)
+        size = usual_size(survey.sizes)
+        shares = survey.totals / survey.totals.sum().clamp(min=1)
+        known = self._with_sizes(given, survey, size, shares)
+        return _Prepared(table, known, self._weights(sample_weight, len(table)), size, shares)
+
+    def _keep(self, decoder: LinearLikelihood, fit: FactorFit, data: "_Prepared") -> None:
+        self.decoder_, self.elbo_, self.converged_ = decoder, fit.elbo, fit.converged
+        self.size_, self._shares = data.size, data.shares
+        self.n_iter_, self.n_components_ = len(fit.history), decoder.latent_dim
+        self.components_ = _array(decoder.affine.weight.T) / self._units()[:, None]
+        self.intercept_ = _array(decoder.affine.bias)
+        self.coefficients_ = np.zeros((self.n_features_in_, 0))
+        if decoder.covariate_affine is not None:
+            self.coefficients_ = _array(decoder.covariate_affine.weight)
+        self.coefficient_errors_ = _array(fit.covariate_errors)
+        dispersions = 1 / inverse_dispersion_of(decoder.likelihood)
+        self.dispersions_ = _array(dispersions.expand(self.n_features_in_)).copy()
+
+    def _units(self) -> NDArray[Any]:
+        """What each factor of variance 1 is multiplied by."""
+        if self.scale == "standard":
+            return np.ones(self.n_components_)
+        norms = _array(self.decoder_.affine.weight.norm(dim=0))
+        return np.where(norms > 0, norms, 1)
+
+    def _scaled(self, means: Tensor) -> NDArray[Any]:
+        return _array(means) * self._units()
+
+    def _started(self, rank: int, table: CountTable, known: SideInfo, weights: Tensor | None) -> LinearLikelihood:
+        """The decoder where the fit begins: fitted to some of the rows, if there are many."""
+        rows, beside, some = table.taken(known, weights)
+        decoder = self._new_decoder(rank, known).to(rows.dtype)
+        decoder.init_from_data(rows, offset=beside.offset, mask=beside.mask)
+        if len(rows) < len(table):
+            fit_factors(
+                decoder, rows, offset=beside.offset, covariates=beside.covariates, mask=beside.mask, weights=some,
+                tolerance=10 * self.tol, iterations=self.max_iter,
+            )  # fmt: skip
+        return decoder
+
+    def _new_decoder(self, rank: int, known: SideInfo) -> LinearLikelihood:
+        likelihood = Poisson() if self.likelihood == "poisson" else LIKELIHOODS[self.likelihood](self.n_features_in_)
+        with torch.random.fork_rng(devices=[]):  # a linear layer draws its first weights, which are replaced
+            return LinearLikelihood(rank, self.n_features_in_, likelihood, covariates=_columns(known))
+
+    def _explained(self, table: CountTable, known: SideInfo, weights: Tensor | None, means: Tensor) -> float:
+        """The share of the deviance that the fit explains."""
+        null, r = NullModel(self.n_features_in_), inverse_dispersion_of(self.decoder_.likelihood)
+        model = of_null = 0.0
+
+        def blocks() -> Iterator[tuple[slice, Tensor, SideInfo, Tensor]]:
+            for rows in table.slices():
+                x, beside = table[rows], known.between(rows)
+                yield rows, x, beside, counted_entries(beside, None if weights is None else weights[rows], x)
+
+        for _, x, beside, counted in blocks():
+            null.add(x, sizes_of(beside, len(x)), counted)
+        for rows, x, beside, counted in blocks():
+            for_model = deviances(x, rates(self.decoder_, means[rows], None, beside), r)
+            for_null = deviances(x, null.rates(sizes_of(beside, len(x))), r)
+            model += float(for_model.mul_(counted).sum(dtype=torch.float64))
+            of_null += float(for_null.mul_(counted).sum(dtype=torch.float64))
+        if of_null == 0:
+            return 0.0
+        return 1 - model / of_null
+
+    @torch.inference_mode(False)
+    def _inferred(
+        self,
+        X: ArrayLike,  # noqa: N803
+        offset: ArrayLike | None,
+        covariates: ArrayLike | None,
+        mask: ArrayLike | None,
+    ) -> tuple[Inference, SideInfo]:
+        check_is_fitted(self)
+        table = self._table(X, reset=False)
+        given = self._side_info_like_the_fits(len(table), offset, covariates, mask)
+        known = self._with_sizes(given, surveyed(table, given.mask), self.size_, self._shares)
+        found = infer_factors(self.decoder_, table, offset=known.offset, covariates=known.covariates, mask=known.mask)
+        if not found.converged.all():
+            rows = (~found.converged).nonzero().squeeze(1)
+            advice = f"the factors of {len(rows)} rows did not converge, the first of them row {int(rows[0])}"
+            warnings.warn(advice, ConvergenceWarning, stacklevel=4)
+        return found, known
+
+    def _table(self, X: ArrayLike, reset: bool) -> CountTable:  # noqa: N803
+        """The data as the fit takes them; in memory as scikit-learn has found them to be in order."""
+        if hasattr(X, "obsm"):
+            raise DomainError(
+                "CountFactors takes a matrix, not an AnnData object: pass adata.X or a layer of counts, or use "
+                "silentgrad.tl.count_factors(adata)"
+            )
+        in_file = type(X).__module__.split(".")[0] in ("anndata", "dask", "h5py")
+        table = CountTable(X if in_file else self._validated(X, reset), self.missing == "nan")
+        if in_file and reset:
+            self.n_features_in_ = table.shape[1]
+        if table.shape[1:] != (self.n_features_in_,) or len(table) == 0:
+            raise ShapeError(f"X has shape {tuple(table.shape)}, expected rows of {self.n_features_in_} features")
+        return table
+
+    def _validated(self, X: ArrayLike, reset: bool) -> Any:  # noqa: N803
+        """The data as scikit-learn has found them to be in order, an array or a sparse matrix in CSR form."""
+        finite = "allow-nan" if self.missing == "nan" else True
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite)
+
+    def _side_info(
+        self,
+        rows: int,
+        offset: ArrayLike | None,
+        covariates: ArrayLike | None,
+        mask: ArrayLike | None,
+    ) -> SideInfo:
+        """What is known of rows, as tensors."""
+        known = SideInfo(_tensor(offset), _tensor(covariates), None if mask is None else torch.as_tensor(mask))
+        if known.covariates is not None and known.covariates.dim() == 1:
+            known = SideInfo(known.offset, known.covariates.unsqueeze(1), known.mask)
+        known.flattened(torch.Size([rows]), torch.Size([self.n_features_in_]))
+        return known
+
+    def _side_info_like_the_fits(
+        self, rows: int, offset: ArrayLike | None, covariates: ArrayLike | None, mask: ArrayLike | None
+    ) -> SideInfo:
+        """The same, with as many covariates as the fit had."""
+        known = self._side_info(rows, offset, covariates, mask)
+        if _columns(known) != self.coefficients_.shape[1]:
+            raise ShapeError(f"the fit had {self.coefficients_.shape[1]} covariates, and {_columns(known)} were given")
+        return known
+
+    def _with_sizes(self, given: SideInfo, survey: Survey, size: float, shares: Tensor) -> SideInfo:
+        """The same with the logarithms of size factors in the offset, and what is missing in the mask."""
+        offset = given.offset
+        if not isinstance(self.size_factors, str):
+            sizes = torch.as_tensor(np.asarray(self.size_factors, dtype=np.float64))
+            if sizes.shape != survey.sizes.shape:
+                raise ShapeError(
+                    f"size_factors has shape {tuple(sizes.shape)} for {len(survey.sizes)} rows: it is for rows that "
+                    "were fitted; for others say size_factors='none' and pass offset=log(sizes) to every method"
+                )
+            if not ((sizes > 0) & sizes.isfinite()).all():
+                raise DomainError("size_factors have to be finite numbers above 0")
+        elif self.size_factors == "none":
+            return SideInfo(offset, given.covariates, survey.mask)
+        else:
+            observed = torch.ones_like(survey.sizes)
+            if survey.mask is not None:
+                observed = torch.cat([part.to(shares) @ shares for part in survey.mask.split(4096)])
+            sizes = survey.sizes / (size * observed)
+            if not (sizes > 0).all():
+                row = int((~(sizes > 0)).nonzero()[0])
+                advice = "leave it out, or say size_factors='none'"
+                raise DomainError(f"row {row} has no counts, so that it has no size: {advice}")
+        log_size = sizes.log()
+        if offset is not None:
+            log_size = offset + (log_size if offset.dim() == 1 else log_size.unsqueeze(1))
+        return SideInfo(log_size, given.covariates, survey.mask)
+
+    def _weights(self, sample_weight: ArrayLike | None, rows: int) -> Tensor | None:
+        if sample_weight is None:
+            return None
+        weights = torch.as_tensor(np.asarray(sample_weight, dtype=np.float64))
+        if weights.shape != (rows,):
+            raise ShapeError(f"sample_weight has shape {tuple(weights.shape)}, expected one per row, {rows}")
+        return weights
+
+    def _require_parameters(self) -> None:
+        for name, kinds in CHOICES.items():
+            value = getattr(self, name)
+            if name == "size_factors" and not isinstance(value, str):
+                continue
+            if value not in kinds:
+                raise DomainError(f"{name} has to be one of {', '.join(kinds)}; got {value!r}")
+        for name in ("n_components", "max_iter"):
+            value = getattr(self, name)
+            if name == "n_components" and value == "auto":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+                raise DomainError(f"{name} has to be a whole number of at least 1, got {value!r}")
+        if not 0 <= self.tol < math.inf:
+            raise DomainError(f"tol has to be a number from 0 on, got {self.tol!r}")
+
+
+class _Prepared(NamedTuple):
+    """Data of a fit with what is known of them, the size of the median row, and each column's share of all counts."""
+
+    table: CountTable
+    known: SideInfo
+    weights: Tensor | None
+    size: float
+    shares: Tensor
+
+
+class _Progress:
+    """A progress bar of a fit, or none."""
+
+    def __init__(self, shown: bool, iterations: int) -> None:
+        self.bar: Any = None
+        if shown:
+            from tqdm import tqdm  # type: ignore[import-untyped]
+
+            self.bar = tqdm(total=iterations, unit="iteration")
+
+    def __enter__(self) -> Callable[[FitProgress], object] | None:
+        return None if self.bar is None else self._report
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def _report(self, progress: FitProgress) -> None:
+        self.bar.set_postfix_str(f"bound {progress.elbo:.6g} nats", refresh=False)
+        self.bar.update()
+
+
+def _columns(known: SideInfo) -> int:
+    """Number of covariates."""
+    return 0 if known.covariates is None else known.covariates.shape[1]
+
+
+def _tensor(numbers: ArrayLike | None) -> Tensor | None:
+    if numbers is None:
+        return None
+    return torch.from_numpy(np.array(numbers, dtype=np.float64))
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().double().numpy()

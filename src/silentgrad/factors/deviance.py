@@ -1,0 +1,86 @@
+"""Rates of counts under a decoder, and their deviance: twice what the log-likelihood lacks of its largest value."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from silentgrad.decoders import LinearLikelihood
+from silentgrad.factors.latents import Latents
+from silentgrad.factors.symmetric import forms
+from silentgrad.side_info import SideInfo
+
+TINY = torch.finfo(torch.float64).tiny
+
+
+def inverse_dispersion_of(likelihood: Any) -> Tensor:
+    """The r of a negative binomial, inflated or not; infinity for a Poisson likelihood."""
+    counts = getattr(likelihood, "counts", likelihood)
+    found: Tensor = getattr(counts, "inverse_dispersion", torch.tensor(torch.inf))
+    return found.detach().double()
+
+
+@torch.no_grad()
+def rates(decoder: LinearLikelihood, means: Tensor, latents: Latents | None, known: SideInfo) -> Tensor:
+    """Expected counts of rows: at means of the factors, or under latents, over their spread too."""
+    w = decoder.affine.weight.to(means)
+    u = torch.addmm(decoder.affine.bias.to(w), means, w.T)
+    if latents is not None:
+        u += latents.covariances @ forms(w).T / 2
+    if known.covariates is not None and decoder.covariate_affine is not None:
+        u += known.covariates.to(w) @ decoder.covariate_affine.weight.to(w).T
+    u.exp_()
+    if known.offset is not None:
+        u *= sizes_of(known, len(u)).to(u)
+    counted = getattr(decoder.likelihood, "counted", None)  # of inflated ones, the share that is not
+    return u if counted is None else u * counted.to(u)
+
+
+def sizes_of(known: SideInfo, rows: int) -> Tensor:
+    """The exponential of the offset, one per row or per entry."""
+    if known.offset is None:
+        return torch.ones(rows, 1, dtype=torch.float64)
+    return known.offset.double().reshape(rows, -1).exp()
+
+
+def counted_entries(known: SideInfo, weights: Tensor | None, x: Tensor) -> Tensor:
+    """How much each entry counts, in the precision of x: not at all where it was not observed."""
+    counted = torch.ones(()).to(x)
+    if weights is not None:
+        counted = weights.unsqueeze(1).to(x)
+    if known.mask is not None:
+        counted = counted * known.mask
+    return counted.expand_as(x)
+
+
+def deviances(x: Tensor, rate: Tensor, r: Tensor) -> Tensor:
+    """The deviance of each entry of a negative binomial, or of a Poisson likelihood if r is infinite.
+
+    Example:
+        >>> one, two = torch.ones(1).double(), torch.full((1,), 2.0).double()
+        >>> deviances(one, two, torch.tensor(torch.inf))  # 2 (log(1 / 2) + 1)
+        tensor([0.6137], dtype=torch.float64)
+    """
+    rate = rate.to(x).clamp(min=torch.finfo(x.dtype).tiny)
+    entries = x.clamp(min=1).div_(rate).log_().mul_(x)
+    if r.isinf().all():
+        return entries.sub_(x).add_(rate).mul_(2)
+    r = r.to(x)
+    return entries.sub_((x + r) * torch.log1p((x - rate) / (rate + r))).mul_(2)
+
+
+class NullModel:
+    """Rates without factors and covariates: each column's counts over the sum of the sizes of its rows."""
+
+    def __init__(self, columns: int) -> None:
+        self.counts = torch.zeros(columns, dtype=torch.float64)
+        self.sizes = torch.zeros_like(self.counts)
+
+    def add(self, x: Tensor, sizes: Tensor, counted: Tensor) -> None:
+        """Learn from rows."""
+        self.counts += (x * counted).sum(0, dtype=torch.float64)
+        self.sizes += (sizes.to(x) * counted).sum(0, dtype=torch.float64)
+
+    def rates(self, sizes: Tensor) -> Tensor:
+        """The rates of rows of these sizes."""
+        return self.counts / self.sizes.clamp(min=TINY) * sizes

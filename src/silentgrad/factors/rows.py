@@ -1,0 +1,140 @@
+"""Rows in one place with their latents, and what a fit asks of them: sums over rows, whose sizes do not grow with them.
+
+A fit calls `improve`, then `move`, `extrapolate` or `go_back`. Rows may be in several places at a time, since all that
+is exchanged are weights one way and sums the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.factors.anderson import History
+from silentgrad.factors.latents import Latents, first_latents, improved
+from silentgrad.factors.outputs import Moments, Sums
+from silentgrad.factors.pieces import RowSource, own_parameters, pieces_of
+from silentgrad.factors.tally import Tally
+from silentgrad.side_info import SideInfo
+
+
+@dataclass
+class Totals:
+    """Sums of a pass over rows.
+
+    Args:
+        elbo: The bound, without what the likelihood's `log_base` adds.
+        sums: What the step for the outputs needs.
+        slopes: Gradients of the likelihood's own parameters, without those of its `log_base`.
+        moments: Of the latents.
+        tally: Numbers of entries by output and count, where they were asked for.
+    """
+
+    elbo: float
+    sums: Sums
+    slopes: list[Tensor]
+    moments: Moments
+    tally: Tally | None
+
+    def __iadd__(self, other: "Totals") -> "Totals":
+        self.elbo += other.elbo
+        self.sums += other.sums
+        self.slopes = [slope + more for slope, more in zip(self.slopes, other.slopes, strict=True)]
+        self.moments += other.moments
+        if self.tally is not None and other.tally is not None:
+            self.tally += other.tally
+        return self
+
+
+class RowSet(Protocol):
+    """What a fit asks of rows, wherever they are."""
+
+    def improve(self, theta: Tensor, own: Sequence[Tensor], tally: bool) -> Totals:
+        """Newton's step for all latents, from where they are; the sums for the next step of the outputs."""
+
+    def move(self, centre: Tensor, inverse: Tensor, noted: bool) -> Tensor:
+        """Accept the step, and go on to the improved latents, mapped; products of residuals, if steps are noted."""
+
+    def extrapolate(self, shares: Tensor) -> None:
+        """Go on to where the steps that were noted lead."""
+
+    def go_back(self, to_plain: bool) -> None:
+        """Return to before the extrapolation, or else to before the latest move, and forget the steps."""
+
+    def finish(self) -> Latents:
+        """Return the improved latents as they are."""
+
+
+class Rows:
+    """Rows on this machine.
+
+    Args:
+        decoder: The decoder, whose likelihood gets the parameters that are tried.
+        x: Examples.
+        side_info: Their side information.
+        weights: How much each example counts.
+        w: Weights of the latents with which the fit starts, `(outputs, latents)`.
+    """
+
+    def __init__(
+        self, decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None, w: Tensor
+    ) -> None:
+        self.decoder = decoder
+        self._data = x, side_info, weights
+        self.latents = self.plain = self.improved = first_latents(w.to(decoder.affine.weight), len(x))
+        self.last = self.latents
+        self.curvature = torch.empty_like(self.latents.means)
+        self.history = History()
+
+    def improve(self, theta: Tensor, own: Sequence[Tensor], tally: bool) -> Totals:
+        """See `RowSet`."""
+        theta = theta.to(self.decoder.affine.weight)
+        for parameter, numbers in zip(own_parameters(self.decoder), own, strict=True):
+            parameter.copy_(numbers)
+        self.improved = self.latents.empty()
+        self.curvature = torch.empty_like(self.latents.means)
+        totals: Totals | None = None
+        for piece in pieces_of(self.decoder, *self._data):
+            counted = Tally.of(piece) if tally else None  # first, because it looks at x
+            better = improved(piece, theta, self.latents[piece.rows], own=len(own) > 0)
+            self.improved.write(piece.rows, better.latents)
+            self.curvature[piece.rows] = better.curvature
+            if totals is None:
+                slopes = [torch.zeros_like(numbers) for numbers in own]
+                moments = Moments.none(self.latents.dimensions, theta.device)
+                totals = Totals(0.0, Sums.none(theta, self.latents.dimensions), slopes, moments, None)
+            totals.elbo += piece.total(better.bounds())
+            totals.sums.add(piece, better.latents, better.found)
+            for slope, more in zip(totals.slopes, better.found.own, strict=True):
+                slope += more.sum_to_size(slope.shape)
+            totals.moments += Moments.of(better.latents, piece.weights)
+            if totals.tally is None:
+                totals.tally = counted
+            elif counted is not None:
+                totals.tally += counted
+        assert totals is not None  # a fit has rows
+        return totals
+
+    def move(self, centre: Tensor, inverse: Tensor, noted: bool) -> Tensor:
+        """See `RowSet`."""
+        start, self.last = self.latents.means, self.improved
+        self.latents = self.plain = self.improved.mapped(centre, inverse)
+        if not noted:
+            return torch.zeros(0, 1, dtype=torch.float64)
+        self.history.add(start, self.plain.means)
+        return self.history.products(self.curvature)
+
+    def extrapolate(self, shares: Tensor) -> None:
+        """See `RowSet`."""
+        self.latents = replace(self.plain, means=self.history.extrapolated(shares))
+
+    def go_back(self, to_plain: bool) -> None:
+        """See `RowSet`."""
+        self.history = History()
+        self.latents = self.plain if to_plain else self.last
+
+    def finish(self) -> Latents:
+        """See `RowSet`."""
+        return self.improved

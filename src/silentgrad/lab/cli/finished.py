@@ -1,0 +1,154 @@
+"""Commands for finished runs: `evaluate`, `reconstruct`, `sample`, `latents`, `compare` and `export`."""
+
+import io
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from silentgrad.lab.cli.console import console, show_table, told
+from silentgrad.lab.cli.options import require_folder, require_output
+from silentgrad.lab.data.h5ad import put_obsm
+from silentgrad.lab.reports import write_report
+from silentgrad.lab.reports.compare import write_comparison
+from silentgrad.lab.reports.figures import samples
+from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.settings import COUNT, SEED, ConfigError, Range, require
+from silentgrad.lab.store.files import copy_atomically, write_atomically
+from silentgrad.lab.store.folders import ExportFolder, RunFolder
+from silentgrad.lab.store.records import write_pictures
+from silentgrad.lab.training import RunError, load_run, read_config
+from silentgrad.lab.training.embeddings import latents_in_order
+from silentgrad.lab.training.export import export_run
+from silentgrad.lab.training.finishing import generated, pictures
+from silentgrad.lab.training.loading import observations_of
+
+MOST_SAMPLES = 10_000  # images on one picture
+OBSM = "X_silentgrad"  # where an .h5ad file has the latents
+
+
+def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
+    """Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.
+
+    Args:
+        run: Folder of the finished run.
+        data: Name or path of another dataset of the same shape; the run's own data if absent.
+        root: Folder that holds the datasets; that of the run if absent.
+        samples: Number of samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
+    """
+    require("--samples", samples, COUNT)
+    observations = observations_of(read_config(run), data, root)
+    found = evaluate_model(load_run(run, observations), observations, "test", samples)
+    console.print("   ".join([*told(found, samples), f"examples {found.examples}"]), soft_wrap=True)
+
+
+def reconstruct(run: Path, data: str | None = None, root: Path | None = None, output: Path | None = None) -> None:
+    """Reconstructs test images and draws samples with a finished run; writes the pictures and renews its report.
+
+    Args:
+        run: Folder of the finished run.
+        data: Name or path of another dataset of the same shape; the run's own data if absent.
+        root: Folder that holds the datasets; that of the run if absent.
+        output: A .safetensors file to write the pictures to; the one in the run's folder if absent.
+    """
+    settings = read_config(run)
+    path = output or RunFolder(run).pictures
+    require_output(path, ".safetensors")
+    observations = observations_of(settings, data, root)
+    write_pictures(path, pictures(load_run(run, observations), observations))
+    if output is None:
+        print(f"report: {write_report(run)}")
+    else:
+        print(f"pictures: {path}")
+
+
+def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
+    """Draws images from a finished run's prior and decoder, as a picture.
+
+    Args:
+        run: Folder of the finished run.
+        count: Number of images to draw.
+        seed: Seed of the draws.
+        output: A .png file to write the picture to; samples.png in the run's folder if absent.
+    """
+    require("--count", count, Range(1, MOST_SAMPLES))
+    require("--seed", seed, SEED)
+    settings = read_config(run)
+    path = output or RunFolder(run).figure("samples")
+    require_output(path, ".png")
+    observations = observations_of(settings)
+    if not observations.pictured:
+        raise RunError(f"{observations.name} holds no images: there is nothing to make a picture of")
+    vae = load_run(run, observations)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        images = generated(vae, count)
+    samples(images).savefig(path)
+    print(f"samples: {path}")
+
+
+def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> None:
+    """Writes the means of the latents of all rows, those of training too, in the order of the data's file.
+
+    Args:
+        run: Folder of the finished run.
+        output: A .npy file to write, or an .h5ad file: a copy of the data's own with the latents in
+            obsm["X_silentgrad"]; latents.npy in the run's folder if absent.
+        overwrite: Whether to replace the file of --output if it is there; it may be the data's own.
+    """
+    settings = read_config(run)
+    path = output or RunFolder(run).latents
+    source = Path(settings.data.name)
+    require_output(path, ".h5ad" if path.suffix == ".h5ad" else ".npy")
+    if path.suffix == ".h5ad" and source.suffix != ".h5ad":
+        raise ConfigError(f"--output {path} is for data of an .h5ad file, which {source} is not: give a .npy file")
+    if output is not None and output.exists() and not overwrite:
+        raise ConfigError(f"--output {output} exists: choose another, or replace it by --overwrite true")
+    observations = observations_of(settings)
+    found = latents_in_order(load_run(run, observations), observations).float()
+    if path.suffix == ".h5ad":
+        copy_atomically(source, path, partial(put_obsm, name=OBSM, values=found))
+    else:
+        content = io.BytesIO()
+        np.save(content, found.numpy())
+        write_atomically(path, content.getbuffer())
+    print(f"latents: {path}, {found.shape[1]} of each of {len(found)} rows")
+
+
+def compare(*runs: Path, output: Path = Path("compare.html")) -> None:
+    """Compares runs: a table of what differs and where they ended, and a page that shows their curves too.
+
+    Runs of different data have tables of their own.
+
+    Args:
+        *runs: Folders of the runs, one after the other.
+        output: An .html file to write the page to.
+    """
+    require_output(output, ".html", folder_is_made=True)
+    compared = write_comparison(runs, output)
+    for data, (results, settings) in compared.items():
+        if len(compared) > 1:
+            print(f"{data}:")
+        show_table(results)
+        for run, own in settings.items():
+            said = ", ".join(f"{name} {value}" for name, value in own.items())
+            print(f"{run}: {said or 'the same settings'}")
+    print(f"page: {output}")
+
+
+def export(run: Path, folder: Path | None = None) -> None:
+    """Exports a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.
+
+    Args:
+        run: Folder of the finished run.
+        folder: Folder to write the files to; the folder export in the run's own if absent.
+    """
+    output = folder or RunFolder(run).export
+    require_folder(output)
+    differences = export_run(run, output)
+    for name, difference in differences.items():
+        print(f"{name}: ONNX Runtime differs from torch by at most {difference:.1e} of the largest value")
+    files = ExportFolder(output)
+    written = [files.weights, *map(files.network, differences), files.columns, files.card]
+    print(f"files: {output}/{', '.join(path.name for path in written if path.exists())}")

@@ -1,0 +1,254 @@
+"""Readers of the files that image datasets come in; each returns uint8 `(images, channels, height, width)`.
+
+Every reader checks what it reads and raises :class:`DataError` with the file's name, what was expected and what was
+found. None of them executes anything from a file.
+
+CIFAR-10's python version is a pickle, which is a program. It may neither call anything nor exhaust the interpreter: it
+is read through first, and only the steps that a dictionary of strings, lists and an array of bytes needs are admitted,
+with few containers, so that nothing can be nested deeply. What stands for an array is put together here, not by numpy's
+own functions for pickles, which believe what they are told.
+"""
+
+import gzip
+import io
+import math
+import pickle
+import pickletools
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from silentgrad.lab.data.files import DataError, Header, npy_header, reading, require, require_memory
+
+Bytes = NDArray[np.uint8]
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+_CIFAR_SHAPE = (3, 32, 32)
+_GREY, _COLOUR = frozenset({"1", "L", "LA"}), frozenset({"P", "RGB", "RGBA", "CMYK", "YCbCr"})
+CONTAINERS = frozenset(
+    ["EMPTY_DICT", "DICT", "EMPTY_LIST", "LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"]
+)
+MOST_CONTAINERS = 64  # a batch of CIFAR-10 has about ten; nothing is nested deeper than there are containers
+STORING = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+ADMITTED = CONTAINERS.union(
+    STORING,
+    ["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "NONE", "NEWTRUE", "NEWFALSE"],  # numbers
+    ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"],  # texts
+    ["BINBYTES", "SHORT_BINBYTES", "BINBYTES8"],
+    ["MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS"],  # fill a container
+    ["MEMOIZE", "GET", "BINGET", "LONG_BINGET"],  # recall what was stored
+    ["GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"],  # objects, which `_Unpickler` admits one by one
+    ["PROTO", "FRAME", "STOP"],
+)
+# to which arrays refer, before numpy 2 and since
+OBJECTS = {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"}
+
+
+def read_idx(path: Path) -> Tensor:
+    """Images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, then the pixels."""
+    return torch.from_numpy(_idx(path, "images", 3)).unsqueeze(1)
+
+
+def read_idx_labels(path: Path) -> Tensor:
+    """Labels of MNIST and its relatives: a big-endian header 0x00000801, count, then a byte each."""
+    return torch.from_numpy(_idx(path, "labels", 1)).long()
+
+
+def _idx(path: Path, what: str, dimensions: int) -> Bytes:
+    start, number = 4 + 4 * dimensions, 0x800 + dimensions
+    opened = gzip.open if path.suffix == ".gz" else Path.open
+    with reading(path, f"an idx file of {what}"), opened(path, "rb") as file:
+        header = file.read(start)
+        require(len(header) == start, path, f"an idx header of {start} bytes", f"{len(header)} bytes")
+        magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
+        expected = f"the idx number of bytes of {dimensions} dimensions, 0x{number:08x}"
+        require(magic == number, path, expected, f"0x{magic:08x}")
+        size = math.prod(shape)
+        require_memory(size, path)
+        content = file.read(size + 1)
+    expected = f"{what} of shape {tuple(shape)}, {size} bytes"
+    require(len(content) <= size, path, expected, "more")
+    require(len(content) == size, path, expected, f"{len(content)} bytes")
+    return np.frombuffer(bytearray(content), np.uint8).reshape(shape)  # bytes are read-only
+
+
+def read_cifar_binary(path: Path) -> Tensor:
+    """CIFAR-10's binary version: per image one byte of label and 3072 bytes, channel by channel."""
+    with reading(path, "a batch of CIFAR-10's binary version"):
+        content = np.fromfile(path, np.uint8)
+    whole = content.size > 0 and content.size % 3073 == 0
+    require(whole, path, "a multiple of 3073 bytes (CIFAR-10, binary version)", f"{content.size} bytes")
+    return torch.from_numpy(content.reshape(-1, 3073)[:, 1:].reshape(-1, *_CIFAR_SHAPE))
+
+
+def read_cifar_pickle(path: Path) -> Tensor:
+    """CIFAR-10's python version: a pickled dictionary whose `data` is `(images, 3072)`."""
+    expected = "a batch of CIFAR-10's python version"
+    with reading(path, expected):
+        content = path.read_bytes()
+        try:
+            _require_plain(content)
+            batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()  # strings of Python 2 are bytes
+            if isinstance(batch, dict):
+                batch = {key: _array(value) for key, value in batch.items()}
+        except Exception as error:  # a malformed pickle can raise anything
+            raise DataError(f"{path}: expected {expected}, found a pickle that was refused ({error})") from error
+    if not isinstance(batch, dict):
+        raise DataError(f"{path}: expected a dictionary, found {type(batch).__name__}")
+    rows = batch.get(b"data", batch.get("data"))
+    expected = "`data` of uint8 and shape (images, 3072)"
+    if not isinstance(rows, np.ndarray):
+        raise DataError(f"{path}: expected {expected}, found {type(rows).__name__}")
+    require(
+        rows.ndim == 2 and rows.shape[1] == 3072 and len(rows) > 0,
+        path,
+        expected,
+        f"{rows.dtype} of shape {rows.shape}",
+    )
+    return torch.from_numpy(rows.reshape(-1, *_CIFAR_SHAPE))
+
+
+def _require_plain(content: bytes) -> None:
+    containers = 0
+    for position, (step, argument, _) in enumerate(pickletools.genops(content)):
+        containers += step.name in CONTAINERS
+        if step.name not in ADMITTED:
+            raise pickle.UnpicklingError(f"it has the step {step.name}, which no array needs")
+        if containers > MOST_CONTAINERS:
+            raise pickle.UnpicklingError(f"it has more than {MOST_CONTAINERS} containers")
+        if step.name in STORING and int(argument or 0) > position:  # memory is reserved for all numbers up to this one
+            raise pickle.UnpicklingError("it numbers its objects with gaps")
+
+
+class _Pickled:
+    """Stands for an array or its type while a pickle is read, and keeps what it is told."""
+
+    state: Any = None
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def _array(value: object) -> object:
+    """Return the array for which an object stands, if it does; only bytes in the order of C are known."""
+    if not isinstance(value, _Pickled):
+        return value
+    _, shape, kind, by_columns, content = value.state
+    if kind.arguments[0] not in ("u1", b"u1") or by_columns or not isinstance(content, bytes):
+        raise pickle.UnpicklingError("its array is not one of bytes, row by row")
+    return np.frombuffer(content, np.uint8).reshape(shape).copy()  # a buffer of bytes is read-only
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in OBJECTS:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not part of an array")
+        return _Pickled
+
+
+def _require_images(path: Path, header: Header, size: int) -> None:
+    """Refuse what is no array of bytes, or claims another size than that of its file."""
+    whole = min(header.shape, default=0) > 0
+    require(header.dtype == np.uint8 and whole, path, "images of uint8", header)
+    header.require_size(path, size)
+
+
+@contextmanager
+def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes]]]:
+    """An array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
+    content = "images" if name is None else f"`{name}`"
+    with reading(path, f"an npz file with {content}"), zipfile.ZipFile(path) as archive:
+        if name is None:
+            names = [member.removesuffix(".npy") for member in archive.namelist()]
+            require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
+            name = "data" if "data" in names else names[0]
+        with archive.open(f"{name}.npy") as file:
+            header = npy_header(file)
+            _require_images(path, header, archive.getinfo(f"{name}.npy").file_size)
+            file.seek(0)
+            yield header, file
+
+
+def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
+    """Downsampled ImageNet: npz files whose `data` is `(images, 3 * size * size)`, concatenated in the given order.
+
+    The headers come first, so that memory holds all images once and one file's twice, not everything twice.
+    """
+    counts, width = [], 3 * size * size
+    for path in paths:
+        with _npz_member(path, "data") as (header, _):
+            rows = len(header.shape) == 2 and header.shape[1] == width
+            require(rows, path, f"`data` of shape (images, {width})", f"shape {header.shape}")
+            counts.append(header.shape[0])
+    require_memory(sum(counts) * width, paths[0].parent)
+    images = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8)
+    for path, part in zip(paths, images.split(counts), strict=True):
+        part.copy_(torch.from_numpy(_from_npz(path, "data")).reshape(part.shape))
+    return images
+
+
+def _from_npz(path: Path, name: str | None) -> Bytes:
+    with _npz_member(path, name) as (header, file):
+        require_memory(math.prod(header.shape), path)
+        array: Bytes = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def read_array(path: Path) -> Tensor:
+    """A `.npy` file, memory-mapped so that it stays on disk, or a `.npz` file's `data` or only array.
+
+    Shapes: `(images, height, width)`, `(images, height, width, channels)` or `(images, channels, height, width)`, with
+    one or three channels; where both of the latter would fit, the channels come first.
+    """
+    if path.suffix == ".npz":
+        array = _from_npz(path, None)
+    else:
+        with reading(path, "a numpy array"), path.open("rb") as file:
+            _require_images(path, npy_header(file), path.stat().st_size)
+            array = np.lib.format.open_memmap(path, mode="r")
+    with warnings.catch_warnings():
+        # a read-only map is meant: a writable one would have to fit into memory
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        images = torch.from_numpy(array)
+    if images.dim() == 3:
+        return images.unsqueeze(1)
+    if images.dim() == 4 and images.shape[1] in (1, 3):
+        return images
+    expected = "shape (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 or 3"
+    require(images.dim() == 4 and images.shape[3] in (1, 3), path, expected, f"{array.dtype} of shape {array.shape}")
+    return images.permute(0, 3, 1, 2)
+
+
+def read_folder(folder: Path) -> Tensor:
+    """Every image file in a folder and its subfolders, in the order of their paths; grey only if all are grey."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
+    modes, sizes = zip(*map(_header, paths), strict=True)
+    width, height = sizes[0]
+    for path, size in zip(paths, sizes, strict=True):
+        require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
+    mode = "L" if _GREY.issuperset(modes) else "RGB"
+    require_memory(len(paths) * height * width * len(mode), folder)
+    images = np.empty((len(paths), height, width, len(mode)), np.uint8)
+    for path, pixels in zip(paths, images, strict=True):
+        with reading(path, "an image"), Image.open(path) as image:
+            pixels[:] = np.asarray(image.convert(mode)).reshape(pixels.shape)
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+
+
+def _header(path: Path) -> tuple[str, tuple[int, int]]:
+    with reading(path, "an image"), Image.open(path) as image:
+        require(image.mode in _GREY | _COLOUR, path, "an image of 8 bits per channel", f"one of mode {image.mode}")
+        return image.mode, image.size

@@ -1,0 +1,256 @@
+"""Runs of the benchmark: what is missing is made, side by side, and what is there is kept.
+
+They are trained by the laboratory's loop, of which the steps between two points of a run's curve are an epoch.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from silentgrad.evaluation import evaluate
+from silentgrad.guided import GuidedVAE
+from silentgrad.lab.data import Observations, SplitName
+from silentgrad.lab.experiments.benchmark.gradients import milliseconds_of, missing_variances, toys_of
+from silentgrad.lab.experiments.benchmark.problem import build, fixed_batches, observations_of, with_estimator
+from silentgrad.lab.experiments.benchmark.protocol import (
+    BATCH,
+    RATES,
+    BenchmarkPlan,
+    BenchmarkRun,
+    Setting,
+    estimator_named,
+    weights_file,
+)
+from silentgrad.lab.experiments.runner import Job, Workers, locked, other_settings, run_jobs, say_runs, workers_at
+from silentgrad.lab.runs.evaluation import evaluating, own_draws
+from silentgrad.lab.settings import EstimatorName
+from silentgrad.lab.store.files import RecordError, read_json, write_json_atomically, write_tensors_atomically
+from silentgrad.lab.training import DivergedError, TrainConfig
+from silentgrad.lab.training.checkpoints import read_checkpoint, write_checkpoint
+from silentgrad.lab.training.loop import Loop
+from silentgrad.lab.training.run import fabric_for
+from silentgrad.schedules import constant
+
+RESULT, CHECKPOINT = "result.json", "last.ckpt"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to, in nats per example."""
+
+    protocol: str  # all that decides what it comes to, in words
+    steps: list[int]  # the steps of the points of its curve
+    elbos: list[float]  # ELBO of fixed training examples at these steps
+    klds: list[float]  # KL divergence of the same examples from the prior
+    seconds: float  # seconds of training, beside whatever else the machine did
+    test: float | None  # the importance-weighted bound of test examples; None if it is not finite, or the run diverged
+    valid: float | None  # the same of validation examples
+    diverged: int | None  # the step by which the loss or the weights were not finite; None if they always were
+
+    def first_reach(self, elbo: float) -> int | None:
+        """The first recorded step at which the ELBO was no less; None if it never was."""
+        for step, value in zip(self.steps, self.elbos, strict=True):
+            if value >= elbo:
+                return step
+        return None
+
+
+def read_result(folder: Path) -> Result:
+    """Reads a run's record.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    try:
+        return Result(**read_json(folder / RESULT))
+    except TypeError as error:
+        raise RecordError(f"cannot read {folder / RESULT}: remove it, and the run is made again ({error})") from error
+
+
+def protocol_of(run: BenchmarkRun, plan: BenchmarkPlan) -> str:
+    """All that decides what a run comes to, in words, to know it again by."""
+    words = [run.name, f"rate {rate_of(run, plan)}"]
+    for what in ("steps", "reported", "latents", "components", "examples", "samples"):
+        words.append(f"{what} {getattr(plan.size, what)}")
+    return ", ".join(words)
+
+
+def rate_of(run: BenchmarkRun, plan: BenchmarkPlan) -> float:
+    """The learning rate of a run."""
+    return run.rate or RATES[plan.data(run.setting)]
+
+
+def chosen(plan: BenchmarkPlan, setting: Setting, name: EstimatorName) -> BenchmarkRun:
+    """The finished run of seed 0 with the best bound of validation examples."""
+
+    def bound(run: BenchmarkRun) -> float:
+        found = read_result(plan.folder / run.name).valid
+        return -math.inf if found is None else found
+
+    return max(plan.candidates(setting, name), key=bound)
+
+
+def runs_by(plan: BenchmarkPlan, setting: Setting, name: EstimatorName) -> list[BenchmarkRun]:
+    """The runs of an estimator in a setting, one for each seed."""
+    first = chosen(plan, setting, name)
+    return [first._replace(seed=seed) for seed in range(plan.seeds or plan.size.seeds)]
+
+
+class CurvePoints:
+    """Report that measures a point of the curve on examples, keeps the weights of some steps, writes a checkpoint."""
+
+    def __init__(self, folder: Path, measured: Sequence[int], examples: Sequence[Tensor]) -> None:
+        self.folder, self.measured, self.examples = folder, measured, examples
+        self.found: dict[str, Any] = {"steps": [], "elbos": [], "klds": [], "seconds": 0.0}
+        self.since = time.perf_counter()
+
+    def __call__(self, loop: Loop) -> None:
+        self.found["seconds"] += time.perf_counter() - self.since
+        point = means(loop.model, self.examples)
+        for name, value in (("steps", loop.step), ("elbos", point.elbo), ("klds", point.kld)):
+            self.found[name].append(value)
+        if loop.step in self.measured:
+            weights = {}  # of encoder and decoder, without the estimator's own
+            for name, tensor in loop.model.state_dict().items():
+                if not name.startswith(("estimator.", "tractable_estimator.")):
+                    weights[name] = tensor.clone()
+            write_tensors_atomically(weights_file(self.folder, loop.step), weights)
+        write_checkpoint(self.folder / CHECKPOINT, {**loop.state(), "found": self.found})
+        self.since = time.perf_counter()
+
+    def start(self, loop: Loop) -> None:
+        """Measure the point before the first step, or go on after that of the last checkpoint."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            self(loop)
+            return
+        state = read_checkpoint(path, {*loop.state(), "found"})
+        loop.restore(state)
+        self.found = state["found"]
+
+
+def train(run: BenchmarkRun, plan: BenchmarkPlan) -> None:
+    """Make a run, or go on with what an earlier process left of it, unless it is finished."""
+    folder = plan.folder / run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        if not (folder / RESULT).exists():
+            _train(run, plan, folder)
+
+
+def _train(run: BenchmarkRun, plan: BenchmarkPlan, folder: Path) -> None:
+    size, observations = plan.size, observations_of(run.setting, plan)
+    loop = loop_of(run, plan, observations)
+    points = CurvePoints(folder, size.measured, list(fixed_batches(observations, "train", size.examples)))
+    bounds: dict[SplitName, float | None] = {"test": None, "valid": None}
+    diverged = None
+    try:
+        points.start(loop)
+        loop.run([points], lambda _: None)
+        for split in bounds:
+            bound = means(loop.model, fixed_batches(observations, split, size.examples), size.samples).bound
+            bounds[split] = bound if math.isfinite(bound) else None
+    except (DivergedError, ValueError) as error:  # latents refuse numbers that are not finite
+        refused = error.__cause__ if isinstance(error, DivergedError) else error
+        if refused is not None and all(parameter.isfinite().all() for parameter in loop.model.parameters()):
+            raise refused from None  # something else is wrong
+        diverged = loop.step
+    result = Result(
+        protocol_of(run, plan), **points.found, test=bounds["test"], valid=bounds["valid"], diverged=diverged
+    )
+    write_json_atomically(folder / RESULT, asdict(result))
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def loop_of(run: BenchmarkRun, plan: BenchmarkPlan, observations: Observations) -> Loop:
+    """The loop that trains a run, at its start."""
+    size = plan.size
+    rate = rate_of(run, plan)
+    train = TrainConfig(size.steps // size.reported, lr=rate, seed=run.seed, accelerator=plan.accelerator)
+    fabric = fabric_for(train, prefix="--")
+    fabric.launch()
+    model = build(run.setting, size, observations, run.seed)
+    with_estimator(model, estimator_named(run.estimator, run.setting.family(size).numbers, run.temperature))
+    adam = partial(torch.optim.Adam, fused=True)
+    return Loop(fabric, model, train, observations, BATCH, constant(1.0), size.reported, adam)
+
+
+class Means(NamedTuple):
+    """Averages over fixed examples, in nats per example."""
+
+    elbo: float
+    bound: float
+    kld: float
+
+
+def means(model: GuidedVAE, batches: Iterable[Tensor], samples: int = 1) -> Means:
+    """ELBO by one sample or in closed form, bound of several samples and KL divergence of examples.
+
+    The draws are the same each time, and leave those of the training alone.
+    """
+    totals = torch.zeros(3, dtype=torch.float64)
+    count, device = 0, next(model.parameters()).device
+    with evaluating(model), own_draws(device) as seed:
+        seed(0)
+        for x in batches:
+            found = evaluate(model, x.to(device), samples)
+            totals += torch.stack([found.sampled, found.elbo, found.kld]).cpu()
+            count += len(x)
+    return Means(*(totals / count).tolist())
+
+
+def carry_out(plan: BenchmarkPlan, jobs: int | None, cluster: str | None = None) -> None:
+    """Make the runs and measurements that are missing, by processes of this machine or of a Dask cluster.
+
+    Args:
+        plan: What is to be made.
+        jobs: Number of processes; one does all of it in this process.
+        cluster: Address of a Dask scheduler.
+
+    Raises:
+        ExperimentError: A finished run was made with another protocol, of an earlier version for instance.
+    """
+    with _workers(plan, jobs, cluster) as workers:
+        _make("runs", plan, plan.first_runs(), workers)
+        others = [runs_by(plan, setting, name)[1:] for setting in plan.settings for name in plan.trained(setting)]
+        _make("other seeds", plan, [run for of_one in others for run in of_one], workers)
+        noises = list(map(Job, missing_variances(plan)))
+        run_jobs("noise of the gradients", noises, len(noises), workers)
+    for setting in plan.settings:  # one after the other, with nothing beside it
+        milliseconds_of(plan, setting)
+    toys_of(plan)
+
+
+def _make(title: str, plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], workers: Workers) -> None:
+    """Make those of some runs that are missing."""
+    waiting = []
+    for run in runs:
+        folder = plan.folder / run.name
+        if not (folder / RESULT).exists():
+            waiting.append(Job(partial(train, run, plan)))
+        elif read_result(folder).protocol != protocol_of(run, plan):
+            raise other_settings(folder)
+    say_runs(plan.folder, len(runs), len(waiting))
+    run_jobs(title, waiting, len(waiting), workers)
+
+
+def _workers(plan: BenchmarkPlan, jobs: int | None, cluster: str | None) -> AbstractContextManager[Workers]:
+    if jobs == 1 and cluster is None:
+        return nullcontext(Workers(_done, lambda: 1))
+    return workers_at(cluster, jobs, plan.accelerator)
+
+
+def _done(work: Callable[[], object]) -> Future[object]:
+    """Do a job in this process, for which a script needs no guard of its main part."""
+    future: Future[object] = Future()
+    future.set_result(work())
+    return future

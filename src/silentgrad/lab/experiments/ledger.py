@@ -1,0 +1,200 @@
+"""Finished runs as rows of a CSV: tables are made from them, and an experiment goes on when its folders are gone.
+
+A row is known by its command, the `silentgrad train` that repeats the run, so that one made with other settings is
+never taken for it. A run that is in the ledger is not made again.
+"""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import TypeAdapter, ValidationError
+
+from silentgrad.lab.build import plan_for
+from silentgrad.lab.settings import Settings
+from silentgrad.lab.settings.documents import train_command
+from silentgrad.lab.store.files import (
+    RecordError,
+    parse_json,
+    read_json,
+    read_metrics,
+    write_rows_atomically,
+)
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.store.records import read_summary
+
+DIGITS = 7  # significant ones of a figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """What a finished run came to; a run that diverged has no figures.
+
+    Args:
+        run: Name of the run.
+        seed: Its seed.
+        steps: Number of its steps.
+        examples: Number of examples that it was trained on.
+        valid: The figure of validation at its best epoch, by which options are chosen.
+        test: The figure of the test, which chooses nothing.
+        sampled: The ELBO by samples on the test, where the figure is another number.
+        mse: Squared error of the test.
+        kld: KL divergence of the test, in nats.
+        active: Number of latents that are used.
+        limit: The best figure that a model of this kind could have on the test, where it is known.
+        independent: The figure of the same likelihood without latents, which a run has to beat.
+        histogram: The figure of a histogram of every output, for images.
+        seconds: Seconds of processor time.
+        version: Version of silentgrad.
+        failure: Why it diverged.
+        curve: The figures of validation after each epoch.
+        command: The command that repeats it.
+    """
+
+    run: str
+    seed: int
+    steps: int = 0
+    examples: int = 0
+    valid: float | None = None
+    test: float | None = None
+    sampled: float | None = None
+    mse: float | None = None
+    kld: float | None = None
+    active: int | None = None
+    limit: float | None = None
+    independent: float | None = None
+    histogram: float | None = None
+    seconds: float | None = None
+    version: str = ""
+    failure: str = ""
+    curve: tuple[float, ...] = ()
+    command: str
+
+    @property
+    def elbo(self) -> float | None:
+        """The ELBO of the test by samples; the figure itself, where that is the ELBO."""
+        return self.test if self.sampled is None else self.sampled
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run diverged, or is no better than a model without latents of the same likelihood."""
+        if self.elbo is None:
+            return True
+        return self.independent is not None and self.elbo >= self.independent
+
+    def reach(self, level: float, length: int | None = None) -> int | None:
+        """Return the first step at which the figure of validation was no worse than a level.
+
+        Args:
+            level: The level.
+            length: Length of the run in another unit that is to be counted, such as its number of epochs.
+        """
+        for epoch, figure in enumerate(self.curve, 1):
+            if figure <= level:
+                return epoch * (length or self.steps) // len(self.curve)
+        return None
+
+    def best_by(self, seconds: float) -> float | None:
+        """Return the best figure of validation up to some time; None if there was none yet."""
+        assert self.seconds is not None
+        epochs = int(seconds / self.seconds * len(self.curve) + 1e-9)
+        return min(self.curve[:epochs], default=None)
+
+
+_ROW = TypeAdapter(RunRow)
+
+
+def key_of(settings: Settings) -> str:
+    """Return the command that repeats a run, with all that was left open chosen; not where its data lie, or on what."""
+    data, model, train = plan_for(settings)
+    train = replace(train, accelerator="auto", devices=1, keep=[])
+    return train_command(Settings(replace(data, root=None), model, train))
+
+
+def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
+    """Return what the run in a folder came to; None if it is not finished."""
+    run, command, seed = RunFolder(folder), key_of(settings), settings.train.seed
+    if run.failure.exists():
+        return RunRow(run=name, seed=seed, failure=str(read_json(run.failure)["message"]), command=command)
+    if not run.summary.exists():
+        return None
+    summary = read_summary(run.summary)
+    curve = read_metrics(run.metrics).get(f"valid_{summary.unit.metric}", []) if run.metrics.exists() else []
+    found = tuple(_rounded(figure) for figure in curve if figure is not None)
+    environment = parse_json(run.environment) if run.environment.exists() else {}
+    clock = read_json(run.clock)["seconds"] if run.clock.exists() else summary.seconds
+    return RunRow(
+        run=name,
+        seed=seed,
+        steps=summary.epochs * -(-summary.training_examples // settings.data.batch_size),
+        examples=summary.training_examples,
+        valid=found[summary.best_epoch - 1] if len(found) >= summary.best_epoch else None,
+        test=_rounded(summary.figure),
+        sampled=None if summary.sampled is None else _rounded(summary.sampled),
+        mse=_rounded(summary.metrics["mse"]) if "mse" in summary.metrics else None,
+        kld=_rounded(summary.kld),
+        active=summary.active,
+        limit=None if summary.limit is None else _rounded(summary.limit),
+        independent=None if summary.baseline is None else _rounded(summary.baseline.figure),
+        histogram=_rounded(summary.baselines["histogram"]) if "histogram" in summary.baselines else None,
+        seconds=round(clock, 1),
+        version=str(environment.get("silentgrad", "")),
+        curve=found,
+        command=command,
+    )
+
+
+def _rounded(figure: float) -> float:
+    return float(f"{figure:.{DIGITS}g}")
+
+
+class Ledger:
+    """The rows of an experiment.
+
+    Args:
+        path: The CSV; rows are in memory only if absent.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.rows: dict[str, RunRow] = {}
+        if path is not None and path.exists():
+            self.rows = _read(path)
+
+    def row(self, settings: Settings) -> RunRow | None:
+        """Return what the run with some settings came to; None if it is not there."""
+        return self.rows.get(key_of(settings))
+
+    def add(self, row: RunRow) -> None:
+        """Add a row, or renew it, beside those that other processes have added meanwhile."""
+        if self.path is None:
+            self.rows[row.command] = row
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        with FileLock(lock):
+            self.rows |= _read(self.path) if self.path.exists() else {}
+            self.rows[row.command] = row
+            write_rows_atomically(self.path, [_cells(row) for row in self.rows.values()])
+            lock.unlink(missing_ok=True)
+
+
+def _cells(row: RunRow) -> dict[str, object]:
+    return asdict(row) | {"curve": " ".join(map(str, row.curve))}
+
+
+def _read(path: Path) -> dict[str, RunRow]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row.command: row for row in _rows(path, csv.DictReader(file))}
+
+
+def _rows(path: Path, lines: Iterable[dict[str, str]]) -> Iterable[RunRow]:
+    for number, line in enumerate(lines, 2):
+        known = {name: cell for name, cell in line.items() if cell}
+        try:
+            yield _ROW.validate_python(known | {"curve": line.get("curve", "").split()})
+        except ValidationError as error:
+            first, *_ = error.errors()
+            raise RecordError(f"cannot read {path}, line {number}: {first['loc'][0]}: {first['msg']}") from error

@@ -1,0 +1,227 @@
+"""Curves over epochs, steps and seconds: of one run, of several runs, of a benchmark's estimators.
+
+They are free `Figure` objects, outside pyplot, so that nothing global changes and no display is needed.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from silentgrad.lab.kinds import Unit
+from silentgrad.lab.printing import finite
+from silentgrad.lab.store.files import Metrics
+from silentgrad.lab.store.records import Run
+
+if TYPE_CHECKING:
+    from silentgrad.lab.runs.findings import ElboProgress
+
+DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
+# Okabe and Ito's colours, told apart by colour-blind readers, without yellow, which is faint on white
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", ":", "-.")
+BLUE, ORANGE, GREEN, *_ = COLOURS
+GREY, INK, GRID = "#999999", "#222222", "#E4E4E4"
+SPLITS = {"train": (GREY, "training"), "valid": (BLUE, "validation"), "test": (ORANGE, "test")}
+LIMIT = "pPCA limit"
+WEIGHT = "tractable decoder's weight (right)"
+
+
+class Points(NamedTuple):
+    """The points of a line: where they stand on the horizontal axis, and their heights."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+Line = tuple[Points, dict[str, Any]]  # and how matplotlib draws it
+
+
+class Panel(NamedTuple):
+    """Lines by their names, over epochs, steps or seconds; `limit` is the height of a dashed line."""
+
+    title: str
+    clock: str
+    lines: dict[str, Line]
+    limit: float | None = None
+
+
+def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None, narrow: bool = False) -> Figure:
+    """Draw a run's metric over epochs and over seconds, and below them KLD and MSE over epochs.
+
+    Missing columns and cells of `metrics.csv` are left out. The pPCA limit is a dashed line. On a telephone, where it
+    is narrow, the panels stand one above the other, as in all figures that follow.
+    """
+
+    def lines(metric: str, clock: str) -> dict[str, Line]:
+        found = {}
+        for split, (colour, name) in SPLITS.items():
+            own = points(metrics, clock, f"{split}_{metric}")
+            if own.y:
+                found[name] = (own, {"color": colour, "linewidth": 1.8, "marker": _marker(own), "markersize": 4})
+        return found
+
+    return _figure(_panels(lines, unit, limit), narrow, 0.3, weight=points(metrics, "epoch", "weight"))
+
+
+def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None = None, narrow: bool = False) -> Figure:
+    """Draw the validation curves of all runs, each in its own colour and line style, like those of one run."""
+
+    def lines(metric: str, clock: str) -> dict[str, Line]:
+        own = {name: points(run.metrics, clock, f"valid_{metric}") for name, run in runs.items()}
+        return {name: (own[name], _look(place, 1.6)) for place, name in enumerate(runs)}
+
+    return _figure(_panels(lines, unit, limit), narrow, _legend_height(runs, narrow))
+
+
+def progress_curves(progress: Mapping[str, "ElboProgress"], narrow: bool = False) -> Figure:
+    """Draw the training ELBO of all estimators over steps and over seconds, the exact one in a broad line."""
+    steps, seconds = Panel("ELBO in nats per image", "step", {}), Panel("ELBO in nats per image", "seconds", {})
+    for place, (name, own) in enumerate(progress.items()):
+        style = _look(place, 2.6 if name == "exact" else 1.3)
+        steps.lines[name] = Points(own.steps, own.elbos), style
+        seconds.lines[name] = Points(own.seconds, own.elbos), style
+    return _figure([steps, seconds], narrow, _legend_height(progress, narrow), higher=True)
+
+
+def caption(unit: Unit, limit: float | None) -> str:
+    """Return the sentences under the curves of one run or several."""
+    told = f"Validation {unit.in_words} over epochs and over seconds, then KL divergence and squared error over epochs."
+    if limit is not None:
+        told += " The dashed line is the probabilistic PCA limit of linear decoders on the test examples."
+    return told
+
+
+def _panels(lines: Callable[[str, str], dict[str, Line]], unit: Unit, limit: float | None) -> list[Panel]:
+    """Return the panels of runs, by the lines of each metric and clock."""
+    plan = [(unit.metric, "epoch", limit), (unit.metric, "seconds", limit), ("kld", "epoch", None)]
+    plan.append(("mse", "epoch", None))
+    return [Panel(unit.axis_title(metric), clock, lines(metric, clock), own) for metric, clock, own in plan]
+
+
+def _figure(
+    panels: Sequence[Panel], narrow: bool, legend_height: float, weight: Points | None = None, higher: bool = False
+) -> Figure:
+    """Draw panels, two in a row or one if narrow, under a legend of so many inches.
+
+    The first panel also shows the weight of the tractable decoder. `higher` says that the higher is the better.
+    """
+    columns, width, height = (1, 4.2, 2.7) if narrow else (2, 8.0, 3.0)
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(width, height * rows + legend_height), dpi=DPI, layout="constrained")
+    figure.subplots(rows, columns)
+    drawn: dict[str, Line2D] = {}
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        values: list[float] = []
+        for name, (own, style) in panel.lines.items():
+            (drawn[name],) = axes.plot(*own, **style)
+            values += own.y
+        if panel.limit is not None:
+            drawn[LIMIT] = axes.axhline(panel.limit, color=INK, linestyle="--", linewidth=1.2)
+        if not values:
+            axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
+        elif higher:
+            low, high = y_limits([-value for value in values], None)
+            axes.set_ylim(-high, -low)
+        else:
+            axes.set_ylim(y_limits(values, panel.limit))
+        dress(axes, panel.title, panel.clock)
+    if weight is not None and weight.y:
+        drawn[WEIGHT] = _tractable_weight(figure.axes[0], weight)
+    if drawn:
+        ncols, unnamed = _legend_columns(drawn, narrow), [""] * len(drawn)
+        legend = figure.legend(
+            list(drawn.values()), unnamed, loc="outside upper center", ncols=ncols, frameon=False, fontsize=10
+        )
+        name_legend(legend, drawn)
+    return figure
+
+
+def _look(place: int, width: float) -> dict[str, Any]:
+    """Return the style of the line at a place, of a colour and dashes of its own."""
+    colour, dashes = COLOURS[place % len(COLOURS)], STYLES[place // len(COLOURS) % len(STYLES)]
+    return {"color": colour, "linestyle": dashes, "linewidth": width}
+
+
+def y_limits(values: Sequence[float], limit: float | None) -> tuple[float, float]:
+    """Return the ends of a vertical axis that shows all values, or all but a few early ones that tower over the rest.
+
+    The height `limit` is shown too.
+    """
+    low, high = min(values), max(values)
+    usual = torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
+    if usual > low:
+        high = min(high, low + 2 * (usual - low))
+    if limit is not None:
+        low, high = min(low, limit), max(high, limit)
+    margin = 0.06 * (high - low) or 0.1 * abs(min(values)) or 1.0
+    return low - margin, high + margin
+
+
+def _marker(curve: Points) -> str | None:
+    """Return dots for a line of few points, which may be one point only."""
+    return "o" if len(curve.x) < 20 else None
+
+
+def _tractable_weight(axes: Axes, weight: Points) -> Line2D:
+    """Draw the tractable decoder's share of the loss, where a nonlinear one has the rest."""
+    right = axes.twinx()
+    (line,) = right.plot(*weight, color=GREEN, linewidth=1, marker=_marker(weight), markersize=2)
+    right.set_ylim(-0.05, 1.05)
+    right.set_yticks([0, 1])
+    right.tick_params(length=0, labelsize=10, labelcolor=GREEN)
+    right.spines[:].set_visible(False)
+    return line
+
+
+def points(metrics: Metrics, x: str, y: str) -> Points:
+    """Return two columns where both are finite, so that a line runs on over epochs without a measurement."""
+    cells = zip(map(finite, metrics.get(x, [])), map(finite, metrics.get(y, [])), strict=False)
+    pairs = [(across, up) for across, up in cells if across is not None and up is not None]
+    return Points([across for across, _ in pairs], [up for _, up in pairs])
+
+
+def dress(axes: Axes, title: str, clock: str) -> None:
+    """Give axes a title, a label of the horizontal axis, ticks and a quiet grid."""
+    axes.set_title(title, loc="left", fontsize=12, color=INK)
+    axes.set_xlabel(clock, fontsize=11, color=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=clock == "epoch", min_n_ticks=1))
+    axes.tick_params(length=0, labelsize=10, labelcolor=INK)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#BBBBBB")
+
+
+def _legend_height(names: Collection[str], narrow: bool) -> float:
+    """Return the inches that the names of lines take."""
+    return 0.22 * math.ceil(len(names) / _legend_columns(names, narrow))
+
+
+def _legend_columns(names: Iterable[str], narrow: bool) -> int:
+    """Return the number of a legend's columns: as many as fit beside each other, from one to four."""
+    longest = max([len(drawable(name)) for name in names], default=0)
+    return max(1, min(4, (44 if narrow else 90) // (6 + longest)))
+
+
+def name_legend(legend: Legend, names: Iterable[str]) -> None:
+    """Write the user's names into a legend; as labels, `$x$` would be mathematics and `_x` would be left out."""
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(drawable(name))
+
+
+def drawable(name: str) -> str:
+    """Return a name in which characters that the font lacks are written as Python writes them."""
+    font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+    known = ""
+    for letter in name:
+        known += letter if font.get_char_index(ord(letter)) else letter.encode("unicode_escape").decode()
+    return known

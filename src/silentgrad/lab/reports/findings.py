@@ -1,0 +1,96 @@
+"""The findings of an experiment as files: a page, Markdown, and every table as LaTeX and CSV."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from silentgrad.lab.kinds import Unit
+from silentgrad.lab.reports.compare import common_unit, curve_sections
+from silentgrad.lab.reports.curves import progress_curves
+from silentgrad.lab.reports.figures import stacked, unit_range
+from silentgrad.lab.reports.page import CommandLine, Page, Picture, Section
+from silentgrad.lab.runs.findings import Curves, Findings, Reconstructions
+from silentgrad.lab.store.files import write_atomically, write_json_atomically
+from silentgrad.lab.store.records import Run
+from silentgrad.lab.tables import Table, comma_separated, latex, markdown
+
+PROGRESS = "ELBO of training images in nats per image, first seed, over steps and over seconds of training."
+
+
+def write_findings(folder: Path, found: Findings) -> Path:
+    """Write findings as .json, .md and .html, each table as .csv and .tex, and return the page's path.
+
+    The folder of the experiment holds the folders of its runs.
+    """
+    runs = _read(folder, found.runs)
+    if runs:
+        found = _with_units(found, common_unit(runs))
+    path = folder / found.name
+    write_json_atomically(path.with_suffix(".json"), asdict(found))
+    write_atomically(path.with_suffix(".md"), in_markdown(found).encode())
+    for table in found.tables:
+        write_atomically(folder / f"{table.name}.csv", comma_separated(table).encode())
+        write_atomically(folder / f"{table.name}.tex", latex(table).encode())
+    sections = _sections(folder, found)
+    if len(runs) > 1:
+        sections += curve_sections(runs, "Convergence, first seed")
+    if found.notes:
+        sections.append(Section("How it was made", found.notes))
+    return Page(found.title, [CommandLine(found.command)], sections).write(path.with_suffix(".html"))
+
+
+def in_markdown(found: Findings) -> str:
+    """Return findings in Markdown: the command, what they say, the tables, and how they were made."""
+    parts = [f"# {found.title}", f"`{found.command}`", _listed(found.verdicts)]
+    for table in found.tables:
+        parts += ["" if table.title == found.title else f"## {table.title}", markdown(table).strip()]
+    return "\n\n".join(filter(None, [*parts, _listed(found.notes)])) + "\n"
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _read(folder: Path, names: Mapping[str, str]) -> dict[str, Run]:
+    return {label: Run.read(folder / name) for label, name in names.items()}
+
+
+def _with_units(found: Findings, unit: Unit) -> Findings:
+    """Return findings whose columns say their units, as far as their names tell them."""
+    parts = []
+    for part in found.parts:
+        if isinstance(part, Table):
+            columns = [replace(own, unit=own.unit or unit.counted_in(own.name)) for own in part.columns]
+            part = replace(part, columns=columns)
+        parts.append(part)
+    return replace(found, parts=parts)
+
+
+def _sections(folder: Path, found: Findings) -> list[Section]:
+    """Return a section for the verdicts, each table with its curves, and each picture."""
+    sections = [Section("What it says", found.verdicts)] if found.verdicts else []
+    for part in found.parts:
+        if isinstance(part, Table):
+            sections.append(Section("" if part.title == found.title else part.title, [part]))
+        elif isinstance(part, Curves):
+            wide, narrow = (progress_curves(part.lines, narrow) for narrow in (False, True))
+            sections.append(Section("", [Picture(wide, PROGRESS, narrow)]))
+        else:
+            sections.append(Section(part.title, [_reconstructions(folder, part)]))
+    return sections
+
+
+def _reconstructions(folder: Path, part: Reconstructions) -> Picture:
+    """Draw the originals once, then each run's means and, where they are learned, standard deviations."""
+    rows: dict[str, Tensor] = {}
+    for label, run in _read(folder, part.runs).items():
+        if run.pictures is not None:
+            rows.setdefault("original", run.pictures.originals)
+            rows[label] = run.pictures.means
+            if run.pictures.stds is not None:
+                rows[f"{label}, std. dev."] = unit_range(run.pictures.stds)
+    picture = Picture(stacked(rows), part.caption, stacked(rows, narrow=True))
+    write_atomically(folder / f"{part.name}.png", picture.png)
+    return picture

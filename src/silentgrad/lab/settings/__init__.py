@@ -1,0 +1,23 @@
+"""Settings: every option of a run, and the plan that they come to."""
+
+from silentgrad.lab.settings.fields import COUNT, SEED, ConfigError, Range, require
+from silentgrad.lab.settings.options import (
+    GROUPS,
+    DataConfig,
+    Decay,
+    Decoders,
+    EstimatorName,
+    ModelConfig,
+    Settings,
+    TrainConfig,
+)
+from silentgrad.lab.settings.plan import (
+    SILENT,
+    Plan,
+    estimator_class,
+    family_named,
+    require_decoders,
+    resolve,
+    resolve_model,
+    suitable_estimators,
+)

@@ -1,0 +1,162 @@
+"""Records of a run while it goes on: a row of figures per epoch, kept weights, and a bar on the screen."""
+
+import contextlib
+import importlib.metadata
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import silentgrad
+from silentgrad.lab.data import mixed
+from silentgrad.lab.runs.evaluation import METRICS, evaluating
+from silentgrad.lab.store import files
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.training.loop import RATES, Loop, Report
+from silentgrad.lab.training.measuring import own_estimators, rows_of, training_batches
+
+
+class Recorder:
+    """Appends a row to `metrics.csv` at the end of each epoch.
+
+    A checkpoint holds the rows so far too. From them a resumed run restores the file: without the row of an epoch
+    that a kill left unfinished, and with those that were lost.
+    """
+
+    def __init__(self, run: RunFolder, metric: str) -> None:
+        self.path = run.metrics
+        figures = (f"valid_{name}" for name in (metric, *METRICS, "kld", "active"))
+        self.columns = ("epoch", "seconds", *figures, "train_loss", "weight", "variance", *RATES)
+        self.lines = [files.csv_line(self.columns)]
+        self.before = 0.0  # seconds of earlier processes, up to the epoch that this one goes on from
+        self.start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The time that the run has taken so far, over all processes that went on with it."""
+        return self.before + time.perf_counter() - self.start
+
+    def state(self) -> dict[str, Any]:
+        return {"text": "".join(self.lines), "seconds": self.seconds}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.lines, self.before = state["text"].splitlines(keepends=True), state["seconds"]
+
+    def begin(self) -> None:
+        content = "".join(self.lines).encode()
+        found = b""
+        with contextlib.suppress(OSError):
+            found = self.path.read_bytes()
+        if len(self.lines) > 1 and not found.startswith(content):
+            warnings.warn(f"{self.path} was damaged; its rows are restored from the last checkpoint", stacklevel=2)
+        files.write_atomically(self.path, content)
+
+    def __call__(self, loop: Loop) -> None:
+        found, model = loop.evaluation, loop.model
+        row: dict[str, Any] = {
+            "epoch": loop.epoch,
+            "seconds": round(self.seconds, 3),
+            f"valid_{found.unit.metric}": found.figure,
+            **{f"valid_{name}": value for name, value in found.metrics.items()},
+            "valid_kld": found.kld,
+            "valid_active": found.active,
+            "train_loss": torch.stack(loop.losses).double().mean().item(),
+            **{group["name"]: group["lr"] for group in loop.optimizer.param_groups},
+        }
+        if model.tractable is not None and model.nonlinear is not None:  # else there is nothing to weigh
+            row["weight"] = model.weight(loop.epoch)
+        if hasattr(model.tractable, "variance"):
+            row["variance"] = loop.variance(loop.epoch)
+        self.lines.append(files.csv_line([row.get(column, "") for column in self.columns]))
+        if loop.fabric.is_global_zero:
+            files.append_durably(self.path, self.lines[-1].encode())
+
+
+def keeper(run: RunFolder) -> Report:
+
+    def keep(loop: Loop) -> None:
+        if loop.fabric.is_global_zero and loop.epoch in loop.train.keep:
+            run.epochs.mkdir(exist_ok=True)
+            files.write_tensors_atomically(run.kept(loop.epoch), loop.model.state_dict())
+
+    return keep
+
+
+class VarianceLog:
+    """Appends the decomposition of the model's gradient variance to `gradient_variance.csv`, every few epochs.
+
+    Measured is the training loss of the epoch with the model's own estimator, and the exact gradient where the decoder
+    has one, on training rows in evaluation mode. Training is bit-identical to one without it. Epochs in which the
+    encoder is frozen have no gradient and no row.
+    """
+
+    def __init__(self, run: RunFolder, every: int, batches: int = 20, draws: int = 100) -> None:
+        self.path = run.variance_log
+        self.every, self.batches, self.draws = every, batches, draws
+        self.rows: list[dict[str, Any]] = []
+
+    def state(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def restore(self, state: list[dict[str, Any]]) -> None:
+        self.rows = state
+        if self.rows:
+            files.write_rows_atomically(self.path, self.rows)
+
+    def __call__(self, loop: Loop) -> None:
+        if not loop.fabric.is_global_zero or loop.epoch % self.every:
+            return
+        model, epoch, seed = loop.model, loop.epoch, mixed(loop.train.seed, loop.epoch)
+        if not any(parameter.requires_grad for parameter in model.encoder.parameters()):
+            return
+        like = next(model.parameters())
+        drawn = training_batches(loop.observations, loop.batches.batch_size, self.batches, seed)
+        batches = (x.to(like) for x in drawn)
+        with evaluating(model):
+            own = own_estimators(model)
+            found = silentgrad.gradient_variance(model, batches, self.draws, own, epoch=epoch, seed=seed)
+        self.rows += [{"epoch": epoch, **row} for row in rows_of(found)]
+        files.write_rows_atomically(self.path, self.rows)
+
+
+@contextlib.contextmanager
+def progress_of(loop: Loop, quiet: bool) -> Iterator[Report]:
+    """One bar for the whole training; what it yields moves it on by a step, those of earlier processes are done."""
+    if quiet or not loop.fabric.is_global_zero:
+        yield lambda loop: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+        TextColumn("left{task.fields[figure]}"),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("epoch", total=loop.steps, completed=loop.step, figure="")
+
+        def advance(loop: Loop) -> None:
+            found = getattr(loop, "evaluation", None)
+            figure = f", validation {found.unit.tell(found.figure)}" if found else ""
+            told = f"epoch {loop.epoch} of {loop.train.epochs}"
+            progress.update(task, completed=loop.step, description=told, figure=figure)
+
+        yield advance
+
+
+def environment() -> dict[str, str]:
+    """Return versions and the machine, as far as they can change a result."""
+    found = {"python": sys.version.split()[0]}
+    for package in ("silentgrad", "torch", "lightning", "numpy"):
+        found[package] = importlib.metadata.version(package)
+    device = platform.processor() or platform.machine()
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    threads = str(torch.get_num_threads())
+    return found | {"system": platform.platform(terse=True), "device": device, "threads": threads}

@@ -1,0 +1,88 @@
+"""Plots of count factors in an AnnData object, after `silentgrad.tl.count_factors`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from anndata import AnnData  # type: ignore[import-untyped]
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from silentgrad.errors import DomainError
+
+SHOWN = 10  # columns at either end of a factor
+
+
+def loadings(adata: AnnData, factors: Sequence[int] = (0, 1, 2), *, key: str = "count_factors") -> list[Axes]:
+    """Draw the columns that rise and fall most with each factor, one panel a factor."""
+    found = _found(adata, key)
+    weights = found["loadings"] if "loadings" in found else adata.varm[key]
+    names = np.asarray(adata.raw.var_names if found["params"]["use_raw"] else adata.var_names)
+    _require_factors(factors, weights.shape[1])
+    _, grid = plt.subplots(1, len(factors), figsize=(3.2 * len(factors), 4.5), squeeze=False)
+    for axes, factor in zip(grid[0], factors, strict=True):
+        order = np.argsort(weights[:, factor])
+        ends = np.unique(np.concatenate([np.arange(len(order))[:SHOWN], np.arange(len(order))[-SHOWN:]]))
+        chosen = order[ends]
+        places = np.arange(len(chosen))
+        axes.barh(places, weights[chosen, factor])
+        axes.set_yticks(places, names[chosen], fontsize=7)
+        axes.set(title=f"factor {factor + 1}", xlabel="log-rate per standard deviation")
+    grid[0][0].figure.tight_layout()
+    return list(grid[0])
+
+
+def factors(
+    adata: AnnData, color: str | None = None, *, factors: tuple[int, int] = (0, 1), key: str = "count_factors"
+) -> Axes:
+    """Draw the rows in the plane of two factors, colored by a column of `obs`."""
+    _found(adata, key)
+    points = adata.obsm[f"X_{key}"]
+    _require_factors(factors, points.shape[1])
+    _, axes = plt.subplots(figsize=(5, 4.5))
+    across, up = points[:, factors[0]], points[:, factors[1]]
+    if color is None:
+        axes.scatter(across, up, s=4)
+    elif color not in adata.obs:
+        raise DomainError(
+            f"{color!r} is no column of obs: there are {', '.join(map(str, adata.obs.columns)) or 'none'}"
+        )
+    elif adata.obs[color].dtype.kind in "if":
+        axes.figure.colorbar(axes.scatter(across, up, s=4, c=adata.obs[color]), label=color)
+    else:
+        for name, rows in adata.obs.groupby(color, observed=True).indices.items():
+            axes.scatter(across[rows], up[rows], s=4, label=str(name))
+        axes.legend(title=color, markerscale=3)
+    axes.set(xlabel=f"factor {factors[0] + 1}", ylabel=f"factor {factors[1] + 1}")
+    return axes
+
+
+def explained_deviance(adata: AnnData, *, key: str = "count_factors") -> Axes:
+    """Draw the share of the deviance that each factor explains, in proportion to how much it moves the log-rates.
+
+    After `n_comps="auto"`, the deviance of held-out entries by rank is drawn instead.
+    """
+    found: dict[str, Any] = _found(adata, key)
+    _, axes = plt.subplots(figsize=(5, 3.5))
+    if "rank_path" in found:
+        path = found["rank_path"]
+        axes.plot(path["ranks"], path["deviances"], marker="o")
+        axes.axvline(found["params"]["n_comps"], linestyle=":")
+        axes.set(xlabel="number of factors", ylabel="mean deviance of held-out entries")
+        return axes
+    shares = found["variances"] / found["variances"].sum() * found["explained_deviance"]
+    axes.bar(np.arange(len(shares)) + 1, shares)
+    axes.set(xlabel="factor", ylabel="share of the deviance", title=f"{found['explained_deviance']:.1%} in all")
+    return axes
+
+
+def _found(adata: AnnData, key: str) -> Any:
+    if key not in adata.uns:
+        raise DomainError(f"there is no uns[{key!r}]: call silentgrad.tl.count_factors(adata) first")
+    return adata.uns[key]
+
+
+def _require_factors(chosen: Sequence[int], count: int) -> None:
+    for factor in chosen:
+        if not 0 <= factor < count:
+            raise DomainError(f"there are factors 0 to {count - 1}, and {factor} was asked for")

@@ -1,0 +1,301 @@
+"""The check-up names what is wrong, calls nothing healthy wrong, changes nothing, and its numbers are right."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import sick
+import silentgrad as sg
+from silentgrad.checkup.loss import implied_kl_weight
+from silentgrad.checkup.measurements import Measurements
+from silentgrad.checkup.noise import decoder_snr
+from silentgrad.checkup.subject import subject_of
+from silentgrad.lab.cli.main import main
+
+
+def examined(case: sick.Case) -> sg.CheckUp:
+    return sg.check_up(case.model, case.data[:400], test=case.data[400:], examples=100, **case.options)
+
+
+@pytest.mark.parametrize("make", sick.SICK, ids=lambda make: make.__name__)
+def test_the_disease_is_named_first(make: sick.Maker) -> None:
+    case = make(0, 32)
+    found = examined(case)
+    assert found.findings[0].name == case.name, found
+    assert case.cause in found.findings[0].cause
+    assert found.findings[0].change
+    assert found.verdict == "wrong"
+
+
+@pytest.mark.parametrize("make", sick.HEALTHY, ids=lambda make: make.__name__)
+def test_nothing_healthy_is_called_wrong(make: sick.Maker) -> None:
+    found = examined(make(0, 32))
+    assert found.verdict != "wrong", found
+
+
+# A linear Gaussian VAE, of which everything is known: x = W z + b + noise, with orthogonal columns of W
+
+SCALES = torch.tensor([2.0, 1.0, 0.5], dtype=torch.float64)
+NOISE = 0.3
+COUNT = 4000
+
+
+class Linear(nn.Module):
+    """The exact posterior and decoder, or both scaled: `shrink` the means of q, `widen` its deviations."""
+
+    def __init__(self, shrink: float = 1.0, widen: float = 1.0) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(0)
+        basis = torch.linalg.qr(torch.randn(6, 3, generator=g, dtype=torch.float64)).Q
+        self.W = nn.Parameter(basis * SCALES)
+        self.b = nn.Parameter(torch.randn(6, generator=g, dtype=torch.float64))
+        self.gain = nn.Parameter(shrink * (self.W / (SCALES.square() + NOISE**2)).detach())
+        self.deviation = nn.Parameter(widen * (NOISE / (SCALES.square() + NOISE**2).sqrt()))
+
+    def encode(self, x: Tensor) -> td.Distribution:
+        return td.Normal((x - self.b) @ self.gain, self.deviation.expand(len(x), 3))
+
+    def decode(self, z: Tensor) -> td.Distribution:
+        return td.Normal(z @ self.W.T + self.b, NOISE)
+
+    def data(self) -> Tensor:
+        g = torch.Generator().manual_seed(1)
+        z, noise = (torch.randn(COUNT, n, generator=g, dtype=torch.float64) for n in (3, 6))
+        return (z @ self.W.T + self.b + NOISE * noise).detach()
+
+
+def measured(model: Linear, count: int = COUNT) -> Measurements:
+    torch.manual_seed(0)
+    x = model.data()
+    return Measurements(subject_of(model, x[:4]), x[:count], x, "training", None, None)
+
+
+@torch.no_grad()
+def test_figures_of_a_linear_gaussian_model() -> None:
+    model = Linear()
+    m, q = measured(model), model.encode(model.data())
+    by_hand = 0.5 * (q.loc.square() + q.scale.square() - 1) - q.scale.log()
+    assert torch.allclose(m.kld_per_latent, by_hand)
+    marginal = td.MultivariateNormal(model.b, model.W @ model.W.T + NOISE**2 * torch.eye(6, dtype=torch.float64))
+    truth = float(marginal.log_prob(model.data()).mean())
+    assert float(m.elbo.mean()) == pytest.approx(truth, abs=0.02)  # the ELBO of the exact posterior is log p(x)
+    least, most = m.information
+    information = 0.5 * math.log(torch.det(torch.eye(3) + torch.diag(SCALES.float() ** 2) / NOISE**2))
+    assert information == pytest.approx(float((0.5 * (1 + SCALES.square() / NOISE**2).log()).sum()), abs=1e-5)
+    assert least == pytest.approx(information, abs=0.1)
+    assert most == pytest.approx(information, abs=0.02)
+    assert m.calibration.value == pytest.approx(1.0, abs=0.02)  # z of the exact posterior: x - W z has variance s^2
+    assert m.of_use == 3
+    assert float(m.ppca.mean()) == pytest.approx(truth, abs=0.05)
+    gain, _ = m.linear_gain
+    assert abs(gain.value) < 0.05
+    assert abs(m.amortization.value) < 0.01
+    weight = implied_kl_weight(m.subject, m.x[:1000])
+    assert abs(weight.value - 1) < 4 * weight.error < 0.3
+
+
+def test_amortization_gap_where_the_optimum_is_known() -> None:
+    """KL(q || exact posterior), which for independent Gaussians is a sum over latents."""
+    model = Linear(shrink=0.8, widen=1.5)
+    with torch.no_grad():
+        found = measured(model, 200)
+        exact, q = Linear().encode(found.x), model.encode(found.x)
+        expected = float(td.kl_divergence(q, exact).sum(1).mean())
+        assert expected > 1
+        assert found.amortization.value == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("beta", [0.2, 5.0])
+@torch.no_grad()
+def test_weight_of_the_kl_divergence_from_the_optimum(beta: float) -> None:
+    """At a weight beta the optimal q is the posterior at the variance beta s^2."""
+    model = Linear()
+    noise = SCALES.square() + beta * NOISE**2
+    model.gain.copy_(model.W / noise)
+    model.deviation.copy_((beta * NOISE**2 / noise).sqrt())
+    m = measured(model, 2000)
+    weight = implied_kl_weight(m.subject, m.x)
+    assert weight.value == pytest.approx(beta, abs=4 * weight.error + 0.02 * beta)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "outputs", "latents", "squares"])
+def test_check_loss(reduction: str) -> None:
+    model = Linear()
+
+    def loss(x: Tensor) -> Tensor:
+        q = model.encode(x)
+        p = model.decode(q.rsample())
+        nll, kld = -p.log_prob(x), td.kl_divergence(q, td.Normal(0.0, 1.0))
+        parts = {
+            "mean": nll.sum(1).mean() + kld.sum(1).mean(),
+            "sum": nll.sum() + kld.sum(),
+            "outputs": nll.mean() + kld.sum(1).mean(),
+            "latents": nll.sum(1).mean() + kld.mean(),
+            "squares": (x - p.mean).square().sum(1).mean() + kld.sum(1).mean(),
+        }
+        return parts[reduction]
+
+    found = sg.check_loss(model, model.data(), loss)
+    beta = {"outputs": 6.0, "latents": 1 / 3, "squares": 1 / (2 * NOISE**2)}.get(reduction, 1.0)
+    assert found.beta.value == pytest.approx(beta, rel=1e-3)
+    assert found.reconstruction_growth == pytest.approx(2.0 if reduction == "sum" else 1.0, rel=1e-3)
+
+
+def test_variance_split_by_brute_force() -> None:
+    """The share of sampling and the decoder's signal-to-noise ratio, from every gradient of every draw."""
+    torch.manual_seed(0)
+    encoder, decoder = nn.Linear(6, 4), nn.Linear(2, 6)
+    data = torch.randn(64, 6)
+    model = (lambda x: encoder(x).chunk(2, -1)), (lambda z: td.Normal(decoder(z), 1.0))
+    found = sg.check_up(model, data)["gradient noise"]
+    grads: dict[str, list[Tensor]] = {"encoder": [], "decoder": []}
+    for x in data.split(8):
+        for _ in range(200):
+            mu, logvar = encoder(x).chunk(2, -1)
+            q = td.Normal(mu, (logvar / 2).exp())
+            nll = -td.Normal(decoder(q.rsample()), 1.0).log_prob(x).sum(1).mean()
+            loss = nll + td.kl_divergence(q, td.Normal(0.0, 1.0)).sum(1).mean()
+            for name, module in (("encoder", encoder), ("decoder", decoder)):
+                flat = torch.autograd.grad(loss, module.parameters(), retain_graph=True)
+                grads[name].append(torch.cat([g.flatten() for g in flat]))
+    snr = {}
+    for name, values in grads.items():
+        g = torch.stack(values).unflatten(0, (8, 200)).double()
+        est = g.var(1).sum(-1).mean()
+        batch = g.mean(1).var(0).sum() - est / 200
+        snr[name] = float((g.mean((0, 1)).square().sum() - g.mean(1).var(0).sum() / 8) / (est + batch))
+        if name == "encoder":
+            assert found.number == pytest.approx(float(100 * est / (est + batch)), abs=4 * found.error + 2)
+    torch.manual_seed(0)
+    assert decoder_snr(subject_of(model, data[:4]), data, 50) == pytest.approx(snr["decoder"], rel=0.1)
+
+
+def test_nothing_is_changed() -> None:
+    class Host(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
+            self.body = nn.Linear(2, 6)
+
+        def encode(self, x: Tensor) -> tuple[Tensor, ...]:
+            return self.encoder(x).chunk(2, -1)
+
+        def decode(self, z: Tensor) -> td.Distribution:
+            return td.Normal(self.body(z), 1.0)
+
+    torch.manual_seed(0)
+    host, data = Host(), torch.randn(64, 6)
+    host.encoder[2].eval()
+    host.body.weight.grad = torch.ones(6, 2)
+    before, state = copy.deepcopy(host.state_dict()), torch.get_rng_state()
+    found = sg.check_up(host, data, loss=lambda x: host.encode(x)[0].mean())
+    assert found.to_dict() == sg.check_up(host, data, loss=lambda x: host.encode(x)[0].mean()).to_dict()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in host.state_dict().items())
+    assert [m.training for m in host.modules()] == [m is not host.encoder[2] for m in host.modules()]
+    assert torch.equal(host.body.weight.grad, torch.ones(6, 2))
+    assert all(p.grad is None for p in host.encoder.parameters())
+    assert td.Distribution._validate_args
+
+
+def test_forms(tmp_path: Path) -> None:
+    case = sick.untrained(0, 8)
+    found = sg.check_up(case.model, case.data[:100])
+    assert max(map(len, str(found).splitlines())) <= 80
+    assert json.loads(json.dumps(found.to_dict()))["findings"][0]["name"] == "training"
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert page.count("<img") == 5
+    assert "<table>" in found._repr_html_()
+    with pytest.raises(KeyError, match="overfitting"):
+        found["overfitting"]
+
+
+LINEAR = nn.Linear(4, 4)
+DATA = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+BAD = {
+    "a tensor": ((LINEAR, LINEAR), DATA, "expected a torch.distributions object or"),
+    "a mean": ((lambda x: LINEAR(x).chunk(2, -1), lambda z: z.repeat(1, 2)), DATA, "no p.x.z.: say of what"),
+    "no examples": ((LINEAR, LINEAR), DATA[:0], "not examples"),
+    "one number each": ((LINEAR, LINEAR), DATA[:, 0], "not examples"),
+    "nothing": (object(), DATA, "neither encoder and decoder"),
+    "one function": ((LINEAR,), DATA, "pair of functions"),
+    "data of no kind": ((LINEAR, LINEAR), 3, "a tensor, an array"),
+    "other outputs": ((lambda x: LINEAR(x).chunk(2, -1), lambda z: td.Normal(z, 1.0)), DATA, "outputs"),
+    "no batch": ((lambda x: td.Normal(x.mean(), 1.0), lambda z: td.Normal(z, 1.0)), DATA, "expected .examples"),
+}
+
+
+@pytest.mark.parametrize(("model", "data", "said"), BAD.values(), ids=BAD)
+def test_what_it_refuses(model: object, data: object, said: str) -> None:
+    with pytest.raises((sg.SilentgradError, KeyError), match=said):
+        sg.check_up(model, data)
+
+
+def test_infinity_ends_the_list() -> None:
+    model = (lambda x: LINEAR(x).chunk(2, -1)), (lambda z: td.Normal(z.repeat(1, 2), 1.0))
+    data = DATA.clone()
+    data[3, 2] = math.nan
+    found = sg.check_up(model, data)
+    assert (found.verdict, len(found.findings)) == ("wrong", 1)
+    assert "the data" in found.findings[0].cause
+
+
+def test_tracker_warns_once() -> None:
+    track, x = sg.Tracker(), torch.randn(20, 3)
+    alive, dead = (td.Normal(torch.full((20, 2), loc), 1.0) for loc in (1.0, 0.0))
+    assert track(x, alive)["active"] == 2
+    with pytest.warns(UserWarning, match=r"latents \[0, 1\] have died"):
+        track(x, dead, td.Normal(x, 1.0))
+    track(x, dead, td.Normal(x, 1.0))
+    with pytest.warns(UserWarning, match="variance runs away"):
+        track(x, alive, td.Normal(x, 1e-6))
+    assert [row["active"] for row in track.history] == [2, 0, 0, 2]
+
+
+def test_callback() -> None:
+    model = SimpleNamespace(encode=lambda x: LINEAR(x).chunk(2, -1), decode=lambda z: td.Normal(z.repeat(1, 2), 1.0))
+    module = nn.Module()
+    module.encode, module.decode = model.encode, model.decode
+    callback = sg.CheckUpCallback(every=2)
+    for step in range(4):
+        callback.on_train_batch_end(None, module, None, (DATA, DATA), step)
+    assert len(callback.history) == 2
+
+
+def test_a_guide_for_a_model() -> None:
+    q, x = td.Normal(torch.zeros(5, 3), torch.ones(5, 3)), torch.rand(100, 4, 4)
+    guide = sg.SilentGuide.for_model(q, x, total_steps=400)
+    assert [guide.weight(step=step) for step in (1, 51, 101)] == [1.0, 0.5, 0.0]
+    assert not guide._starts_at_random()
+    assert isinstance(sg.SilentGuide.for_model(q, x.round(), total_epochs=8).decoder, sg.LinearLikelihood)
+    assert float(sg.SilentGuide.for_model(q, x, total_steps=4, variance=0.5).decoder.variance) == 0.5
+    with pytest.raises(sg.DomainError, match="divide pixels by 255"):
+        sg.SilentGuide.for_model(q, (255 * x).round(), total_steps=4)
+    with pytest.raises(sg.DomainError, match="pass step="):
+        guide(x, q, torch.ones(100), epoch=1)
+    with pytest.raises(sg.IntractableError, match=r"Normal\(mu, \(logvar / 2\).exp\(\)\)"):
+        guide(x, (q.loc, q.scale), torch.ones(5), step=1)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--model.latent_dim=3",
+        "--model.hidden=[8]",
+        "--train.epochs=1",
+        "--train.accelerator=cpu",
+        "--quiet=true",
+    ]
+    main(["train", *words, "--quiet=true", f"--folder={tmp_path / 'run'}"])
+    capsys.readouterr()
+    main(["check", str(tmp_path / "run"), "--examples=40"])
+    said = capsys.readouterr().out
+    assert "bits per dimension" in said
+    assert "histogram" in said
+    assert (tmp_path / "run" / "check_up.html").read_text().startswith("<!DOCTYPE html>")

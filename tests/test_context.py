@@ -1,0 +1,182 @@
+"""Context: normalized over all x, closed forms by quadrature, causality, samples, and what is refused."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch import distributions as td
+
+import silentgrad as sg
+from refusals import refused
+from silentgrad.decoders.context import causal_order, require_causal, set_context_weight
+
+DOUBLE = torch.float64
+SHAPES = [(5,), (3, 3), (1, 3, 2), (2, 2, 2)]
+
+
+def randomized(decoder: nn.Module, seed: int) -> nn.Module:
+    """The decoder in double precision, with random numbers for all that it learns."""
+    torch.manual_seed(seed)
+    decoder = decoder.double()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.copy_(0.7 * torch.randn_like(parameter))
+        for module in decoder.modules():
+            if isinstance(module, sg.DiscretizedLogistic):
+                module.center.copy_(torch.rand_like(module.center) * (module.levels - 1))
+    return decoder
+
+
+def levels_decoder(shape: tuple[int, ...], levels: int, components: int, seed: int) -> nn.Module:
+    """A decoder of levels with a context: a circuit, or, of one component, a logistic by itself."""
+    context = sg.CausalContext(shape, radius=1 + seed % 2, hidden=6)
+    if components == 1:
+        return randomized(sg.DiscretizedLogistic(2, shape, levels, context=context), seed)
+    leaves = sg.DiscretizedLogistic(2, (*shape, components), levels, context=context)
+    return randomized(sg.Circuit(2, shape, components, gates="all", leaves=leaves), seed)
+
+
+def every_image(shape: tuple[int, ...], levels: int) -> Tensor:
+    values = itertools.product(range(levels), repeat=math.prod(shape))
+    return torch.tensor(list(values), dtype=DOUBLE).reshape(-1, *shape)
+
+
+@pytest.mark.parametrize(("shape", "levels"), [((3, 3), 2), ((2, 2, 2), 2), ((2, 3), 3), ((1, 3, 3), 3)])
+def test_probabilities_of_all_images_sum_to_one(shape: tuple[int, ...], levels: int) -> None:
+    x = every_image(shape, levels)
+    for seed, components in itertools.product(range(4 if levels == 3 else 12), (1, 3)):
+        p = levels_decoder(shape, levels, components, seed)(torch.randn(1, 2, dtype=DOUBLE))
+        assert p.log_prob(x).exp().sum().item() == pytest.approx(1, abs=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_exact_expectation_and_gradient_by_quadrature(shape: tuple[int, ...]) -> None:
+    decoder = levels_decoder(shape, 4, 1, seed=1)
+    x = torch.randint(4, shape).double().unsqueeze(0)
+    loc = torch.tensor([[0.3, -0.8]], dtype=DOUBLE, requires_grad=True)
+    q = td.Normal(loc, torch.tensor([[0.5, 1.2]], dtype=DOUBLE))
+    value = decoder.expected_log_prob(x, q)
+    nodes, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(80))
+    grid = torch.cartesian_prod(nodes, nodes)
+    chances = torch.cartesian_prod(weights, weights).prod(1) / (2 * math.pi)
+    truth = (decoder(q.mean + q.stddev * grid).log_prob(x) * chances).sum()
+    torch.testing.assert_close(value.sum(), truth, rtol=1e-9, atol=1e-9)
+    inputs = [loc, *decoder.parameters()]
+    for found, expected in zip(
+        torch.autograd.grad(value.sum(), inputs), torch.autograd.grad(truth, inputs), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_circuit_is_below_its_expectation_and_equal_without_variance(shape: tuple[int, ...]) -> None:
+    for seed in range(5):
+        decoder = levels_decoder(shape, 3, 3, seed)
+        x, loc = torch.randint(3, (6, *shape)).double(), torch.randn(6, 2, dtype=DOUBLE)
+        surest = decoder.expected_log_prob(x, td.Normal(loc, 1e-7))
+        torch.testing.assert_close(surest, decoder(loc).log_prob(x), rtol=0, atol=1e-5)
+        q = td.Normal(loc, 0.8)
+        draws = decoder(q.sample(torch.Size([4000]))).log_prob(x)
+        error = draws.std(0) / math.sqrt(len(draws))
+        assert (decoder.expected_log_prob(x, q) < draws.mean(0) + 5 * error).all()
+
+
+def test_gaussian_leaves_have_it_too() -> None:
+    decoder = randomized(sg.StandardizedGaussian(2, (2, 2), context=sg.CausalContext((2, 2), hidden=5)), 0)
+    x, z = torch.randn(7, 2, 2, dtype=DOUBLE), torch.randn(7, 2, dtype=DOUBLE)
+    center, log_scale = decoder.in_context(x.flatten(1))
+    residual = (x.flatten(1) - center) / log_scale.exp() - decoder.affine(z)
+    by_hand = (-0.5 * residual.square() - log_scale - math.log(2 * math.pi) / 2).sum(1)
+    torch.testing.assert_close(decoder(z).log_prob(x), by_hand)
+    torch.testing.assert_close(decoder.expected_log_prob(x, td.Normal(z, 1e-9)), by_hand)
+    mixture = sg.Mixture(2, (3, 4, 4), per="pixel", context=sg.CausalContext((3, 4, 4)))
+    assert mixture(torch.zeros(5, 2)).sample().shape == (5, 3, 4, 4)
+
+
+@pytest.mark.parametrize("components", [1, 3])
+def test_samples_follow_the_probabilities(components: int) -> None:
+    decoder, x = levels_decoder((2, 2), 2, components, seed=3), every_image((2, 2), 2)
+    p = decoder(torch.randn(2, 2, dtype=DOUBLE))
+    samples, numbers = p.sample(torch.Size([4000])), 2 ** torch.arange(4).flip(0)
+    assert samples.shape == (4000, 2, 2, 2)
+    for example in range(2):
+        chances = p.log_prob(x.unsqueeze(1))[:, example].exp()
+        counts = torch.bincount((samples[:, example].flatten(1) * numbers).sum(1).long(), minlength=16)
+        assert stats.chisquare(counts.numpy(), 4000 * chances.detach().numpy()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 6, 7)])
+@pytest.mark.parametrize("radius", [1, 3])
+def test_fronts_see_only_what_was_drawn_before(shape: tuple[int, ...], radius: int) -> None:
+    context = sg.CausalContext(shape, radius, hidden=8).double()
+    fronts = list(context.fronts())
+    assert torch.cat(fronts).sort().values.tolist() == list(range(math.prod(shape)))
+    x = torch.randn(1, math.prod(shape), dtype=DOUBLE)
+    slopes = torch.autograd.functional.jacobian(lambda x: context(x.reshape(1, *shape)).sum(-1).flatten(), x)[:, 0]
+    later = torch.zeros(math.prod(shape), dtype=torch.bool)
+    for front in reversed(fronts):
+        later[front] = True
+        assert not slopes[front][:, later].any()
+
+
+class Peeking(nn.Module):
+    """A network that sees what it should not, behind a last layer that starts at zero."""
+
+    def __init__(self, event_shape: tuple[int, ...], shift: int) -> None:
+        super().__init__()
+        self.event_shape, self.features, self.shift = torch.Size(event_shape), 2, shift
+        self.last = nn.Linear(1, 2)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = causal_order(self.event_shape)
+        seen = x.flatten(-len(self.event_shape))[..., order].roll(self.shift, -1)
+        if self.shift > 0:
+            seen = seen.index_fill(-1, torch.arange(self.shift), 0)
+        return self.last(seen[..., order.argsort()].unflatten(-1, self.event_shape).unsqueeze(-1))
+
+
+@pytest.mark.parametrize("shape", [(5,), (20, 20), (3, 4, 4)])
+def test_a_network_that_peeks_is_refused_by_name(shape: tuple[int, ...]) -> None:
+    require_causal(Peeking(shape, shift=1))  # the output before
+    for shift in (0, -1):
+        with pytest.raises(sg.DomainError, match="Peeking is not causal: its features of output"):
+            sg.DiscretizedLogistic(2, shape, context=Peeking(shape, shift))
+
+
+def test_the_context_comes_in_by_its_weight() -> None:
+    leaves = sg.DiscretizedLogistic(2, (1, 4, 4, 3), context=sg.CausalContext((1, 4, 4)))
+    circuit, data = sg.Circuit(2, (1, 4, 4), 3, leaves=leaves), torch.randint(256, (50, 1, 4, 4)).float()
+    circuit.init_from_data(data)
+    assert leaves.context is not None
+    assert leaves.context.spread.item() == pytest.approx(data.std().item())
+    x, q = data[:5], td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
+    without = circuit.expected_log_prob(x, q)
+    torch.testing.assert_close(circuit.expected_log_prob(x, q), without)  # starts as if there were none
+    nn.init.normal_(leaves.shifts.weight)
+    assert not torch.allclose(circuit.expected_log_prob(x, q), without)
+    set_context_weight(circuit, 0.0)
+    torch.testing.assert_close(circuit.expected_log_prob(x, q), without)
+    set_context_weight(circuit, 0.5)
+    circuit.expected_log_prob(x, q).sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in leaves.context.mix.parameters())
+
+
+def test_what_a_context_does_not_allow_is_named() -> None:
+    context = sg.CausalContext((4,))
+    decoder = sg.StandardizedGaussian(2, 4, context=context)
+    with pytest.raises(sg.IntractableError, match="the mean of an output depends on the outputs before it"):
+        _ = decoder(torch.zeros(3, 2)).mean
+    q = td.Normal(torch.zeros(3, 2), torch.ones(3, 2))
+    with pytest.raises(sg.IntractableError, match="with a context takes no side information"):
+        decoder.expected_log_prob(torch.zeros(3, 4), q, mask=torch.ones(3, 4, dtype=torch.bool))
+    with pytest.raises(sg.ShapeError, match=r"a context of examples of shape \(4,\) is not for outputs of shape"):
+        sg.StandardizedGaussian(2, 5, context=context)
+    with pytest.raises(sg.DomainError, match="context belong to the leaves that were given"):
+        sg.Circuit(2, 4, 2, leaves=sg.StandardizedGaussian(2, (4, 2)), context=context)
+    refused(sg.DomainError, "radius and hidden", lambda: sg.CausalContext((4,), radius=0))
+    refused(sg.ShapeError, "for vectors and images", lambda: sg.CausalContext((1, 2, 3, 4)))

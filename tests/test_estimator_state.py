@@ -1,0 +1,264 @@
+"""What estimators refuse, remember and learn, whoever calls them: checkpointing, copies, transforms, frozen parameters.
+
+The oracle of a recomputation is the same call without checkpointing, with the same random numbers.
+"""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+from torch.utils.checkpoint import checkpoint
+
+import silentgrad as sg
+from members import PLAIN_ESTIMATORS, Member, latent_of
+from silentgrad.estimators import Estimator, Integrand, Learning, PriorIntegrand
+from silentgrad.estimators.choices import Choices
+from silentgrad.latents.families import FAMILIES
+from silentgrad.latents.priors import StandardPrior
+
+LEARNING = [m for m in PLAIN_ESTIMATORS if any(isinstance(part, Learning) for part in m.build().modules())]
+# `latent_of` makes bits and Gaussians, which an estimator of counts has not.
+EACH_PLAIN = pytest.mark.parametrize("member", [m for m in PLAIN_ESTIMATORS if m.families], ids=lambda m: m.name)
+EACH_LEARNING = pytest.mark.parametrize("member", LEARNING, ids=lambda m: m.name)
+
+
+def differentiable() -> Tensor:
+    return torch.tensor([1.0, 2.0], requires_grad=True)
+
+
+def transformed(base: td.Distribution, *transforms: td.Transform) -> td.Distribution:
+    return td.TransformedDistribution(base, list(transforms))
+
+
+ONE, WHICH = torch.ones(2), td.Categorical(torch.ones(2))
+MOVING: dict[str, Callable[[Tensor], td.Distribution]] = {
+    "Uniform": lambda a: td.Uniform(-a, 1.0),
+    "Independent": lambda a: td.Independent(td.Uniform(0.0, a), 1),
+    "Pareto": lambda a: td.Pareto(a, 3.0),
+    "mixture": lambda a: td.MixtureSameFamily(WHICH, td.Uniform(-a, a, validate_args=False), validate_args=False),
+    "transformed base": lambda a: transformed(td.Uniform(-a, a), td.TanhTransform()),
+    "shifted": lambda a: transformed(td.Exponential(ONE), td.AffineTransform(a, 1.0)),
+    "shifted twice": lambda a: transformed(
+        td.Uniform(0 * ONE, ONE), td.AffineTransform(3.0, 2.0), td.AffineTransform(a, 1.0)
+    ),
+    "composed": lambda a: transformed(
+        td.Uniform(0 * ONE, ONE), td.ComposeTransform([td.AffineTransform(0.0, a), td.ExpTransform()])
+    ),
+    "inverse": lambda a: transformed(td.Exponential(ONE), td.AffineTransform(a, 1.0).inv),
+    "bounded, then scaled": lambda a: transformed(td.Normal(a, 1.0), td.TanhTransform(), td.AffineTransform(0.0, a)),
+}
+STILL: dict[str, Callable[[Tensor], td.Distribution]] = {
+    "constant ends": lambda a: td.Uniform(-ONE, ONE),
+    "constant scale": lambda a: td.Pareto(ONE, a),
+    "Gumbel": lambda a: td.Gumbel(a, a),
+    "Weibull": lambda a: td.Weibull(a, a),
+    "Kumaraswamy": lambda a: td.Kumaraswamy(a, a),
+    "Binomial": lambda a: td.Binomial(5, logits=a),
+    "relaxed": lambda a: td.RelaxedBernoulli(torch.tensor(0.5), logits=a),
+    "relaxed categories": lambda a: td.RelaxedOneHotCategorical(torch.tensor(0.5), logits=a),
+    "mixture": lambda a: td.MixtureSameFamily(WHICH, td.Normal(a, a)),
+    "squashed": lambda a: transformed(td.Normal(a, a), td.TanhTransform()),
+    "logistic": lambda a: transformed(
+        td.Uniform(0 * ONE, ONE), td.SigmoidTransform().inv, td.AffineTransform(a, a)
+    ),
+    "flow": lambda a: transformed(td.Normal(ONE, 1.0), td.AffineTransform(a, a), td.ExpTransform()),
+    "subset": lambda a: sg.KSubset(a, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MOVING)
+def test_a_support_that_moves_is_refused_by_the_score_function(case: str) -> None:
+    q = MOVING[case](differentiable())
+    remedy = "choose Reparameterized" if q.has_rsample else "no estimator that samples is unbiased"
+
+    def f(z: Tensor) -> Tensor:
+        return z.reshape(*q.batch_shape, -1).sum(-1)
+
+    for build in (sg.Reinforce, sg.RLOO):
+        with pytest.raises(sg.IntractableError, match=rf"support of \w+ latents depends on their parameters.*{remedy}"):
+            build()(q, f)
+        with torch.no_grad():  # a value alone has no bias
+            assert build()(q, f).shape == q.batch_shape
+
+
+@pytest.mark.parametrize("case", STILL)
+def test_a_support_that_stays_is_taken(case: str) -> None:
+    q = STILL[case](differentiable())
+    value = sg.RLOO()(q, lambda z: z.reshape(*q.batch_shape, -1).sum(-1))
+    assert value.shape == q.batch_shape
+
+
+def test_bounds_refuse_a_family_of_uniform_latents() -> None:
+    """Without its score, which has a mean here, log q would lose part of its gradient."""
+
+    class Ends(sg.families.Family):
+        distribution = td.Uniform
+        arguments = ("low", "high")
+
+    a = differentiable()
+    prior = StandardPrior(sg.families.Gaussian(2))
+    families = {"uniform": Ends, **FAMILIES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("silentgrad.latents.families.FAMILIES", families)
+        for estimator in (sg.STL(), sg.DReG(2), sg.VIMCO(2), sg.NVIL()):
+            with pytest.raises(sg.IntractableError, match="support of Uniform latents depends"):
+                estimator(td.Uniform(-a, a), PriorIntegrand(lambda z: z, prior))
+
+
+def test_a_baseline_of_the_mean_needs_a_mean() -> None:
+    with pytest.raises(sg.IntractableError, match=r"TransformedDistribution latents have no mean.*choose"):
+        sg.NVIL()(STILL["flow"](differentiable()), lambda z: z)
+
+
+def plain_control(integrand: Integrand, choices: Choices, noisy: Tensor) -> Tensor:
+    return 0.5 * integrand(choices.relaxed(noisy, 0.4))
+
+
+class Rest(nn.Module):
+    """A control variate whose parameter has no part in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def forward(self, integrand: Integrand, choices: Choices, noisy: Tensor) -> Tensor:
+        return torch.zeros(noisy.shape[:1], dtype=noisy.dtype)
+
+
+NOTHING_TO_LEARN: dict[str, Callable[[], Estimator]] = {
+    "REBAR": lambda: sg.REBAR().requires_grad_(False),
+    "RELAX": lambda: sg.RELAX(inputs=8).requires_grad_(False),
+    "NVIL": lambda: sg.NVIL(inputs=8).requires_grad_(False),
+    "Averaged": lambda: sg.Averaged(sg.REBAR(), 2).requires_grad_(False),
+    "plain control": lambda: sg.RELAX(plain_control),
+    "unused": lambda: sg.RELAX(Rest()),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_TO_LEARN)
+def test_an_estimator_with_nothing_to_learn_estimates(case: str) -> None:
+    """In training as in evaluation, against enumeration."""
+    logits = torch.tensor([0.9, -1.4, 0.3], dtype=torch.float64)
+    estimator, rows = NOTHING_TO_LEARN[case](), 20_000
+
+    def f(z: Tensor) -> Tensor:
+        return (z.sum(-1) - 0.7).square()
+
+    truth = logits.clone().requires_grad_()
+    sg.Enumerate()(td.Bernoulli(logits=truth.unsqueeze(0)), f).sum().backward()
+    for mode in (True, False):
+        torch.manual_seed(0)
+        leaf = logits.repeat(rows, 1).requires_grad_()
+        estimator.train(mode)(td.Bernoulli(logits=leaf), f).sum().backward()
+        assert estimator.auxiliary_loss() is None or case == "unused"
+        error = leaf.grad.std(0) / rows**0.5
+        assert ((leaf.grad.mean(0) - truth.grad) / error).abs().max() < 4
+
+
+class Step(nn.Module):
+    """An encoder, an estimator and a decoder, the loss of the estimator's own in or out of what is checkpointed."""
+
+    def __init__(self, member: Member, inside: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.decoder = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.family, self.estimator, self.inside = member.families[-1], member.build(), inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = latent_of(self.family, self.encoder(x))
+        value = self.estimator(q, lambda z: 3 + torch.tanh(self.decoder(z)).sum(-1)).sum()
+        if not self.inside:
+            return value
+        own = self.estimator.auxiliary_loss()
+        return value if own is None else value + own
+
+    def run(self, reentrant: bool | None, steps: int = 3) -> list[Tensor]:
+        """Gradients and buffers, step after step; two uses before the last backward pass."""
+        found: list[Tensor] = []
+        optimizer = torch.optim.SGD(self.parameters(), 0.01)
+        for step in range(steps):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            losses = []
+            for x in torch.randn(1 + step, 6, 5).requires_grad_():
+                losses.append(self(x) if reentrant is None else checkpoint(self, x, use_reentrant=reentrant))
+            torch.stack(losses).sum().backward()
+            own = self.estimator.auxiliary_loss()
+            if own is not None:
+                own.backward()
+            found += [p.grad.clone() for p in self.parameters() if p.grad is not None]
+            found += [buffer.clone() for buffer in self.buffers()]
+            optimizer.step()
+        return found
+
+
+@EACH_PLAIN
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_step_is_the_same(member: Member, reentrant: bool, inside: bool) -> None:
+    plain, checkpointed = Step(member, inside).run(None), Step(member, inside).run(reentrant)
+    torch.testing.assert_close(checkpointed, plain)
+
+
+def test_a_recomputation_with_other_random_numbers_is_refused() -> None:
+    estimator, leaf = sg.Reinforce(), torch.zeros(5, 3, requires_grad=True)
+
+    def value(leaf: Tensor) -> Tensor:
+        return estimator(td.Bernoulli(logits=leaf), lambda z: z.sum(-1)).sum()
+
+    found = checkpoint(value, leaf, use_reentrant=False, preserve_rng_state=False)
+    with pytest.raises(sg.DomainError, match=r"Reinforce was called within a backward pass.*preserve_rng_state=True"):
+        found.backward()
+
+
+@EACH_LEARNING
+def test_no_graph_is_kept_and_no_loss_lost(member: Member) -> None:
+    """Copied after a call; of two calls the losses add up; and what is copied has no calls to be recomputed."""
+    estimator, totals = member.build(), []
+    torch.manual_seed(0)
+    for parameter in estimator.parameters():
+        nn.init.normal_(parameter, 0.3, 0.3)
+    q = latent_of(member.families[-1], torch.randn(5, 4).requires_grad_())
+    for calls in ((0,), (1,), (0, 1)):
+        kept = copy.deepcopy(estimator)
+        for seed in calls:
+            buffers = copy.deepcopy(kept.state_dict())
+            torch.manual_seed(seed)
+            kept(q, lambda z: (z.sum(-1) - 0.7).square())
+            kept.load_state_dict(buffers)  # averages move with every call
+        kept = copy.deepcopy(kept)
+        assert not any(part._calls for part in kept.modules() if isinstance(part, Learning))
+        loss = kept.auxiliary_loss()
+        assert kept.auxiliary_loss() is None
+        totals.append([] if loss is None else [loss, *torch.autograd.grad(loss, list(kept.parameters()))])
+    first, second, both = totals
+    torch.testing.assert_close(both, [a + b for a, b in zip(first, second, strict=True)])
+
+
+@EACH_PLAIN
+@pytest.mark.parametrize("training", [True, False])
+def test_transforms_of_gradients_are_right_or_refused(member: Member, training: bool) -> None:
+    start = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
+    estimators = [member.build().train(training) for _ in range(2)]
+    estimators[1].load_state_dict(estimators[0].state_dict())
+
+    def value(logits: Tensor, estimator: Estimator) -> Tensor:
+        torch.manual_seed(0)
+        return estimator(latent_of(member.families[-1], logits), lambda z: (z.sum(-1) - 0.3).square()).sum()
+
+    leaf = start.clone().requires_grad_()
+    found = value(leaf, estimators[0])
+    plain, again = (torch.autograd.grad(found, leaf, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(again, plain)  # what the first pass has learned belongs to later batches
+    assert plain.abs().max() > 0
+    (batched,) = torch.autograd.grad(found, leaf, torch.tensor([1.0, -2.0]).double(), is_grads_batched=True)
+    torch.testing.assert_close(batched, torch.stack([plain, -2 * plain]))
+    try:
+        transformed = torch.func.grad(value)(start, estimators[1])
+    except sg.DomainError as error:
+        assert "no transform of torch.func allows" in str(error)  # noqa: PT017
+        return
+    torch.testing.assert_close(transformed, plain)

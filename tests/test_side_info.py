@@ -1,0 +1,296 @@
+"""Side information: labels, covariates, size factors and masks, against pandas; and each error by its name."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+from cells import ORDER, ROWS, SPLITS, as_anndata, assert_rows, cells, counts, frame, splits_of
+from refusals import refused
+from silentgrad.lab.build import model_for
+from silentgrad.lab.data import Counts, DataError, Selection, Splits, load
+from silentgrad.lab.settings import ConfigError
+from silentgrad.lab.training import DataConfig, ModelConfig
+
+# --- side information
+
+
+def test_labels_keep_their_names(h5ad: Path) -> None:
+    known, train = cells(), ORDER[SPLITS[0]]
+    found = load(str(h5ad), selection=Selection(label="batch"))
+    assert found.label_names == ("b2", "b1", "never")
+    assert [found.label_names[code] for code in found.labels.train] == known["batch"].iloc[train].tolist()
+    found = load(str(h5ad), selection=Selection(label="type"))
+    assert found.label_names == ("B", "T", "missing")
+    expected = known["type"].cat.add_categories("missing").fillna("missing")
+    assert [found.label_names[code] for code in found.labels.train] == expected.iloc[train].tolist()
+    for name in ("sick", "flag"):
+        found = load(str(h5ad), selection=Selection(label=name))
+        expected = known[name].astype(object).where(known[name].notna(), "missing").astype(str)
+        assert [found.label_names[code] for code in found.labels.train] == expected.iloc[train].tolist()
+    for name in ("age", "some"):
+        found = load(str(h5ad), selection=Selection(label=name))
+        assert found.label_names == ()
+        expected = known[name].astype("Float64").to_numpy(float, na_value=np.nan)[train]
+        np.testing.assert_array_equal(found.labels.train.numpy(), expected)
+
+
+def test_covariates_are_standardized_and_one_hot(h5ad: Path) -> None:
+    known, train = cells(), ORDER[SPLITS[0]]
+    found = load(str(h5ad), selection=Selection(covariates=("age", "batch", "sick")))
+    age = (known["age"] - known["age"].iloc[train].mean()) / known["age"].iloc[train].std(ddof=0)
+    assert found.covariate_names == ("age", "batch=b2", "batch=b1", "sick=False", "sick=True")
+    expected = np.stack(
+        [age, known["batch"] == "b2", known["batch"] == "b1", known["sick"] == 0, known["sick"] == 1], 1
+    )
+    for part, rows in zip(found.covariates, SPLITS, strict=True):
+        assert part.dtype == torch.float32
+        np.testing.assert_allclose(part.numpy(), expected[ORDER[rows]].astype(float), rtol=1e-6)
+
+
+def test_offsets_are_logarithms_of_sizes(h5ad: Path) -> None:
+    sums, train = np.asarray(counts().sum(1)).ravel(), ORDER[SPLITS[0]]
+    expected = np.log(sums / np.median(sums[train]))
+    found = load(str(h5ad), selection=Selection(offset="size"))
+    by_column = load(str(h5ad), selection=Selection(offset="depth"))
+    for part, column, rows in zip(found.offset, by_column.offset, SPLITS, strict=True):
+        assert part.dtype == torch.float32
+        np.testing.assert_allclose(part.numpy(), expected[ORDER[rows]], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(column.numpy(), np.log(cells()["depth"].iloc[ORDER[rows]]), rtol=1e-6, atol=1e-7)
+    assert found.rows("test").between(1, 3).side_info.offset.tolist() == found.offset.test[1:3].tolist()
+    dense = Counts(*splits_of(found), "dense", offset=found.offset)
+    with pytest.raises(DataError, match="the valid split has 5 rows, but 4 offset"):
+        Counts(*splits_of(found), "dense", offset=dense.offset._replace(valid=torch.zeros(4)))
+
+
+def test_a_model_without_weights_for_covariates_says_so(tmp_path: Path) -> None:
+    frame()[["batch", "age", "depth"]].to_csv(tmp_path / "a.csv", index=False)
+    labelled = load(str(tmp_path / "a.csv"), selection=Selection(label="batch"))
+    assert model_for(ModelConfig(latent_dim=2, hidden=[8]), labelled)
+    found = load(str(tmp_path / "a.csv"), selection=Selection(covariates=("batch",)))
+    with pytest.raises(ConfigError, match=r"--data.covariates is for counts: .* gaussian has no weights"):
+        model_for(ModelConfig(), found)
+
+
+def test_row_names_are_one_per_row() -> None:
+    stored = torch.arange(6).reshape(3, 2)
+    with pytest.raises(DataError, match="the test split has 3 rows, but 2 row_names"):
+        Counts(stored, stored, stored, "counts", row_names=Splits(("a",) * 3, ("b",) * 3, ("c",) * 2))
+
+
+# --- what is missing
+
+
+def with_gaps() -> np.ndarray:
+    values = np.random.default_rng(2).normal(size=(ROWS, 4)) * [1, 10, 100, 1] + [0, 5, -7, 2]
+    values[np.random.default_rng(3).random((ROWS, 4)) < 0.3] = np.nan
+    return values
+
+
+def write_table(path: Path, values: np.ndarray) -> None:
+    table = pd.DataFrame(values, columns=list("abcd"))
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+    elif path.suffix == ".npy":
+        np.save(path, values)
+    else:
+        table.to_csv(path, sep={".csv": ",", ".tsv": "\t"}[path.suffix], index=False)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npy", ".parquet"])
+def test_missing_entries_become_a_mask_only_if_asked_for(tmp_path: Path, suffix: str) -> None:
+    path, values = tmp_path / f"gaps{suffix}", with_gaps()
+    write_table(path, values)
+    refused(DataError, r"expected a finite number, found .*--data.missing true", lambda: load(str(path)))
+    found = load(str(path), selection=Selection(missing=True))
+    train = values[ORDER[SPLITS[0]]]
+    np.testing.assert_allclose(found.mean.numpy(), np.nanmean(train, 0))
+    np.testing.assert_allclose(found.deviation.numpy(), np.nanstd(train, 0))
+    standardized = (values - np.nanmean(train, 0)) / np.nanstd(train, 0)
+    for split, part in zip(("train", "valid", "test"), SPLITS, strict=True):
+        rows = found.rows(split)
+        assert np.array_equal(rows.side_info.mask.numpy(), ~np.isnan(values[ORDER[part]]))
+        assert rows.stored.isfinite().all()
+        seen = found.as_seen(rows.between(0, 5)).numpy()
+        np.testing.assert_allclose(seen, np.nan_to_num(standardized[ORDER[part]][:5]), rtol=1e-6, atol=1e-9)
+    values[0, 0] = math.inf
+    write_table(path, values)
+    with pytest.raises(DataError, match=r"expected a finite number, found '?inf"):
+        load(str(path), selection=Selection(missing=True))
+
+
+def test_missing_counts_are_seen_as_zeros(tmp_path: Path) -> None:
+    dense = counts().toarray().astype(float)
+    dense[5, 1:3] = np.nan
+    np.save(tmp_path / "a.npy", dense)
+    found = load(str(tmp_path / "a.npy"), kind="counts", selection=Selection(missing=True))
+    assert_rows(found, np.nan_to_num(dense))
+    mask = torch.cat([found.mask.train, found.mask.valid, found.mask.test])
+    assert (~mask).sum() == 2
+    np.save(tmp_path / "b.npy", counts().toarray())
+    complete = load(str(tmp_path / "b.npy"), kind="counts", selection=Selection(missing=True))
+    assert complete.mask.train.all()
+
+
+def test_a_column_without_any_training_entry_is_named(tmp_path: Path) -> None:
+    values = with_gaps()
+    values[ORDER[SPLITS[0]], 2] = np.nan
+    write_table(tmp_path / "a.csv", values)
+    with pytest.raises(DataError, match=r"column 3 \(c\) is missing in all training rows"):
+        load(str(tmp_path / "a.csv"), selection=Selection(missing=True))
+
+
+def test_text_that_is_no_number_is_refused_also_where_cells_may_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for content, message in {
+        "a,b\n,2\n3,NA\n": r"line 3, column 2 \(b\): expected a finite number, found 'NA'",
+        "a,b\n1,2\n3\n": "line 3 has 1 cells, expected 2 as in line 1",
+        "a,b\n , NaN\n3,1_0\n": r"line 3, column 2 \(b\): expected a finite number, found '1_0'",
+    }.items():
+        path.write_text(content)
+        with pytest.raises(DataError, match=message):
+            load(str(path), selection=Selection(missing=True))
+
+
+# --- named errors
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, np.nan, np.inf, 1e30])
+def test_what_is_no_count_is_named(tmp_path: Path, value: float) -> None:
+    matrix = counts().astype(float)
+    place = matrix.indptr[7]
+    matrix.data[place] = value
+    dense = matrix.toarray()
+    sp.save_npz(tmp_path / "a.npz", matrix)
+    as_anndata(matrix).write_h5ad(tmp_path / "sparse.h5ad")
+    as_anndata(dense).write_h5ad(tmp_path / "dense.h5ad")
+    write = {"a.npz": "", "sparse.h5ad": r" \(gene0\)", "dense.h5ad": r" \(gene0\)"}
+    for name, gene in write.items():
+        with pytest.raises(DataError, match=rf"{name}: row 8, column 1{gene}: expected a (finite|count)") as error:
+            load(str(tmp_path / name))
+        assert "missing" not in str(error.value)
+
+
+WRONG: dict[str, tuple[Selection, str]] = {
+    "no such label": (Selection(label="sex"), "expected a column 'sex', found 'age', 'batch', .* in /obs"),
+    "no such covariate": (Selection(covariates=("age", "sex")), "expected a column 'sex'"),
+    "no such offset": (Selection(offset="sex"), "expected a column 'sex'"),
+    "no value": (Selection(covariates=("some",)), "row 1 has no value in the column 'some'"),
+    "no category": (Selection(covariates=("type",)), "row 1 has no value in the column 'type'"),
+    "no size factor": (Selection(offset="some"), "row 1 has no value in the column 'some'"),
+    "categories as sizes": (Selection(offset="batch"), r"size factors above 0 in .*--data.offset\), found categories"),
+    "missing in an h5ad": (Selection(missing=True), r"file for --data.missing, found a .h5ad file"),
+}
+
+
+@pytest.mark.parametrize(("selection", "message"), WRONG.values(), ids=WRONG)
+def test_columns_that_cannot_be_used_are_named(h5ad: Path, selection: Selection, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        load(str(h5ad), selection=selection)
+    assert str(h5ad) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_options_that_are_not_meant_for_the_data_are_refused(csv: Path, tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "a.npz", counts())
+    np.save(tmp_path / "a.npy", counts().toarray())
+    (tmp_path / "bare.csv").write_text("1,2\n" * 20)
+    wrong: list[tuple[str, Selection, str]] = [
+        ("digits", Selection(label="a"), "--data.label is for tables and counts, but digits holds images"),
+        ("digits", Selection(missing=True), "--data.missing is for tables and counts, but digits holds images"),
+        (str(csv), Selection(offset="size", label="batch"), "--data.offset size is for counts, but .* are reals"),
+        (str(csv), Selection(layer="raw"), "an .h5ad file for --data.layer, found a .csv file"),
+        (str(tmp_path / "a.npz"), Selection(layer="raw"), "an .h5ad file for --data.layer, found a .npz file"),
+        (str(tmp_path / "a.npz"), Selection(missing=True), "file for --data.missing, found a .npz file"),
+        (str(tmp_path / "a.npz"), Selection(label="b"), "column 'b', but a sparse matrix has no names of columns"),
+        (str(tmp_path / "a.npy"), Selection(label="b"), "column 'b', but an array has no names of columns"),
+        (str(tmp_path / "bare.csv"), Selection(label="b"), "column 'b', but the first line has no names of columns"),
+    ]
+    for name, selection, message in wrong:
+        with pytest.raises(DataError, match=message):
+            load(name, selection=selection)
+
+
+def test_rows_without_counts_have_no_size(tmp_path: Path) -> None:
+    dense = counts().toarray()
+    dense[11] = 0
+    sp.save_npz(tmp_path / "a.npz", sp.csr_matrix(dense))
+    with pytest.raises(DataError, match="row 12 has no counts, so that its size factor would be 0"):
+        load(str(tmp_path / "a.npz"), selection=Selection(offset="size"))
+    assert_rows(load(str(tmp_path / "a.npz")), dense)
+
+
+def table_with(tmp_path: Path, **columns: object) -> str:
+    path = tmp_path / "table.csv"
+    frame().assign(**columns).to_csv(path, index=False)
+    return str(path)
+
+
+def in_order(train: object, test: object) -> list[object]:
+    """A column with a value in training rows, and another in one test row."""
+    column = [train] * ROWS
+    column[ORDER[-1]] = test
+    return column
+
+
+def test_size_factors_are_above_0(tmp_path: Path) -> None:
+    for wrong in (0.0, -1.5, math.inf):
+        name = table_with(tmp_path, depth=in_order(1.0, wrong))
+        with pytest.raises(DataError, match=rf"size factors above 0 .* found {wrong:g} in row {ORDER[-1] + 1}"):
+            load(name, None, "counts", Selection(label="batch", offset="depth"))
+
+
+def test_a_category_that_no_training_row_has_is_named(tmp_path: Path) -> None:
+    name = table_with(tmp_path, age=[*(["young", "old"] * ROWS)[: ORDER[-1]], "new", *["old"] * (ROWS - ORDER[-1] - 1)])
+    with pytest.raises(DataError, match=f"row {ORDER[-1] + 1} has 'new' as its 'age', and is for validation or test"):
+        load(name, None, "counts", Selection(label="batch", covariates=("age",)))
+
+
+@pytest.mark.parametrize("value", [3.0, "same"])
+def test_a_covariate_that_tells_no_rows_apart_is_named(tmp_path: Path, value: object) -> None:
+    name = table_with(tmp_path, age=in_order(value, 4.0))
+    with pytest.raises(
+        DataError, match="several values in the covariate 'age' in training rows, found one and the same"
+    ):
+        load(name, None, "counts", Selection(label="batch", covariates=("age",), offset="depth"))
+
+
+def test_tables_whose_columns_are_not_numbers_are_named(tmp_path: Path) -> None:
+    frame().to_parquet(tmp_path / "a.parquet")
+    refused(DataError, r"numbers in column 1 \(batch\), found category", lambda: load(str(tmp_path / "a.parquet")))
+    frame()[["batch"]].to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(DataError, match="expected columns of data, found none"):
+        load(str(tmp_path / "a.csv"), selection=Selection(label="batch"))
+    (tmp_path / "twice.csv").write_text("a,b,b\n" + "1,2,3\n" * 20)
+    with pytest.raises(DataError, match="expected one column 'b', found 2 of them in the first line"):
+        load(str(tmp_path / "twice.csv"), selection=Selection(label="b"))
+
+
+def test_packages_that_are_not_there_are_named(h5ad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame().to_parquet(tmp_path / "a.parquet")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
+    with pytest.raises(DataError, match=r"a.parquet: to read .parquet needs pyarrow: pip install pyarrow"):
+        load(str(tmp_path / "a.parquet"))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    refused(DataError, r"to read .h5ad needs an extra: pip install 'silentgrad\[counts\]'", lambda: load(str(h5ad)))
+
+
+def test_settings_name_columns() -> None:
+    config = DataConfig(layer="raw", label="type", covariates=["age"], offset="size", missing=True)
+    assert config.selection == Selection("raw", "type", ("age",), "size", True)
+    for wrong, message in [
+        ({"label": ""}, "--data.label is empty"),
+        ({"layer": ""}, "--data.layer is empty"),
+        ({"offset": ""}, "--data.offset is empty"),
+        ({"covariates": ["a", "a"]}, "--data.covariates has to name each column once"),
+        ({"covariates": [""]}, "--data.covariates has to name each column once"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            DataConfig(**wrong)

@@ -1,0 +1,119 @@
+"""Tuned comparisons: validation chooses, finished rows are never trained again, and the docs are made from them."""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from silentgrad.lab.cli.main import setting
+from silentgrad.lab.experiments import guide, linear
+from silentgrad.lab.experiments.experiment import Declared, Request
+from silentgrad.lab.experiments.ledger import Ledger, RunRow, key_of
+from silentgrad.lab.experiments.results import Results, compared
+from silentgrad.lab.experiments.runner import run_all
+from silentgrad.lab.experiments.tuning import chosen, compared_runs, trials
+from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.settings.documents import with_options
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+import tables  # noqa: E402
+
+KIND = linear.linear_cells("smoke", ["mnist"], 1)[1]  # Gumbel-Softmax
+GRID = linear.grid_of(KIND)
+
+
+def entered(path: Path | None = None, test: float = 1.0) -> Ledger:
+    """All trials of a row, the fourth of which is the best in validation, with a test figure that grows or falls."""
+    ledger = Ledger(path)
+    for place, trial in enumerate(trials(KIND, GRID)):
+        valid = None if place == 0 else 5.0 + abs(place - 3)
+        row = RunRow(
+            run=trial.name, seed=0, valid=valid, test=test * place, curve=(7.0, 6.0), command=key_of(trial.settings)
+        )
+        ledger.add(row)
+    return ledger
+
+
+@pytest.mark.parametrize("test", [1.0, -1.0])
+def test_validation_chooses_and_the_test_does_not(test: float) -> None:
+    best = chosen(KIND, GRID, entered(test=test))
+    assert best == trials(KIND, GRID)[3]
+    runs = compared_runs([KIND], linear.grid_of, entered(test=test), seeds=2)
+    assert [run.seed for run in runs] == [1, 2]  # none of the seed that was tuned with
+    assert all(run.settings == with_options(best.settings, {"train.seed": run.seed}) for run in runs)
+
+
+def test_nothing_is_chosen_before_all_trials_are_there() -> None:
+    ledger = entered()
+    ledger.rows.popitem()
+    assert chosen(KIND, GRID, ledger) is None
+
+
+def test_rows_outlive_their_folders_and_are_not_trained_again(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "linear.csv"
+    written = entered(path)
+    again = Ledger(path)
+    assert again.rows == written.rows
+    run_all(trials(KIND, GRID), tmp_path / "gone", 1, None, "cpu", ledger=again)  # would take a minute
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_finished_run_is_entered_and_its_command_repeats_it(tmp_path: Path) -> None:
+    settings = Settings(
+        DataConfig(batch_size=512), ModelConfig(latent_dim=2, hidden=[4]), TrainConfig(epochs=2, seed=3)
+    )
+    cell = KIND._replace(settings=settings)
+    ledger = Ledger(tmp_path / "own.csv")
+    run_all([cell], tmp_path / "runs", 1, None, "cpu", ledger=ledger)
+    (row,) = Ledger(tmp_path / "own.csv").rows.values()
+    assert (row.steps, row.examples, len(row.curve), row.seed) == (6, 1297, 2, 3)
+    assert row.valid == min(row.curve)
+    assert row.seconds > 0
+    assert key_of(parsed(row.command)) == row.command == key_of(settings)
+
+
+def parsed(command: str) -> Settings:
+    words = shlex.split(command)[2:]
+    options = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    values = {name: setting(name, written) for name, written in options.items()}
+    return with_options(Settings(DataConfig(), ModelConfig(), TrainConfig()), values)
+
+
+def test_nothing_is_compared_with_a_run_that_failed() -> None:
+    good = [RunRow(run="", seed=seed, test=2.0 + seed, independent=9.0, command="") for seed in (1, 2)]
+    dead = [replace(row, test=9.0) for row in good]
+    assert compared(good, dead) is None
+    assert compared(good, [replace(row, test=row.test + 1.0) for row in good]).mean == -1.0
+
+
+@pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])
+def test_rows_of_a_table_are_those_of_the_ledger(experiment: Declared, dataset: str) -> None:
+    request = Request("cpu", 2, [dataset], tune=True)
+    block, *_ = experiment.blocks(request)
+    ledger = Ledger()
+    for kind in block:
+        for trial in trials(kind, experiment.grid(kind)):
+            ledger.add(RunRow(run=trial.name, seed=0, valid=1.0, command=key_of(trial.settings)))
+    for place, run in enumerate(compared_runs(block, experiment.grid, ledger, 2)):
+        row = RunRow(run=run.name, seed=run.seed, steps=20, valid=3.0, test=3.0 + place, independent=4.5, histogram=1.5,
+                     seconds=1.0, curve=(5.0, 3.0), command=key_of(run.settings))  # fmt: skip
+        ledger.add(row)
+    results = Results(Path("none"), experiment.finished(request, ledger), ledger)
+    (table,) = experiment.build(results, request).tables
+    assert len(table.rows) == len(block) + 2  # the model without latents of the same likelihood, and the histogram
+    verdicts = table.column(table.heads.index("verdict"))
+    assert verdicts[3:] == [f"failed ({2 if place > 1 else 1} of 2)" for place in range(1, len(block))]
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_pages_are_what_the_committed_runs_say(page: str) -> None:
+    assert (ROOT / "docs" / "tables" / f"{page}.md").read_text(encoding="utf-8") == tables.page_of(page)
+
+
+def test_the_claims_are_what_the_committed_runs_say() -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert text == tables.results_page(text)
