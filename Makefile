@@ -1,5 +1,5 @@
-# `make test` and `make demo` work from a fresh clone with nothing but Python 3.11 and make.
-PYTHON ?= python3.11
+# `make test` and `make demo` work from a fresh clone with nothing but Python (3.11 to 3.13) and make.
+PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell command -v python$(version))) python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 # Each says that its packages are installed.
