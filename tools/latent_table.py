@@ -1,4 +1,4 @@
-"""Writes docs/latents.md, the table of latent families: every registered one, and what the decoders make of it.
+"""Write docs/latents.md: which closed form every registered latent family has with each decoder.
 
 python tools/latent_table.py
 """
@@ -12,13 +12,40 @@ from torch import distributions as td
 import silentgrad as sg
 
 OUTPUT = Path(__file__).parents[1] / "docs" / "latents.md"
-HEADER = """# Latent families
+HEADER = """# Latents
 
-Made by `python tools/latent_table.py`, which asks the decoders. `Independent` is looked through; a subclass (`Chi2` of
-`Gamma`, say) is served by its parent's formula.
+Latents are `torch.distributions` objects that an encoder returns. This page says for which of them a linear decoder's
+expected log-likelihood is a closed form.
+
+```python
+import silentgrad as sg
+import torch
+from torch.distributions import Laplace
+
+q = Laplace(torch.zeros(8, 2), torch.ones(8, 2))
+decoder = sg.LinearGaussian(2, 5)
+print(decoder.exactness(q), decoder.expected_log_prob(torch.rand(8, 5), q).mean())
+```
+
+## How to choose
+
+Gaussian latents have an exact form with every decoder. For the others look up the row, and the decoder's column
+([which link](links.md)). Made by `python tools/latent_table.py`, which asks the decoders.
 
 | family | fixed variance | linear precision link | exponential precision link |
 |---|---|---|---|
+"""
+DETAILS = """
+## Limitations
+
+- The log term of the linear link is exact for Gaussian latents, and an [approximation](links.md#the-log-term) for
+  all others.
+- A family without a closed form is an `IntractableError`; [register its moments](extending.md#a-latent) if they exist.
+- Other [likelihoods](likelihoods.md) and [circuits](circuits.md) have lists of their own.
+
+## Details
+
+`Independent` is looked through. A subclass, such as `Chi2` of `Gamma`, uses its parent's formula.
 """
 LATENTS = 2
 half = torch.full((1, LATENTS), 0.5)
@@ -52,7 +79,7 @@ IN_WORDS = {sg.Exactness.EXACT: "exact", sg.Exactness.APPROXIMATION: "exact but 
 
 
 def families() -> list[type[td.Distribution]]:
-    """The distributions of torch that have closed forms; a user's own are not in the table."""
+    """Return the distributions of torch that have closed forms; a user's own are not in the table."""
     of_torch = list(vars(td).values())
     known = [family for family in sg.latents.central_moments.registry if family in of_torch]
     known.remove(td.Independent)
@@ -60,7 +87,7 @@ def families() -> list[type[td.Distribution]]:
 
 
 def told(decoder: sg.decoders.Tractable, q: td.Distribution, absent: str = "no closed form") -> str:
-    """What a decoder says of a latent, in the words of the table."""
+    """Return the exactness of a decoder with a latent, in the words of the table."""
     try:
         decoder.expected_log_prob(torch.zeros(1, 1), q)
     except sg.IntractableError:
@@ -69,7 +96,7 @@ def told(decoder: sg.decoders.Tractable, q: td.Distribution, absent: str = "no c
 
 
 def row(family: type[td.Distribution]) -> str:
-    """A family's line of the table."""
+    """Return a family's line of the table."""
     q = EXAMPLES[family]
     fixed = told(FIXED, q)
     linear = told(LINEAR_LINK, q, absent="not available")
@@ -78,8 +105,8 @@ def row(family: type[td.Distribution]) -> str:
 
 
 def table() -> str:
-    """The content of the page."""
-    return HEADER + "".join(map(row, families()))
+    """Return the content of the page."""
+    return HEADER + "".join(map(row, families())) + DETAILS
 
 
 if __name__ == "__main__":
