@@ -20,8 +20,8 @@ from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConf
 DATASETS = ("mnist", "fashion-mnist")
 VARIANCES = {"constant": "learned", "fixed": "fixed, 0.01"}
 ESTIMATORS = {
+    "gaussian": ["exact", "reparameterized"],
     "bernoulli": ["exact", "gumbel-softmax", "reinmax", "disarm", "rloo", "reinforce"],
-    "gaussian": ["exact", "reparameterized", "rloo", "reinforce"],
 }
 METHODS = {
     "exact": "Silent Gradients",
