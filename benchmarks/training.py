@@ -19,7 +19,7 @@ from silentgrad.lab.build import build_model
 from silentgrad.lab.data import Levels, dequantize
 from silentgrad.lab.networks import mlp_body
 from silentgrad.lab.training import Loop, ModelConfig, TrainConfig
-from silentgrad.lab.training.run import fabric_for
+from silentgrad.lab.training.fabric import fabric_for
 from silentgrad.schedules import constant
 
 IMAGES = torch.randint(256, (64 * 300, 1, 28, 28), dtype=torch.uint8)

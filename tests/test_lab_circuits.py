@@ -17,9 +17,9 @@ from silentgrad.lab.printing import with_error
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.settings import resolve_model
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, train_model
+from silentgrad.lab.training.fabric import fabric_for
 from silentgrad.lab.training.finishing import generated
 from silentgrad.lab.training.loop import Loop, parameter_groups
-from silentgrad.lab.training.run import fabric_for
 from silentgrad.schedules import constant
 
 SMALL = {"latent_dim": 2, "hidden": [8], "components": 2}

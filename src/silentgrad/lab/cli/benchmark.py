@@ -23,7 +23,7 @@ from silentgrad.lab.reports.findings import write_findings
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.settings import COUNT, ConfigError, EstimatorName, estimator_class, require
 from silentgrad.lab.training import TrainConfig
-from silentgrad.lab.training.run import fabric_for
+from silentgrad.lab.training.fabric import fabric_for
 
 
 def benchmark(

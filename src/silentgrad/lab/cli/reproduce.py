@@ -18,7 +18,7 @@ from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.reports.findings import write_findings
 from silentgrad.lab.settings import COUNT, require
 from silentgrad.lab.training import TrainConfig
-from silentgrad.lab.training.run import fabric_for
+from silentgrad.lab.training.fabric import fabric_for
 
 What = Literal["variance", "fixed", "bpd", "kld", "mse", "bias", "figures", "all", "circuits", "linear", "guide"]
 SHARED = dict.fromkeys(("bpd", "kld", "mse"), "learned")  # the file of tables that share runs; else that of its name

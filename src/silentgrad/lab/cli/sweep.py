@@ -55,7 +55,7 @@ def sweep(
     from silentgrad.lab.experiments.runner import workers_at
     from silentgrad.lab.experiments.space import Sweep, search_space
     from silentgrad.lab.experiments.sweep import run_sweep
-    from silentgrad.lab.training.run import fabric_for
+    from silentgrad.lab.training.fabric import fabric_for
 
     require("--trials", trials, COUNT)
     require("--jobs", jobs, COUNT)

@@ -14,7 +14,8 @@ from silentgrad.lab.settings import GROUPS, Settings
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Summary
 from silentgrad.lab.training import RunError, read_config
-from silentgrad.lab.training.run import first_process, train_plan
+from silentgrad.lab.training.fabric import first_process
+from silentgrad.lab.training.run import train_plan
 
 
 def train_and_report(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -24,6 +23,7 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Batches, Observations, Part, Rows, SplitName, mixed
 from silentgrad.lab.runs.evaluation import Share, SplitEvaluation, evaluate_model
 from silentgrad.lab.settings import Decay, TrainConfig
+from silentgrad.lab.training.fabric import Fabric
 from silentgrad.schedules import Schedule
 
 ADVICE = "Try lower learning rates (--train.lr, --train.lr_network, --train.lr_precision) or --train.clip 1.0."

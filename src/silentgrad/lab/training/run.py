@@ -4,7 +4,6 @@ import contextlib
 import errno
 import inspect
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,6 @@ from typing import Any, get_args
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 
 from silentgrad.decoders.context import set_context_weight
@@ -35,21 +30,16 @@ from silentgrad.lab.training.checkpoints import (
     checksum_of,
     read_checkpoint,
 )
+from silentgrad.lab.training.fabric import fabric_for, first_process
 from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.loop import Loop, Report
 from silentgrad.lab.training.measuring import require_alone
 from silentgrad.lab.training.recording import Recorder, VarianceLog, environment, keeper, progress_of
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-REFUSALS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 FARTHEST = 1e9  # standard deviations from a column's mean: squares and their sums fit single precision
 START_ROWS = 10_000
 START_ENTRIES = 2**25  # in those rows together, which are dense
-
-
-def first_process() -> bool:
-    """Return whether this process is the one that writes; Fabric starts the others with the same command."""
-    return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
 def train_model(
@@ -139,27 +129,6 @@ def _train(loop: Loop, model: ModelConfig, reports: Sequence[Report], checkpoint
         loop.run([lambda loop: loop.evaluate("valid"), advance, *reports, checkpoints], on_step)
     loop.model.load_state_dict(read_checkpoint(checkpoints.best)["model"])
     loop.evaluate("test", loop.train.iwae_samples)
-
-
-def fabric_for(train: TrainConfig, model: ModelConfig | None = None, prefix: str = "--train.") -> Fabric:
-    """Return Lightning's Fabric for the devices, processes and precision that are asked for.
-
-    A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss. To look
-    for them costs time at every step, so it is done only where there are such. `prefix` is how options begin in print.
-    """
-    strategy: Any = "auto"
-    if train.devices > 1 and model is not None:
-        strategy = DDPStrategy(find_unused_parameters=model.cutoff is not None or model.decoders.guided)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            return Fabric(
-                accelerator=train.accelerator, strategy=strategy, devices=train.devices, precision=train.precision
-            )
-    except REFUSALS as error:
-        raise ConfigError(
-            f"{prefix}accelerator {train.accelerator} (devices {train.devices}, precision {train.precision}) is not "
-            f"to be had on this machine: {error}"
-        ) from error
 
 
 def _require_trainable(plan: Plan, observations: Observations) -> None:
@@ -295,7 +264,7 @@ def _tensorboard(run: RunFolder, train: TrainConfig) -> list[Report]:
 
 @contextlib.contextmanager
 def _without_known_remarks() -> Iterator[None]:
-    log = logging.getLogger("lightning.fabric")
+    log = logging.getLogger("lightning_fabric")
     level = log.level
     log.setLevel(logging.WARNING)
     try:

@@ -44,8 +44,8 @@ from silentgrad.lab.experiments.benchmark.protocol import (
 from silentgrad.lab.settings import EstimatorName, suitable_estimators
 from silentgrad.lab.store.files import read_json, write_json_atomically
 from silentgrad.lab.training import TrainConfig
+from silentgrad.lab.training.fabric import fabric_for
 from silentgrad.lab.training.measuring import kept_variances, training_batches
-from silentgrad.lab.training.run import fabric_for
 from silentgrad.latents.families import Bernoulli
 
 LEARNING_BATCH = 100

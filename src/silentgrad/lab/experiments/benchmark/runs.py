@@ -36,8 +36,8 @@ from silentgrad.lab.settings import EstimatorName
 from silentgrad.lab.store.files import RecordError, read_json, write_json_atomically, write_tensors_atomically
 from silentgrad.lab.training import DivergedError, TrainConfig
 from silentgrad.lab.training.checkpoints import read_checkpoint, write_checkpoint
+from silentgrad.lab.training.fabric import fabric_for
 from silentgrad.lab.training.loop import Loop
-from silentgrad.lab.training.run import fabric_for
 from silentgrad.schedules import constant
 
 RESULT, CHECKPOINT = "result.json", "last.ckpt"
