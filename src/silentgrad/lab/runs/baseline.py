@@ -60,7 +60,10 @@ def baseline(observations: Observations, variance: float | None = None) -> Basel
     return Baseline(figure_of(observations, nats, rows), constant.model)
 
 
-@lru_cache(maxsize=1)
+# By the tensors themselves: a run on whole levels has the same as one on dequantized ones.
+_baselines = lru_cache(maxsize=1)(baselines)
+
+
 def simple_models(observations: Observations) -> dict[str, float]:
     """The figures of models without latents on the test examples, by name; those of levels are `sg.baselines`."""
     if not isinstance(observations, Levels):
@@ -68,7 +71,7 @@ def simple_models(observations: Observations) -> dict[str, float]:
         return {} if own is None else {"independent": own.figure}
     assert isinstance(observations.train, Tensor)
     assert isinstance(observations.test, Tensor)
-    return baselines(observations.train, observations.test, observations.levels)
+    return _baselines(observations.train, observations.test, observations.levels)
 
 
 def of_variance(observations: Observations, variance: float) -> Constant:
