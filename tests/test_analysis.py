@@ -27,8 +27,7 @@ from silentgrad.analysis import (
     ranked,
     training_variance,
 )
-from silentgrad.analysis.drawing import quick_integrand_of
-from silentgrad.analysis.latents import Parts
+from silentgrad.analysis.drawing import Parts, quick_integrand_of
 from silentgrad.analysis.products import Pullback, Sketch
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import ESTIMATORS, Estimator, Exact, GumbelSoftmax, Integrand, Reinforce, Reparameterized
@@ -243,7 +242,9 @@ def test_one_encoder_run_and_memory_that_does_not_grow_with_draws(monkeypatch: p
         def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
             self.calls += 1
             if self.calls == draws // 3:  # the last of a batch; three at once, after one to learn from
-                held[draws] = sum(o.numel() for o in gc.get_objects() if issubclass(type(o), Tensor))
+                held[draws] = sum(
+                    o.numel() for o in gc.get_objects() if type(o) is Tensor
+                )  # not the compiler's, which have no numbers
             return super().forward(q, integrand)
 
     for draws in (60, 600):

@@ -555,7 +555,7 @@ def test_enumerate_has_a_limit() -> None:
         (lambda: sg.ReinMax(0.0), "temperature has to be positive, got 0"),
         (lambda: sg.REBAR(0.0), "temperature has to be positive, got 0"),
         (lambda: sg.GumbelRao(-1.0), "temperature has to be positive, got -1"),
-        (lambda: sg.GumbelRao(samples=0), "at least one draw of the noise, got 0"),
+        (lambda: sg.GumbelRao(samples=0), "at least one sample, got 0"),
         (lambda: sg.GappedStraightThrough(0.0), "temperature has to be positive, got 0"),
         (lambda: sg.GappedStraightThrough(gap=-1.0), "gap has to be at least 0, got -1"),
         (lambda: sg.NVIL(decay=1.0), r"decay has to be in \[0, 1\), got 1\.0"),

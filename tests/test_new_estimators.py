@@ -240,7 +240,7 @@ def test_decoupled_temperatures_of_one_are_straight_through() -> None:
         (lambda: sg.CARMS(1), "CARMS needs at least two samples, got 1"),
         (lambda: sg.RODEO(1), "RODEO needs at least two samples, got 1"),
         (lambda: sg.ReinMaxCV(1), "ReinMaxCV needs at least two samples, got 1"),
-        (lambda: sg.ReinMaxRao(samples=0), "at least one draw of the noise, got 0"),
+        (lambda: sg.ReinMaxRao(samples=0), "at least one sample, got 0"),
         (lambda: sg.ReinMaxRao(0.0), "temperature has to be positive, got 0"),
         (lambda: sg.DecoupledStraightThrough(0.0), "temperature has to be positive, got 0"),
         (lambda: sg.EAT(1.5), r"temperature of EAT has to be in \(0, 1\], got 1.5"),

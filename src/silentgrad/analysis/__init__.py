@@ -4,8 +4,7 @@ from silentgrad.analysis.bias import Bias, gradient_bias, log_term_bias
 from silentgrad.analysis.choosing import Recommendation, recommend
 from silentgrad.analysis.model import MeasurableModel
 from silentgrad.analysis.tally import DRAWS, Decomposition, Figures, LayerVariance, Ranking, ranked
-from silentgrad.analysis.training import training_variance
-from silentgrad.analysis.variance import MethodName, gradient_variance
+from silentgrad.analysis.variance import MethodName, gradient_variance, training_variance
 
 __all__ = [
     "DRAWS",

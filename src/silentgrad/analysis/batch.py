@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.analysis.drawing import Cotangent, cotangents, require_batch
-from silentgrad.analysis.latents import Parts
+from silentgrad.analysis.drawing import Cotangent, Parts, cotangents, require_batch
 from silentgrad.analysis.model import MeasurableModel, encoder_parameters, measured
 from silentgrad.analysis.products import Gradient, OverDraws, Pullback, SquaresMethod, added, over_draws
 from silentgrad.errors import IntractableError
@@ -48,7 +47,7 @@ class MeasuredBatch:
 
     @classmethod
     def of_model(cls, model: MeasurableModel, x: Tensor, integrand: Integrand, epoch: int | None = None) -> Self:
-        """A batch and its latent.
+        """Encode a batch.
 
         Args:
             model: The model, measured as it stands: in evaluation mode batch normalization uses its running statistics.
@@ -60,7 +59,10 @@ class MeasuredBatch:
         parameters = encoder_parameters(model)
         q = model.encoder(x)
         require_one_latent(q)
-        term, objective = measured(model, q, _values(q, x, integrand), epoch)
+        with torch.no_grad():
+            values = per_example(integrand(q.mean), q)
+        require_batch(values.shape, x)
+        term, objective = measured(model, q, values, epoch)
         parts = Parts.of(q, objective.family_of(q))
         pullback = Pullback(parts.tensors, list(parameters.values()))
         fixed = _fixed_cotangent(objective, x, parts)
@@ -68,22 +70,16 @@ class MeasuredBatch:
 
     @classmethod
     def of_function(cls, q: td.Distribution, integrand: Integrand) -> Self:
-        """A plain function of z under a latent, whose own parameters are what the gradient is taken in."""
+        """Take a plain function of z under a latent, in whose own parameters the gradient is taken."""
         parts = Parts.of_any(q)
-        leaves, fixed = [], []
-        for tensor in parts.tensors:
-            leaves.append(tensor.detach().clone().requires_grad_())
-            fixed.append(torch.zeros_like(tensor))
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in parts.tensors]
+        fixed = [torch.zeros_like(leaf) for leaf in leaves]
         parts = parts._replace(tensors=tuple(leaves))
         term = Term(_no_decoder, Reparameterized())
         return cls(integrand, term, parts, Pullback(leaves, leaves), parts.names, fixed)
 
     def learn(self, estimator: Estimator) -> int:
-        """Shows the batch to an estimator once in training mode, and holds it from then on.
-
-        Returns:
-            How often the estimator evaluated the integrand.
-        """
+        """Show the batch to an estimator once in training mode, hold it from then on, and count its evaluations."""
         if isinstance(estimator, Exact):
             return 0
         calls = 0
@@ -100,17 +96,17 @@ class MeasuredBatch:
         return calls
 
     def over_draws(self, estimator: Estimator, method: SquaresMethod, draws: int) -> OverDraws:
-        """The estimator's mean cotangent of the whole loss, and the variance of its gradient."""
+        """Return the estimator's mean cotangent of the whole loss, and the variance of its gradient."""
         found = over_draws(self._cotangents(estimator, self.integrand, draws), method, draws)
         return found._replace(mean=added(found.mean, self.fixed))
 
     def exact_cotangent(self, estimator: Estimator, integrand: Integrand) -> Cotangent:
-        """The cotangent of the whole loss under an exact estimator."""
+        """Return the cotangent of the whole loss under an exact estimator."""
         (chunk,) = self._cotangents(estimator, integrand, draws=1)
         return added([c[0] for c in chunk], self.fixed)
 
     def exact_gradient(self) -> Gradient:
-        """The closed form's gradient, or an empty one where the integrand has no closed form."""
+        """Return the closed form's gradient, or an empty one where the integrand has no closed form."""
         try:
             return self.pullback(self.exact_cotangent(Exact(allow_approximation=True), self.integrand))
         except IntractableError:
@@ -123,7 +119,7 @@ class MeasuredBatch:
         return isinstance(integrand, TractableIntegrand) and integrand.exactness(self.latent()) is Exactness.EXACT
 
     def latent(self) -> td.Distribution:
-        """The batch's latent."""
+        """Rebuild the batch's latent."""
         return self.parts.rebuild(self.parts.tensors)
 
     @property
@@ -135,16 +131,8 @@ class MeasuredBatch:
         return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws, self.prior)
 
 
-@torch.no_grad()
-def _values(q: td.Distribution, x: Tensor, integrand: Integrand) -> Tensor:
-    """log p(x|z) at the latent's mean, one number per example."""
-    values = per_example(integrand(q.mean), q)
-    require_batch(values.shape, x)
-    return values
-
-
 def _fixed_cotangent(objective: Objective, x: Tensor, parts: Parts) -> Cotangent:
-    """The cotangent of what is the same for every draw: the KL divergence and the other decoders' terms."""
+    """Return the cotangent of what is the same for every draw: the KL divergence and the other decoders' terms."""
     leaves = [t.detach().requires_grad_() for t in parts.tensors]
     loss = objective(x, parts.rebuild(leaves)).total
     return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
 from silentgrad.analysis.drawing import Cotangent, quick_integrand_of
@@ -25,7 +24,6 @@ from silentgrad.decoders import LinearPrecisionGaussian
 from silentgrad.decoders.precision import Link, LogTerm
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Enumerate, Estimator, Exact
-from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 from silentgrad.latents.independent import base_of
 
@@ -55,7 +53,7 @@ def gradient_bias(
     draws: int = 100_000,
     seed: int = 0,
 ) -> dict[str, Bias]:
-    """The deviation of estimators from the true gradient, on one batch.
+    """Measure the deviation of estimators from the true gradient, on one batch.
 
     Args:
         model: Any model with an `encoder`, a `decoder` and perhaps a `prior`, as `gradient_variance` takes it, measured
@@ -83,14 +81,12 @@ def gradient_bias(
     batch = MeasuredBatch.of_model(model, x, quick_integrand_of(model.decoder, x))
     truth = true_cotangent(batch)
     norm = length(batch.pullback(truth))
-    biases = {}
-    for name, estimator in named(estimators).items():
-        biases[name] = _bias(batch, truth, norm, copy.deepcopy(estimator), draws, seed)
-    return biases
+    chosen = named(estimators)
+    return {name: _bias(batch, truth, norm, copy.deepcopy(own), draws, seed) for name, own in chosen.items()}
 
 
 def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
-    """The deviation of the closed form of a linear decoder with learned precision, under each log term it offers.
+    """Measure the deviation of a linear decoder's closed form with learned precision, under each log term it offers.
 
     Args:
         model: A VAE with that decoder alone; see `gradient_bias`.
@@ -101,31 +97,15 @@ def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
     silent = {"silent": Exact(allow_approximation=True)}
     found: dict[LogTerm, Bias] = {}
     for term in LOG_TERMS[model.decoder.link]:
-        decoder = _WithLogTerm(model.decoder, term)
+        decoder = copy.copy(model.decoder)
+        decoder.log_term = term
         variant = GuidedVAE(model.encoder, decoder, kl_weight=model.kl_weight, prior=model.prior)
         found[term] = gradient_bias(variant, x, silent)["silent"]
     return found
 
 
-@dataclass(frozen=True)
-class _WithLogTerm:
-    """A decoder whose expectation is taken with another log term than its own."""
-
-    decoder: LinearPrecisionGaussian
-    log_term: LogTerm
-
-    def __call__(self, z: Tensor) -> td.Distribution:
-        return self.decoder(z)
-
-    def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
-        return self.decoder.expected_log_prob(x, q, self.log_term)
-
-    def exactness(self, q: td.Distribution) -> Exactness:
-        return self.decoder.exactness(q, self.log_term)
-
-
 def true_cotangent(batch: MeasuredBatch) -> Cotangent:
-    """The true cotangent of the whole loss: by enumeration, or in closed form where the latents are not discrete."""
+    """Return the true cotangent of the whole loss: by enumeration, or where latents are not discrete in closed form."""
 
     def without_graph(z: Tensor) -> Tensor:
         return batch.integrand(z).detach()  # 2^d of them: their graphs would fill the memory
@@ -142,8 +122,7 @@ def true_cotangent(batch: MeasuredBatch) -> Cotangent:
 
 
 def _bias(batch: MeasuredBatch, truth: Cotangent, norm: float, estimator: Estimator, draws: int, seed: int) -> Bias:
-    if estimator.exact:
-        draws = 2
+    draws = 2 if estimator.exact else draws
     with seeded(seed, batch.device):
         batch.learn(estimator)
         sketch = Sketch(batch.pullback, PRODUCTS, torch.Generator().manual_seed(seed))
@@ -153,5 +132,5 @@ def _bias(batch: MeasuredBatch, truth: Cotangent, norm: float, estimator: Estima
 
 
 def length(gradient: Gradient) -> float:
-    """The Euclidean norm."""
+    """Compute the Euclidean norm."""
     return squared_norms(gradient).sum().sqrt().item()

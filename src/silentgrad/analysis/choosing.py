@@ -98,7 +98,7 @@ def recommend(
 
 
 def _problem(q: td.Distribution | MeasurableModel, f: Integrand | Tensor) -> tuple[td.Distribution, Integrand]:
-    """The latents and the function of z."""
+    """Return the latents and the function of z."""
     if isinstance(q, td.Distribution):
         if isinstance(f, Tensor):
             raise DomainError("latents by themselves need a function of z: integrand_of(decoder, x), or your own")
@@ -109,16 +109,13 @@ def _problem(q: td.Distribution | MeasurableModel, f: Integrand | Tensor) -> tup
 
 
 def _handful(q: td.Distribution) -> dict[str, Estimator]:
-    """Those that may take the latents; whether they do is found by asking them."""
-    found = {}
-    for name in HANDFUL:
-        if isinstance(base_of(q), ESTIMATORS[name].latents):
-            found[name] = ESTIMATORS[name].sized((q.batch_shape + q.event_shape)[1:].numel())
-    return found
+    """Return those that may take the latents; whether they do is found by asking them."""
+    taken = {name: ESTIMATORS[name] for name in HANDFUL if isinstance(base_of(q), ESTIMATORS[name].latents)}
+    return {name: own.sized((q.batch_shape + q.event_shape)[1:].numel()) for name, own in taken.items()}
 
 
 def _seconds(estimator: Estimator, q: td.Distribution, f: Integrand) -> float:
-    """The least seconds of several calls, forward and backward as far as the latents."""
+    """Time several calls and return the least seconds, forward and backward as far as the latents."""
     batch, taken = MeasuredBatch.of_function(q, f), []
     clock = time.process_time if batch.device.type == "cpu" else time.perf_counter  # other work is none of ours
     for _ in range(ROUNDS):

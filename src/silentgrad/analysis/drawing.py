@@ -12,20 +12,70 @@ A linear decoder takes several draws at a time. With a fixed variance it is eval
 whose products are latents x latents instead of latents x outputs, and which has its gradient h - G z on the way.
 """
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch import distributions as td
 
-from silentgrad.analysis.latents import Parts
 from silentgrad.decoders import LinearDecoder, LinearGaussian
-from silentgrad.errors import ShapeError
+from silentgrad.errors import ShapeError, UnregisteredLatentError
 from silentgrad.estimators import DecoderIntegrand, Integrand, integrand_of, value_with_gradient_of
+from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.independent import base_of, independent
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Decoder, Term
 
 Cotangent = list[Tensor]
 AT_ONCE = 2**18  # numbers per evaluation: few calls, and what they work on stays in a processor's cache
+
+
+class Parts(NamedTuple):
+    """The parameters of a latent, `(batch, ...)` each, the function from parameters to a latent, and their names."""
+
+    tensors: tuple[Tensor, ...]
+    rebuild: Callable[[Sequence[Tensor]], td.Distribution]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, q: td.Distribution, family: Family) -> Self:
+        """Take a latent of a family apart."""
+        return cls(family.parameters(q), partial(family.rebuild, q), family.arguments)
+
+    @classmethod
+    def of_any(cls, q: td.Distribution) -> Self:
+        """Take a latent apart; one of no family by the arguments of its class, which it has as attributes."""
+        try:
+            return cls.of(q, family_of(q))
+        except UnregisteredLatentError:
+            tensors, constants = _arguments(base_of(q))
+        build: Callable[..., td.Distribution] = type(base_of(q))
+
+        def rebuild(others: Sequence[Tensor]) -> td.Distribution:
+            named = dict(zip(tensors, others, strict=True))
+            return independent(build(**named, **constants, validate_args=False), len(q.event_shape))
+
+        return cls(tuple(tensors.values()), rebuild, tuple(tensors))
+
+
+def _arguments(base: td.Distribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the arguments that a distribution was made with: real tensors, and all others."""
+    names = list(inspect.signature(type(base)).parameters)
+    names.remove("validate_args")
+    if "logits" in names and "probs" in names:
+        names.remove("probs")  # either of both says all
+    tensors: dict[str, Tensor] = {}
+    constants: dict[str, Any] = {}
+    for name in names:
+        value = getattr(base, name)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            tensors[name] = value
+        else:
+            constants[name] = value
+    return tensors, constants
 
 
 class SeveralDraws(DecoderIntegrand):
@@ -70,7 +120,7 @@ class QuadraticIntegrand(SeveralDraws):
 
 
 def quick_integrand_of(decoder: Decoder, x: Tensor) -> Integrand:
-    """log p(x|z) as `integrand_of` makes it; a linear decoder's takes several draws at a time."""
+    """Make log p(x|z) as `integrand_of` does; a linear decoder's takes several draws at a time."""
     if not isinstance(decoder, LinearDecoder):
         return integrand_of(decoder, x)
     require_batch(decoder.examples_of(x), x)
@@ -80,22 +130,20 @@ def quick_integrand_of(decoder: Decoder, x: Tensor) -> Integrand:
 
 
 def require_batch(examples: torch.Size, x: Tensor) -> None:
-    """Refuses x without a batch, or with none in it: a mean over examples has to have some."""
+    """Refuse x without a batch, or with none in it: a mean over examples has to have some."""
     if len(examples) == 0 or examples.numel() == 0:
         raise ShapeError(f"gradients are measured over a batch of examples, got x of shape {tuple(x.shape)}")
 
 
 def _repeated(batch: Tensor, count: int) -> Tensor:
-    """Copies of a batch, one after the other; a single one may have no batch."""
-    if count == 1:
-        return batch
-    return batch.repeat(count, *[1] * (batch.dim() - 1))
+    """Copy a batch, one copy after the other; a single one may have no batch."""
+    return batch if count == 1 else batch.repeat(count, *[1] * (batch.dim() - 1))
 
 
 def cotangents(
     term: Term, integrand: Integrand, parts: Parts, draws: int, prior: Prior | None = None
 ) -> Iterator[Cotangent]:
-    """Gradients in the latent's parameters of a term with its weight, averaged over the examples.
+    """Differentiate in the latent's parameters a term with its weight, averaged over the examples.
 
     Args:
         term: A decoder's term of the objective.

@@ -1,6 +1,6 @@
 """What can be measured: any model with an encoder and a decoder, and its objective around the measured decoder."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 from torch import distributions as td
@@ -46,26 +46,14 @@ class Held(Estimator):
         return self.values
 
 
-class Measured(NamedTuple):
-    """A model's objective, and in it the term whose estimator is under measurement.
-
-    Args:
-        term: The measured decoder and its weight, with an estimator that has no gradient.
-        objective: The whole objective with this term: its gradient is the same for every draw.
-    """
-
-    term: Term
-    objective: Objective
-
-
-def measured(model: MeasurableModel, q: td.Distribution, values: Tensor, epoch: int | None) -> Measured:
-    """The model's objective around its decoder; with no epoch, no other decoder takes part.
+def measured(model: MeasurableModel, q: td.Distribution, values: Tensor, epoch: int | None) -> tuple[Term, Objective]:
+    """Return the term under measurement, and an objective with it whose gradient is the same for every draw.
 
     Args:
         model: The model.
         q: A batch's latents, from its encoder.
         values: Values of log p(x|z) to hold, one per example.
-        epoch: The epoch of a guided objective.
+        epoch: The epoch of a guided objective; with None no other decoder takes part.
     """
     held = Term(model.decoder, Held(values))
     if isinstance(model, GuidedVAE):
@@ -74,34 +62,36 @@ def measured(model: MeasurableModel, q: td.Distribution, values: Tensor, epoch: 
         raise DomainError(f"epoch=... is for a GuidedVAE: the objective of {type(model).__name__} has no schedule")
     family = family_of_encoder(model.encoder)
     prior = _prior(model) or standard_prior(q, family or family_of(q))
-    return Measured(held, Objective({"measured": held}, prior, family))
+    return held, Objective({"measured": held}, prior, family)
 
 
 def encoder_parameters(model: MeasurableModel) -> dict[str, Tensor]:
-    """The encoder's parameters that take a gradient, by name."""
+    """Return the encoder's parameters that take a gradient, by name."""
     if not isinstance(model.encoder, nn.Module):
         raise DomainError(f"the encoder has to be a torch.nn.Module, got {type(model.encoder).__name__}")
-    found: dict[str, Tensor] = {}
-    for name, parameter in model.encoder.named_parameters():
-        if parameter.requires_grad:
-            found[name] = parameter
+    named = model.encoder.named_parameters()
+    found: dict[str, Tensor] = {name: parameter for name, parameter in named if parameter.requires_grad}
     if not found:
         raise DomainError("the encoder is frozen: none of its parameters takes a gradient")
     return found
 
 
-def _guided(objective: Objective, held: Term) -> Measured:
-    """An objective with the term of the held decoder replaced; without such a term its weight is 0."""
+def _guided(objective: Objective, held: Term) -> tuple[Term, Objective]:
+    """Replace an objective's term of the held decoder; without such a term its weight is 0."""
     weight = 0.0
     terms: dict[str, Term] = {}
     for name, term in objective.terms.items():
         if term.decoder is held.decoder:
             weight = term.weight
         else:
-            _require_exact(term)
+            if not term.estimator.exact:
+                raise DomainError(
+                    f"{type(term.estimator).__name__} of another decoder draws too: only one estimator is measured at "
+                    "a time"
+                )
             terms[name] = term
     terms["measured"] = held._replace(weight=weight)
-    return Measured(terms["measured"], objective._replace(terms=terms))
+    return terms["measured"], objective._replace(terms=terms)
 
 
 def _prior(model: MeasurableModel) -> Prior | None:
@@ -112,10 +102,3 @@ def _prior(model: MeasurableModel) -> Prior | None:
         "the model's prior has to be a silentgrad.latents.Prior, which knows its divergence, "
         f"got {type(prior).__name__}"
     )
-
-
-def _require_exact(term: Term) -> None:
-    if not term.estimator.exact:
-        raise DomainError(
-            f"{type(term.estimator).__name__} of another decoder draws too: only one estimator is measured at a time"
-        )

@@ -13,7 +13,7 @@ A product costs as much as the encoder's backward pass. The mean over draws is o
 Both subtract the first draw before anything else: draws that do not differ then give zero, not what rounding left.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -42,16 +42,16 @@ class SquaresMethod(Protocol):
     """A way to the sum over draws of |g_s - mean|^2, one number per parameter tensor."""
 
     def add(self, differences: Cotangent) -> None:
-        """Takes in draws `(count, batch, ...)`, relative to the first."""
+        """Take in draws `(count, batch, ...)`, relative to the first."""
 
     def sum_of_squares(self, mean: Cotangent, draws: int) -> Tensor:
-        """The result, given the mean of all differences."""
+        """Return the result, given the mean of all differences."""
 
 
 class Every:
     """One product for every draw."""
 
-    def __init__(self, pullback: Pullback) -> None:
+    def __init__(self, pullback: Callable[[Cotangent], Gradient]) -> None:
         self.pullback = pullback
         self.squares = torch.zeros(())
 
@@ -94,7 +94,7 @@ class OverDraws(NamedTuple):
 
 
 def over_draws(chunks: Iterable[Cotangent], method: SquaresMethod, draws: int) -> OverDraws:
-    """Streams the draws through a method; nothing is kept of a single draw but the first."""
+    """Stream the draws through a method; nothing is kept of a single draw but the first."""
     first: Cotangent = []
     total: Cotangent = []
     for chunk in chunks:
@@ -108,25 +108,20 @@ def over_draws(chunks: Iterable[Cotangent], method: SquaresMethod, draws: int) -
 
 
 def squared_norms(gradient: Gradient) -> Tensor:
-    """|g|^2 of each parameter tensor."""
+    """Compute |g|^2 of each parameter tensor."""
     return inner_products(gradient, gradient)
 
 
 def inner_products(a: Gradient, b: Gradient) -> Tensor:
-    """The inner product of each parameter tensor with its counterpart."""
-    products = []
-    for x, y in zip(a, b, strict=True):
-        products.append(torch.dot(x.flatten(), y.flatten()))
-    return torch.stack(products)
+    """Multiply each parameter tensor with its counterpart."""
+    return torch.stack([torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True)])
 
 
 def added(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
-    """a + b; an empty list is zero."""
-    if not a:
-        return b
-    return [x + y for x, y in zip(a, b, strict=True)]
+    """Add tensor by tensor; an empty first list is zero."""
+    return [x + y for x, y in zip(a, b, strict=True)] if a else b
 
 
 def difference(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
-    """a - b."""
+    """Subtract tensor by tensor."""
     return [x - y for x, y in zip(a, b, strict=True)]

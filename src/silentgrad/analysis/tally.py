@@ -61,16 +61,8 @@ class Decomposition:
     squared_bias: float | None = None
 
     def error(self, draws: float = 1) -> float | None:
-        """The mean squared error of the mean of some draws, on a batch; None if the bias is not known."""
-        if self.squared_bias is None:
-            return None
-        return max(self.squared_bias, 0.0) + self.est / draws
-
-    def error_at(self, evaluations: float) -> float | None:
-        """The mean squared error that so many evaluations of the integrand buy; None if the bias is not known."""
-        if self.squared_bias is None:
-            return None
-        return max(self.squared_bias, 0.0) + self.work / evaluations
+        """Return the mean squared error of the mean of some draws, on a batch; None if the bias is not known."""
+        return None if self.squared_bias is None else max(self.squared_bias, 0.0) + self.est / draws
 
     @property
     def work(self) -> float:
@@ -88,7 +80,7 @@ class Ranking(dict[str, Decomposition]):
     """Decompositions in order, which print as a table."""
 
     def __str__(self) -> str:
-        """Squared bias, variance and the mean squared error of 1, 10 and 100 draws; unbiased ones have a star."""
+        """Print squared bias, variance and the mean squared error of 1, 10 and 100 draws; unbiased ones have a star."""
         heads = ("estimator", "evaluations", "bias²", "variance", *(f"error of {n}" for n in DRAWS), "variance x eval.")
         rows = [heads]
         for name, own in self.items():
@@ -99,7 +91,7 @@ class Ranking(dict[str, Decomposition]):
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of text with their columns below each other, and what the star says."""
+    """Put the columns of rows of text below each other, and say what the star means."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *cells in rows:
@@ -108,7 +100,7 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None) -> Ranking:
-    """Decompositions in order, the best first; printed, they are a table.
+    """Order decompositions, the best first; printed, they are a table.
 
     Without a number of evaluations the order is that of the work-normalized variance, biased estimators after all
     others: the variance says nothing of the bias, and an estimator of no use can have hardly any. With one it is that
@@ -132,7 +124,7 @@ def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None)
         own = entry[1]
         if evaluations is None:
             return not own.unbiased, own.work
-        error = own.error_at(evaluations)
+        error = own.error(evaluations / (own.evaluations or 1))
         return error is None, own.work if error is None else error
 
     return Ranking(sorted(found.items(), key=place))
@@ -163,13 +155,13 @@ class Tally:
         self.squared_bias: float | None = 0.0 if unbiased else None
 
     def compare(self, own: Mean, truth: Mean) -> None:
-        """Takes in how far a batch's mean gradient is from the truth."""
+        """Take in how far a batch's mean gradient is from the truth."""
         explained = on_host(own.noise + truth.noise)
         distance = on_host(squared_norms(difference(own.gradient, truth.gradient)).sum()) - explained
         self.squared_bias = (self.squared_bias or 0.0) + distance.item()
 
     def add(self, gradient: Gradient, variance: Tensor) -> None:
-        """Takes in a batch's mean gradient over draws and its variance over draws, per parameter tensor."""
+        """Take in a batch's mean gradient over draws and its variance over draws, per parameter tensor."""
         variance = on_host(variance)
         self.batches += 1
         self.variance = self.variance + variance
@@ -185,7 +177,7 @@ class Tally:
             self.waiting = None
 
     def result(self, names: Sequence[str], exact: Gradient) -> Decomposition:
-        """The figures; `names` are those of the encoder's parameters, `exact` its closed-form gradient or empty."""
+        """Compute the figures; `names` are those of the encoder's parameters, `exact` its exact gradient or empty."""
         est = self.variance / self.batches
         spread = self.spread / (self.batches - 1)
         batch = spread - est / self.draws
@@ -194,40 +186,35 @@ class Tally:
         return Decomposition(
             **Figures(*figures)._asdict(),
             errors=Figures(*jackknife(torch.stack(self.pairs)).tolist()),
-            cosine=self._cosine(exact),
+            cosine=cosine(self.mean, exact) if exact else None,
             groups=by_layer(names, est, batch),
             evaluations=self.evaluations,
             unbiased=self.unbiased,
             squared_bias=None if self.squared_bias is None else self.squared_bias / self.batches,
         )
 
-    def _cosine(self, exact: Gradient) -> float | None:
-        if not exact:
-            return None
-        return cosine(self.mean, exact)
-
     def _pair(self, a: Gradient, variance_a: Tensor, b: Gradient, variance_b: Tensor) -> Tensor:
-        """Est, Batch and |E g|^2 as two batches alone estimate them."""
+        """Estimate Est, Batch and |E g|^2 by two batches alone."""
         est = (variance_a + variance_b).sum() / 2
         batch = on_host(squared_norms(difference(a, b))).sum() / 2 - est / self.draws
         return torch.stack([est, batch, on_host(inner_products(a, b)).sum()])
 
 
 def with_quotients(figures: Tensor) -> Tensor:
-    """From Est, Batch and |E g|^2 to Est, Batch, Est % and SNR, along the last dimension."""
+    """Go from Est, Batch and |E g|^2 to Est, Batch, Est % and SNR, along the last dimension."""
     est, batch, signal = figures.unbind(-1)
     return torch.stack([est, batch, 100 * est / (est + batch), signal / (est + batch)], -1)
 
 
 def jackknife(pairs: Tensor) -> Tensor:
-    """Standard errors of Est, Batch, Est % and SNR out of the pairs' own figures `(pairs, 3)`."""
+    """Compute standard errors of Est, Batch, Est % and SNR out of the pairs' own figures `(pairs, 3)`."""
     count = len(pairs)
     without_one = with_quotients((pairs.sum(0) - pairs) / (count - 1))
     return ((count - 1) ** 2 / count * without_one.var(0)).sqrt()
 
 
 def by_layer(names: Sequence[str], est: Tensor, batch: Tensor) -> dict[str, LayerVariance]:
-    """Weight and bias of a layer together."""
+    """Add up weight and bias of a layer."""
     groups: dict[str, LayerVariance] = {}
     for name, e, b in zip(names, est.tolist(), batch.tolist(), strict=True):
         layer = name.rpartition(".")[0] or name
@@ -237,11 +224,11 @@ def by_layer(names: Sequence[str], est: Tensor, batch: Tensor) -> dict[str, Laye
 
 
 def cosine(a: Gradient, b: Gradient) -> float:
-    """The cosine of the angle between two gradients."""
+    """Compute the cosine of the angle between two gradients."""
     norms = squared_norms(a).sum() * squared_norms(b).sum()
     return (inner_products(a, b).sum() / norms.sqrt()).item()
 
 
 def on_host(figures: Tensor) -> Tensor:
-    """The figures in double precision, where Python reads them: once per batch, a few numbers."""
+    """Move the figures in double precision to where Python reads them: once per batch, a few numbers."""
     return figures.double().cpu()

@@ -15,10 +15,14 @@ Standard errors are jackknifed over consecutive pairs of batches. A pair has its
 :math:`\tfrac12 |\bar g_1 - \bar g_2|^2` of the batches' variance and :math:`\bar g_1 \cdot \bar g_2` of
 :math:`|E g|^2`, so one earlier gradient is all that has to be kept. They cover batches, draws and signs together, and
 are too large rather than too small: the figures compare all batches with each other, not only those in a pair.
+
+:func:`gradient_variance` compares estimators of one decoder and is quick at it. :func:`training_variance`
+differentiates the whole training loss for every draw, so that a guide that is sampled itself is measured with its host.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -28,11 +32,12 @@ from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasuredBatch
 from silentgrad.analysis.drawing import quick_integrand_of
-from silentgrad.analysis.model import MeasurableModel
-from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added
+from silentgrad.analysis.model import MeasurableModel, encoder_parameters
+from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added, over_draws
 from silentgrad.analysis.tally import Decomposition, Mean, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
+from silentgrad.guided import GuidedVAE
 
 MethodName = Literal["sketch", "every"]
 FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
@@ -48,7 +53,7 @@ def gradient_variance(
     epoch: int | None = None,
     seed: int = 0,
 ) -> dict[str, Decomposition]:
-    """How much of the encoder's gradient noise is the batches', and how much the estimator's.
+    """Measure how much of the encoder's gradient noise is the batches', and how much the estimator's.
 
     Args:
         model: Any model with an `encoder`, which returns one latent of a registered family, and a `decoder`, to which
@@ -92,7 +97,7 @@ def gradient_variance(
     if draws < 2 or products < 1:
         raise DomainError(f"a variance needs at least 2 draws and 1 product, got {draws} and {products}")
     copies = {name: copy.deepcopy(estimator) for name, estimator in named(estimators).items()}
-    tallies = {name: _tally(estimator, draws) for name, estimator in copies.items()}
+    tallies = {name: Tally(2 if own.exact else draws, own.unbiased) for name, own in copies.items()}
     exact: Gradient = []
     seeds = torch.Generator().manual_seed(seed)
     for batch in _measured(model, batches, method, epoch):
@@ -108,10 +113,56 @@ def gradient_variance(
             tally.add(means[name].gradient, found.variance)
         _compare(tallies, copies, means, closed_form if batch.knows_truth else [])
         names = batch.names
-    for tally in tallies.values():
-        if tally.batches < FEWEST_BATCHES:
-            raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
-    return {name: tally.result(names, exact) for name, tally in tallies.items()}
+    return {name: _result(tally, names, exact) for name, tally in tallies.items()}
+
+
+def training_variance(
+    model: GuidedVAE, batches: Iterable[Tensor], draws: int, epoch: float, seed: int = 0
+) -> Decomposition:
+    """Measure how much of the noise in the encoder's gradient is the batches', and how much that of all that draws.
+
+    Args:
+        model: The model, of which a copy is measured: its estimators as they are in the epoch and held, as it stands
+            otherwise; call `model.eval()` first for batch normalization with its running statistics.
+        batches: Examples as the model sees them, at least four batches of one size.
+        draws: Number of gradients per batch.
+        epoch: The epoch, counted from 1, whose objective is measured.
+        seed: Seed of the draws. The global random state is left as it was.
+
+    Example:
+        >>> import silentgrad as sg
+        >>> from silentgrad.lab.networks import Encoder, mlp_body
+        >>> family = sg.families.Gaussian(3)
+        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), family.numbers), family), sg.LinearGaussian(3, (1, 2, 2)))
+        >>> training_variance(model, torch.rand(4, 5, 1, 2, 2), draws=10, epoch=1).est
+        0.0
+    """
+    if draws < 2:
+        raise DomainError(f"a variance needs at least 2 draws, got {draws}")
+    model = copy.deepcopy(model)
+    for estimator in (model.tractable_estimator, model.estimator):
+        if estimator is not None:
+            estimator.on_epoch(math.ceil(epoch))
+            estimator.eval()
+    parameters = encoder_parameters(model)
+    leaves = list(parameters.values())
+
+    def gradients(x: Tensor) -> Iterator[Gradient]:
+        for _ in range(draws):
+            found = torch.autograd.grad(model(x, epoch).total, leaves, allow_unused=True, materialize_grads=True)
+            yield [gradient.unsqueeze(0) for gradient in found]
+
+    tally = Tally(draws)
+    with seeded(seed, leaves[0].device):
+        for x in batches:
+            tally.add(*over_draws(gradients(x), Every(lambda gradient: gradient), draws))
+    return _result(tally, list(parameters), exact=[])
+
+
+def _result(tally: Tally, names: Sequence[str], exact: Gradient) -> Decomposition:
+    if tally.batches < FEWEST_BATCHES:
+        raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
+    return tally.result(names, exact)
 
 
 def _measured(
@@ -120,7 +171,7 @@ def _measured(
     method: MethodName,
     epoch: int | None,
 ) -> Iterator[MeasuredBatch]:
-    """What is measured, batch after batch."""
+    """Yield what is measured, batch after batch."""
     if isinstance(model, td.Distribution):
         if epoch is not None or not callable(batches):
             raise DomainError("a latent by itself is measured with a function of z in place of batches, and no epoch")
@@ -130,14 +181,15 @@ def _measured(
         return
     if not isinstance(batches, Iterable):
         raise DomainError("a plain function of z is measured with a latent in place of the model")
+    integrand = integrand_of if method == "every" else quick_integrand_of
     for x in batches:
-        yield MeasuredBatch.of_model(model, x, _integrand(method, model, x), epoch)
+        yield MeasuredBatch.of_model(model, x, integrand(model.decoder, x), epoch)
 
 
 def _compare(
     tallies: Mapping[str, Tally], estimators: Mapping[str, Estimator], means: Mapping[str, Mean], truth: Gradient
 ) -> None:
-    """Compares the biased estimators with the true gradient of a batch, or with the best that is known of it."""
+    """Compare the biased estimators with the true gradient of a batch, or with the best that is known of it."""
     known = [means[name] for name, own in estimators.items() if own.unbiased and not own.uses_prior]
     if truth:
         known.append(Mean(truth, torch.zeros_like(truth[0].sum())))
@@ -150,25 +202,10 @@ def _compare(
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Randomness of its own; the global random state is put back afterwards."""
-    others = []
-    if device.type == "cuda":
-        others.append(device)
-    with torch.random.fork_rng(others):
+    """Use randomness of its own; the global random state is put back afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-def _tally(estimator: Estimator, draws: int) -> Tally:
-    if estimator.exact:
-        draws = 2
-    return Tally(draws, estimator.unbiased)
-
-
-def _integrand(method: MethodName, model: MeasurableModel, x: Tensor) -> Integrand:
-    if method == "every":
-        return integrand_of(model.decoder, x)
-    return quick_integrand_of(model.decoder, x)
 
 
 def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> SquaresMethod:
@@ -180,16 +217,14 @@ def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> S
 
 
 def named(estimators: Mapping[str, Estimator] | Iterable[Estimator]) -> dict[str, Estimator]:
-    """Estimators by name; a list is named after their classes."""
-    found: dict[str, Estimator] = {}
+    """Name estimators; a list is named after their classes."""
     if isinstance(estimators, Mapping):
-        found.update(estimators)
+        found = dict(estimators)
     else:
-        for estimator in estimators:
-            name = type(estimator).__name__
-            if name in found:
-                raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
-            found[name] = estimator
+        listed = list(estimators)
+        found = {type(estimator).__name__: estimator for estimator in listed}
+        if len(found) < len(listed):
+            raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
     if not found:
         raise DomainError("there is no estimator to measure")
     return found

@@ -53,11 +53,11 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError
 from silentgrad.estimators.base import (
     ESTIMATORS,
     Estimator,
     Integrand,
+    at_least,
     bernoulli_of,
     coin_like,
     exponential_like,
@@ -83,9 +83,7 @@ class ARM(Estimator):
 
     unbiased = True
     latents = (td.Bernoulli,)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 2
+    calls = 2
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         logits = bernoulli_of(q, self).logits
@@ -99,7 +97,7 @@ class ARM(Estimator):
 
 
 def antithetic_pair(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Two draws of every bit that agree as seldom as two can, as True and False."""
+    """Draw every bit twice, so that the two agree as seldom as two can, as True and False."""
     differ = uniform_like(logits) < 2 * torch.sigmoid(-logits.abs())
     likelier, coin = logits > 0, coin_like(logits)
     return torch.where(differ, coin, likelier), torch.where(differ, ~coin, likelier)
@@ -120,9 +118,7 @@ class DisARM(Estimator):
 
     unbiased = True
     latents = (td.Bernoulli,)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 2
+    calls = 2
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         logits = bernoulli_of(q, self).logits
@@ -154,12 +150,8 @@ class CARMS(Estimator):
 
     def __init__(self, samples: int = 4, antithetic: bool = True) -> None:
         super().__init__()
-        if samples < 2:
-            raise DomainError(f"{type(self).__name__} needs at least two samples, got {samples}")
-        self.samples, self.antithetic = samples, antithetic
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return self.samples
+        self.calls = self.samples = at_least(2, samples, self)
+        self.antithetic = antithetic
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)
@@ -177,7 +169,7 @@ class CARMS(Estimator):
         return value_with_slope(f.mean(0), slope, ones.logits)
 
     def _antithetic(self, ones: OneHots) -> tuple[Tensor, Tensor]:
-        """The samples `(n, *latents, categories)`, and the weight of each pair of them `(n, n, *latents)`."""
+        """Draw samples `(n, *latents, categories)`, and weigh each pair of them `(n, n, *latents)`."""
         log_p, order = torch.log_softmax(ones.logits, -1).sort(-1)  # the rarest first
         log_stop = (log_p - log_p.flip(-1).logcumsumexp(-1).flip(-1))[..., :-1]
         others = self.samples - 1
@@ -215,10 +207,6 @@ class ARMS(CARMS):
 
     latents = (td.Bernoulli,)
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        bernoulli_of(q, self)
-        return super().forward(q, integrand)
-
 
 @ESTIMATORS.register("disarm-tree")
 class DisARMTree(Estimator):
@@ -232,9 +220,7 @@ class DisARMTree(Estimator):
 
     unbiased = True
     latents = (td.Bernoulli, td.OneHotCategorical)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 2
+    calls = 2
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)
@@ -255,7 +241,7 @@ class DisARMTree(Estimator):
 
 
 def _node_logits(logits: Tensor) -> list[Tensor]:
-    """The log-odds of the right half at the nodes of a balanced tree, `(..., 1)` at the root, then twice as many."""
+    """Compute the log-odds of the right half at a balanced tree's nodes, `(..., 1)` at the root, then twice as many."""
     missing = 2 ** (logits.shape[-1] - 1).bit_length() - logits.shape[-1]
     mass = torch.nn.functional.pad(torch.log_softmax(logits, -1), (0, missing), value=-2 * FURTHEST)
     levels = []
@@ -267,7 +253,7 @@ def _node_logits(logits: Tensor) -> list[Tensor]:
 
 
 def _node_weights(pair: Tensor, paths: Tensor, alpha: Tensor) -> Tensor:
-    """The factor of half the difference of f in the gradient of each node's logit."""
+    """Compute the factor of half the difference of f in the gradient of each node's logit."""
     first, second = pair.to(alpha.dtype)
     (on_first, on_second), p = paths, torch.sigmoid(alpha)
     both = (first - second) * torch.sigmoid(alpha.abs())

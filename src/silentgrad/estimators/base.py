@@ -24,13 +24,13 @@ batch shape  event shape                      `integrand`  latents an example
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import IntractableError, ShapeError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of, require_fixed_support, sum_over_latents
 from silentgrad.registry import Registry
@@ -45,20 +45,21 @@ class Estimator(nn.Module):
     exact: ClassVar[bool] = False
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Distribution,)  # those that it can be asked about
     uses_prior: bool = False  # whether it weighs samples by p(z) / q(z|x): a bound of several samples
+    calls: int = 1  # of the integrand in a step, unless `evaluations` counts them otherwise
     differentiated_twice: int = 0  # of its evaluations, those whose slope is differentiated too, to learn
 
     @classmethod
     def suits(cls, family: type[Family]) -> bool:
-        """Whether the estimator takes latents of a family; an exact one's decoder has to be tractable too."""
+        """Return whether the estimator takes latents of a family; an exact one's decoder has to be tractable too."""
         return issubclass(family.distribution, cls.latents)
 
     @classmethod
     def sized(cls, numbers: int) -> Self:
-        """The estimator with its default arguments, for examples whose z has so many numbers."""
+        """Build the estimator with its default arguments, for examples whose z has so many numbers."""
         return cls()
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        """E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
+        """Estimate E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
         raise NotImplementedError
 
     if TYPE_CHECKING:  # nn.Module's returns Any
@@ -66,21 +67,21 @@ class Estimator(nn.Module):
         def __call__(self, q: td.Distribution, integrand: Integrand) -> Tensor: ...
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        """How often a step evaluates the integrand, each time for a whole batch.
+        """Count the evaluations of the integrand in a step, each for a whole batch.
 
         Args:
             latents: Number of latents of an example.
             values: Number of values that each of them takes.
         """
-        return 1
+        return self.calls
 
     def on_epoch(self, epoch: int) -> None:
-        """Called when an epoch, counted from 1, begins."""
+        """Follow a schedule: an epoch, counted from 1, begins."""
 
     def auxiliary_loss(self) -> Tensor | None:
-        """The sum of what the estimator's own parameters minimize since it was last asked for; None if there is none.
+        """Hand over what the estimator's own parameters minimize, summed since it was last asked for; None if nothing.
 
-        The model adds it to its loss. Hand it over and forget it: a graph that is kept cannot be copied or saved.
+        The model adds it to its loss. A graph that is kept here could not be copied or saved.
         """
         return None
 
@@ -89,30 +90,56 @@ ESTIMATORS: Registry[Estimator] = Registry("estimator", Estimator)
 """All estimators that can be named, by name."""
 
 
-def bernoulli_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli:
-    """The Bernoulli latent inside q, or an error that names both."""
+L = TypeVar("L", bound=td.Distribution)
+
+
+def latents_of(q: td.Distribution, estimator: Estimator, kinds: tuple[type[L], ...]) -> L:
+    """Return the latents inside q, or raise an error that names both they and what the estimator takes."""
     base = base_of(q)
-    if not isinstance(base, td.Bernoulli):
-        raise unsuitable(base, estimator)
-    return base
+    if isinstance(base, kinds) and isinstance(base, estimator.latents):
+        return base
+    names = " and ".join(kind.__name__ for kind in estimator.latents)
+    raise IntractableError(f"{type(estimator).__name__} is for {names} latents, got {type(base).__name__}")
+
+
+def bernoulli_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli:
+    """Return the Bernoulli latent inside q, or raise an error that names both."""
+    return latents_of(q, estimator, (td.Bernoulli,))
 
 
 def discrete_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli | td.OneHotCategorical:
-    """The bits or one-hot categories inside q, or an error that names both."""
-    base = base_of(q)
-    if not isinstance(base, td.Bernoulli | td.OneHotCategorical):
-        raise unsuitable(base, estimator)
-    return base
+    """Return the bits or one-hot categories inside q, or raise an error that names both."""
+    kinds: tuple[type[td.Bernoulli | td.OneHotCategorical], ...] = (td.Bernoulli, td.OneHotCategorical)
+    return latents_of(q, estimator, kinds)
 
 
-def unsuitable(base: td.Distribution, estimator: Estimator) -> IntractableError:
-    """The error for latents that an estimator does not take."""
-    names = " and ".join(kind.__name__ for kind in estimator.latents)
-    return IntractableError(f"{type(estimator).__name__} is for {names} latents, got {type(base).__name__}")
+def at_least(fewest: int, samples: int, estimator: Estimator) -> int:
+    """Return a number of samples, or raise an error that names the estimator."""
+    if samples < fewest:
+        noun = {1: "one sample", 2: "two samples"}[fewest]
+        raise DomainError(f"{type(estimator).__name__} needs at least {noun}, got {samples}")
+    return samples
+
+
+def require_positive(temperature: float) -> None:
+    """Raise unless a temperature is positive."""
+    if not temperature > 0:
+        raise DomainError(f"the temperature has to be positive, got {temperature}")
+
+
+def require_decay(decay: float) -> None:
+    """Raise unless a number can be the decay of a running average."""
+    if not 0 <= decay < 1:
+        raise DomainError(f"decay has to be in [0, 1), got {decay}")
+
+
+def mean_of_others(numbers: Tensor) -> Tensor:
+    """Return the mean over all samples but one, for each; samples go along the first dimension."""
+    return (numbers.sum(0) - numbers) / (len(numbers) - 1)
 
 
 def per_example(values: Tensor, q: td.Distribution) -> Tensor:
-    """The values themselves, one per example, once their shape was found to be the beginning of q's batch shape."""
+    """Return the values, one per example, or raise unless their shape is the beginning of q's batch shape."""
     if values.shape != q.batch_shape[: values.dim()]:
         raise ShapeError(
             f"the integrand has shape {tuple(values.shape)}, for a latent of batch shape {tuple(q.batch_shape)} "
@@ -123,7 +150,7 @@ def per_example(values: Tensor, q: td.Distribution) -> Tensor:
 
 
 def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tensor:
-    """log q(z|x), one number per example, whether q's latents are its event or part of its batch.
+    """Compute log q(z|x), one number per example, whether q's latents are its event or part of its batch.
 
     Of a z without a gradient, its own is the score.
 
@@ -136,29 +163,21 @@ def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tenso
 
 
 def value_with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
-    """The number of the first with the gradient of the second."""
-    return value.detach() + surrogate - surrogate.detach()
+    """Give the number of the first, to the last bit, the gradient of the second."""
+    return value.detach() + (surrogate - surrogate.detach())
 
 
-def straight_through(z: Tensor, soft: Tensor) -> Tensor:
-    """The numbers of a sample, to the last bit, with the gradient of something soft."""
-    return z + (soft - soft.detach())
+straight_through = value_with_gradient_of  # of a sample and something soft
 
 
 def value_with_slope(value: Tensor, slope: Tensor, parameter: Tensor) -> Tensor:
-    """Numbers, one per example, with their own gradient and besides it a known one in a parameter of the latents."""
+    """Give numbers, one per example, beside their own gradient a known one in a parameter of the latents."""
     along = sum_over_latents(slope.detach() * parameter, value.shape)
     return value_with_gradient_of(value, value + along)
 
 
 def slope_of(values: Tensor, z: Tensor, create_graph: bool = False) -> Tensor:
-    """The gradient in z of numbers, one per example; zero where they do not depend on z. Their graph is kept.
-
-    Args:
-        values: The numbers.
-        z: What they are differentiated in.
-        create_graph: Whether the gradient is to be differentiated in turn.
-    """
+    """Differentiate numbers, one per example, in z: zero where they do not depend on it. Their graph is kept."""
     if not values.requires_grad:
         return torch.zeros_like(z)
     (slope,) = torch.autograd.grad(
@@ -168,12 +187,12 @@ def slope_of(values: Tensor, z: Tensor, create_graph: bool = False) -> Tensor:
 
 
 def for_each_latent(values: Tensor, latents: Tensor) -> Tensor:
-    """Numbers, one per example, with as many dimensions as the latents have, to broadcast along them."""
+    """Reshape numbers, one per example, to as many dimensions as the latents have, to broadcast along them."""
     return values.reshape(*values.shape, *[1] * (latents.dim() - values.dim()))
 
 
 def uniform_like(x: Tensor) -> Tensor:
-    """Uniform numbers in (0, 1], in at least single precision and far finer near 0 than those of `torch.rand`.
+    """Draw uniform numbers in (0, 1], in at least single precision and far finer near 0 than those of `torch.rand`.
 
     Events as rare as saturated probabilities make them are decided here. `torch.rand` alone, in single precision a
     multiple of 2^-24, gives all that are rarer one frequency, that of its 0.
@@ -185,27 +204,27 @@ def uniform_like(x: Tensor) -> Tensor:
 
 
 def logistic_like(x: Tensor) -> Tensor:
-    """Standard logistic noise, both of whose tails reach as far as a uniform number is fine near 0."""
+    """Draw standard logistic noise, both of whose tails reach as far as a uniform number is fine near 0."""
     u = uniform_like(x)
     size = torch.log(2 - u) - torch.log(u)
     return torch.where(coin_like(x), size, -size).to(x.dtype)
 
 
 def exponential_like(x: Tensor) -> Tensor:
-    """Standard exponential noise, in at least single precision, as fine near 0 as a uniform number."""
+    """Draw standard exponential noise, in at least single precision, as fine near 0 as a uniform number."""
     return -torch.log1p(-below_one(uniform_like(x)))
 
 
 def gumbel_like(x: Tensor) -> Tensor:
-    """Standard Gumbel noise, whose upper tail reaches as far as a uniform number is fine near 0."""
+    """Draw standard Gumbel noise, whose upper tail reaches as far as a uniform number is fine near 0."""
     return -torch.log(exponential_like(x)).to(x.dtype)
 
 
 def below_one(u: Tensor) -> Tensor:
-    """Uniform numbers without 1, where the logarithm of the rest is infinite."""
+    """Keep uniform numbers from 1, where the logarithm of the rest is infinite."""
     return u.clamp(max=1 - torch.finfo(u.dtype).eps)
 
 
 def coin_like(x: Tensor) -> Tensor:
-    """True or False with equal probability."""
+    """Draw True or False with equal probability."""
     return torch.rand_like(x) < 0.5

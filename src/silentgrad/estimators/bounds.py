@@ -47,11 +47,11 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError
 from silentgrad.estimators.base import (
     ESTIMATORS,
     Estimator,
     Integrand,
+    at_least,
     for_each_latent,
     joint_log_prob,
     per_example,
@@ -66,35 +66,32 @@ from silentgrad.tracing import require_untransformed, uncompiled
 
 
 def prior_log_prob(q: td.Distribution, integrand: Integrand, z: Tensor, examples: torch.Size) -> Tensor:
-    """log p(z), one number per example."""
+    """Compute log p(z), one number per example."""
     if isinstance(integrand, PriorIntegrand):
         return integrand.prior.log_prob(z)
     return joint_log_prob(_standard(q), z, examples)
 
 
 def divergence(q: td.Distribution, integrand: Integrand, examples: torch.Size) -> Tensor:
-    """The KL divergence of q from the prior, one number per example."""
+    """Compute the KL divergence of q from the prior, one number per example."""
     if isinstance(integrand, PriorIntegrand):
         return integrand.prior.divergence(q)
     return sum_over_latents(kl(base_of(q), base_of(_standard(q))), examples)
 
 
 def held(q: td.Distribution) -> td.Distribution:
-    """The same latent, through whose parameters no gradient passes: log q loses its score, which has mean 0.
+    """Detach a latent's parameters: log q loses its score, which has mean 0.
 
     Raises:
         IntractableError: It has not, since the support of q moves.
     """
     require_fixed_support(q)
     family = family_of(q)
-    parameters = []
-    for parameter in family.parameters(q):
-        parameters.append(parameter.detach())
-    return family.rebuild(q, parameters)
+    return family.rebuild(q, [parameter.detach() for parameter in family.parameters(q)])
 
 
 def log_mean(log_weights: Tensor) -> Tensor:
-    """The logarithm of the mean over the first dimension of exponentials."""
+    """Return the logarithm of the mean over the first dimension of exponentials."""
     return torch.logsumexp(log_weights, 0) - math.log(len(log_weights))
 
 
@@ -141,12 +138,7 @@ class DReG(Reparameterized):
 
     def __init__(self, samples: int = 5) -> None:
         super().__init__()
-        if samples < 1:
-            raise DomainError(f"DReG needs at least one sample, got {samples}")
-        self.samples = samples
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return self.samples
+        self.calls = self.samples = at_least(1, samples, self)
 
     @uncompiled  # which would ask for weights before there are any
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
@@ -200,12 +192,7 @@ class VIMCO(Estimator):
 
     def __init__(self, samples: int = 5) -> None:
         super().__init__()
-        if samples < 2:
-            raise DomainError(f"VIMCO needs at least two samples, got {samples}")
-        self.samples = samples
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return self.samples
+        self.calls = self.samples = at_least(2, samples, self)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         log_weights, log_probs = [], []
@@ -222,7 +209,7 @@ class VIMCO(Estimator):
         return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
 
     def _baselines(self, log_w: Tensor) -> Tensor:
-        """The bound with each sample's weight replaced by the geometric mean of the others."""
+        """Compute the bound with each sample's weight replaced by the geometric mean of the others."""
         own = torch.eye(self.samples, dtype=torch.bool, device=log_w.device)
         own = own.reshape(self.samples, self.samples, *[1] * (log_w.dim() - 1))
         others = torch.where(own, 0, log_w).sum(1) / (self.samples - 1)

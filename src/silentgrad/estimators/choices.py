@@ -26,14 +26,13 @@ from torch import Tensor
 from torch import distributions as td
 from torch.nn.functional import one_hot, softplus
 
-from silentgrad.estimators.base import Estimator, below_one, gumbel_like, logistic_like, uniform_like, unsuitable
-from silentgrad.latents.independent import base_of
+from silentgrad.estimators.base import Estimator, below_one, discrete_of, gumbel_like, logistic_like, uniform_like
 
 FURTHEST = 1e4  # of a logit from 0: a probability of 0 without infinities, whose products with 0 are not numbers
 
 
-class Choices(ABC):
-    """Discrete latents with some logits.
+class _Discrete(ABC):
+    """Discrete latents with some logits: what bits and one-hot categories share.
 
     Args:
         logits: Logits, of the shape of z.
@@ -43,72 +42,32 @@ class Choices(ABC):
         self.logits = logits.clamp(-FURTHEST, FURTHEST)
 
     def at(self, logits: Tensor) -> Self:
-        """The same latents with other logits."""
+        """Return the same latents with other logits."""
         return type(self)(logits)
 
     @property
     @abstractmethod
     def mean(self) -> Tensor:
-        """E z."""
-
-    @abstractmethod
-    def with_mean(self, mean: Tensor) -> Self:
-        """Latents of the same kind with another mean."""
-
-    @abstractmethod
-    def sample(self) -> Tensor:
-        """A draw of z."""
+        """The expectation of z."""
 
     @abstractmethod
     def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
-        """Cov(z) v of latents with a given mean."""
+        """Compute Cov(z) v of latents with a given mean."""
 
     def mean_covariance_at(self, means: Sequence[Tensor], v: Tensor) -> Tensor:
-        """The mean of Cov(z) v over latents with given means."""
+        """Average Cov(z) v over latents with given means."""
         return torch.stack([self.covariance_at(mean, v) for mean in means]).mean(0)
 
     def covariance_times(self, v: Tensor) -> Tensor:
-        """Cov(z) v, the gradient in the logits of v times the mean."""
+        """Compute Cov(z) v, the gradient in the logits of v times the mean."""
         return self.covariance_at(self.mean, v)
 
-    @abstractmethod
-    def noisy(self) -> Tensor:
-        """Logits and noise, whose `hard` value is a draw of z; differentiable in the logits."""
-
-    @abstractmethod
-    def noisy_given(self, z: Tensor) -> Tensor:
-        """Logits and noise whose `hard` value is z; differentiable in the logits."""
-
-    @abstractmethod
-    def hard(self, noisy: Tensor) -> Tensor:
-        """The z that noisy logits stand for."""
-
-    @abstractmethod
-    def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
-        """A soft `hard`, at any temperature; at 0 it would be the same."""
-
-    @abstractmethod
-    def gapped(self, z: Tensor, gap: float) -> Tensor:
-        """The logits, moved no more than it takes for z to be their `hard` value by a gap."""
-
-    @abstractmethod
-    def one_hots(self) -> "OneHots":
-        """The same latents as one-hot categories, along a last dimension."""
-
-    @abstractmethod
-    def to_one_hots(self, z: Tensor) -> Tensor:
-        """From z to that of `one_hots`."""
-
-    @abstractmethod
-    def from_one_hots(self, one_hots: Tensor) -> Tensor:
-        """Back; also from a gradient in the logits of `one_hots` to that in the latents' own."""
-
     def score(self, z: Tensor) -> Tensor:
-        """The gradient of log q(z) in the logits."""
+        """Compute the gradient of log q(z) in the logits."""
         return z - self.mean
 
 
-class Bits(Choices):
+class Bits(_Discrete):
     """Independent bits."""
 
     @property
@@ -116,9 +75,11 @@ class Bits(Choices):
         return torch.sigmoid(self.logits)
 
     def with_mean(self, mean: Tensor) -> Self:
+        """Return latents of the same kind with another mean."""
         return self.at(torch.logit(mean))
 
     def sample(self) -> Tensor:
+        """Draw z."""
         return torch.bernoulli(self.mean.detach())
 
     def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
@@ -131,34 +92,42 @@ class Bits(Choices):
         return torch.sigmoid(self.logits) * torch.sigmoid(-self.logits) * v  # 1 - mean would round to 0
 
     def noisy(self) -> Tensor:
+        """Draw logits and noise, whose `hard` value is a draw of z; differentiable in the logits."""
         return self.logits + logistic_like(self.logits)
 
     def noisy_given(self, z: Tensor) -> Tensor:
+        """Draw logits and noise whose `hard` value is z; differentiable in the logits."""
         sign = 2 * z - 1
         v = below_one(uniform_like(self.logits)).to(self.logits.dtype)
         return sign * (softplus(sign * self.logits + torch.log1p(-v)) - torch.log(v))
 
     def hard(self, noisy: Tensor) -> Tensor:
+        """Return the z that noisy logits stand for."""
         return (noisy > 0).to(noisy.dtype)
 
     def relaxed(self, noisy: Tensor, temperature: float | Tensor) -> Tensor:
+        """Return a soft `hard`, at any temperature; at 0 it would be the same."""
         return torch.sigmoid(noisy / temperature)
 
     def gapped(self, z: Tensor, gap: float) -> Tensor:
+        """Move the logits no more than it takes for z to be their `hard` value by a gap."""
         sign = 2 * z - 1
         return sign * (sign * self.logits).clamp(min=gap)
 
     def one_hots(self) -> "OneHots":
+        """Return the same latents as one-hot categories, along a last dimension."""
         return OneHots(torch.stack((torch.zeros_like(self.logits), self.logits), -1))
 
     def to_one_hots(self, z: Tensor) -> Tensor:
+        """Turn z into that of `one_hots`."""
         return torch.stack((1 - z, z), -1)
 
     def from_one_hots(self, one_hots: Tensor) -> Tensor:
+        """Turn z back, or a gradient in the logits of `one_hots` into that in the latents' own."""
         return one_hots[..., 1]
 
 
-class OneHots(Choices):
+class OneHots(_Discrete):
     """Groups of categories along the last dimension, of which one is on."""
 
     @property
@@ -203,11 +172,11 @@ class OneHots(Choices):
         return one_hots
 
 
-def choices_of(q: td.Distribution, estimator: Estimator) -> Bits | OneHots:
-    """The bits or one-hot categories inside q, or an error that names both."""
-    base = base_of(q)
-    if isinstance(base, td.Bernoulli):
-        return Bits(base.logits)
-    if isinstance(base, td.OneHotCategorical):
-        return OneHots(base.logits)
-    raise unsuitable(base, estimator)
+Choices = Bits | OneHots
+"""Discrete latents of either kind; both have the same methods."""
+
+
+def choices_of(q: td.Distribution, estimator: Estimator) -> Choices:
+    """Return the bits or one-hot categories inside q, or raise an error that names both."""
+    base = discrete_of(q, estimator)
+    return Bits(base.logits) if isinstance(base, td.Bernoulli) else OneHots(base.logits)

@@ -69,9 +69,7 @@ class Averaged(Estimator):
 
     def auxiliary_loss(self) -> Tensor | None:
         loss = self.estimator.auxiliary_loss()
-        if loss is None:
-            return None
-        return loss / self.draws
+        return None if loss is None else loss / self.draws
 
     def extra_repr(self) -> str:
         return f"draws={self.draws}"

@@ -25,8 +25,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import ESTIMATORS, Estimator, Integrand, per_example, straight_through, unsuitable
-from silentgrad.latents.independent import base_of
+from silentgrad.estimators.base import ESTIMATORS, Estimator, Integrand, latents_of, per_example, straight_through
 from silentgrad.tracing import uncompiled
 
 
@@ -54,11 +53,9 @@ class EAT(Estimator):
         self.temperature = temperature
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        base = base_of(q)
-        if not isinstance(base, td.Poisson):
-            raise unsuitable(base, self)
-        z, slope = _soft_count(base.rate.detach(), self.temperature)
-        return per_example(integrand(straight_through(z, slope * base.rate)), q)
+        rate = latents_of(q, self, (td.Poisson,)).rate
+        z, slope = _soft_count(rate.detach(), self.temperature)
+        return per_example(integrand(straight_through(z, slope * rate)), q)
 
 
 @uncompiled  # the number of arrivals is not known before they are drawn

@@ -62,13 +62,11 @@ class Exact(Estimator):
 
     unbiased = True
     exact = True
+    calls = 0
 
     def __init__(self, allow_approximation: bool = False) -> None:
         super().__init__()
         self.allow_approximation = allow_approximation
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 0
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         if not isinstance(integrand, TractableIntegrand):
@@ -76,17 +74,12 @@ class Exact(Estimator):
                 "Exact needs the log-probability of a tractable decoder: pass integrand_of(decoder, x), or choose an "
                 "estimator that samples"
             )
-        if not self.allow_approximation:
-            _require_no_approximation(integrand, q)
+        if not self.allow_approximation and integrand.exactness(q) is Exactness.APPROXIMATION:
+            raise IntractableError(
+                f"the expectation of {integrand} is an approximation for {type(base_of(q)).__name__} latents: allow it "
+                "by allow_approximation=True, or choose a decoder that is exact for them, such as link='exp'"
+            )
         return per_example(integrand.expectation(q), q)
-
-
-def _require_no_approximation(integrand: TractableIntegrand, q: td.Distribution) -> None:
-    if integrand.exactness(q) is Exactness.APPROXIMATION:
-        raise IntractableError(
-            f"the expectation of {integrand} is an approximation for {type(base_of(q)).__name__} latents: allow it by "
-            "allow_approximation=True, or choose a decoder that is exact for them, such as link='exp'"
-        )
 
 
 @ESTIMATORS.register("enumerate")
@@ -133,7 +126,7 @@ class Enumerate(Estimator):
 
 
 def _choices(base: td.Bernoulli | td.OneHotCategorical) -> tuple[Tensor, Tensor]:
-    """The values that one latent can take, and their probabilities in the latents' shape and a last dimension."""
+    """Return the values that one latent can take, and their probabilities along a last dimension."""
     if isinstance(base, td.OneHotCategorical):
         return torch.eye(base.event_shape[-1]).to(base.probs), base.probs
     on, off = both_probabilities(base)
@@ -168,7 +161,7 @@ class IndeCateR(Estimator):
 
     @torch.no_grad()
     def _differences(self, f: Tensor, choices: Choices, z: Tensor, integrand: Integrand) -> Tensor:
-        """f with each latent at each of its values, minus f at the sample: 0 at the sample's own values."""
+        """Compute f with each latent at each of its values, minus f at the sample: 0 at the sample's own values."""
         whole = choices.to_one_hots(z)
         values = whole.shape[-1]
         latents = whole.shape[f.dim() : -1].numel()

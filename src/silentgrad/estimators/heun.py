@@ -39,10 +39,17 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError
-from silentgrad.estimators.base import ESTIMATORS, Estimator, Integrand, per_example, straight_through
+from silentgrad.estimators.base import (
+    ESTIMATORS,
+    Estimator,
+    Integrand,
+    at_least,
+    mean_of_others,
+    per_example,
+    require_positive,
+    straight_through,
+)
 from silentgrad.estimators.choices import Choices, choices_of
-from silentgrad.estimators.pathwise import require_positive
 from silentgrad.estimators.slopes import ScaledControl
 
 
@@ -97,9 +104,7 @@ class ReinMaxRao(Estimator):
     def __init__(self, temperature: float = 1.0, samples: int = 10) -> None:
         super().__init__()
         require_positive(temperature)
-        if samples < 1:
-            raise DomainError(f"ReinMaxRao needs at least one draw of the noise, got {samples}")
-        self.temperature, self.samples = temperature, samples
+        self.temperature, self.samples = temperature, at_least(1, samples, self)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)
@@ -140,4 +145,4 @@ class ReinMaxCV(ScaledControl):
             steps = 2 * choices.covariance_at((mean + draws) / 2, v) - choices.covariance_at(mean, v) / 2
             return steps.mean(0)
 
-        return heun(slopes), choices.covariance_times(slopes.mean(0)) - heun(self.of_others(slopes))
+        return heun(slopes), choices.covariance_times(slopes.mean(0)) - heun(mean_of_others(slopes))

@@ -42,15 +42,15 @@ class TractableIntegrand(ABC):
 
     @abstractmethod
     def __call__(self, z: Tensor) -> Tensor:
-        """The function's value, one number per example."""
+        """Evaluate the function, one number per example."""
 
     @abstractmethod
     def expectation(self, q: td.Distribution) -> Tensor:
-        """E_q of the function, one number per example."""
+        """Compute E_q of the function, one number per example."""
 
     @abstractmethod
     def exactness(self, q: td.Distribution) -> Exactness:
-        """What `expectation(q)` is: exact, a lower bound or an approximation."""
+        """Say of `expectation(q)`: exact, a lower bound or an approximation."""
 
     def __str__(self) -> str:
         return type(self).__name__
@@ -61,13 +61,13 @@ class StatisticalIntegrand(Protocol):
     """A function F(s(z)) of statistics s whose expectations are known, as a decoder's may be."""
 
     def statistics(self, z: Tensor, /) -> list[Tensor]:
-        """s(z), each of the examples' shape and more dimensions."""
+        """Compute s(z), each of the examples' shape and more dimensions."""
 
     def expected_statistics(self, q: td.Distribution, /) -> list[Tensor]:
-        """E_q[s(z)], exactly."""
+        """Compute E_q[s(z)], exactly."""
 
     def from_statistics(self, statistics: Sequence[Tensor], /) -> Tensor:
-        """F(s), one number per example."""
+        """Compute F(s), one number per example."""
 
 
 class DecoderIntegrand(TractableIntegrand):
@@ -108,13 +108,9 @@ class DecoderIntegrand(TractableIntegrand):
         return self.decoder
 
     def __str__(self) -> str:
-        """The decoder's name and options, for messages."""
-        decoder: object = self.decoder
-        if isinstance(decoder, Given):
-            decoder = decoder.decoder
-        options = ""
-        if isinstance(decoder, nn.Module):
-            options = decoder.extra_repr()
+        """Name the decoder and its options, for messages."""
+        decoder: object = self.decoder.decoder if isinstance(self.decoder, Given) else self.decoder
+        options = decoder.extra_repr() if isinstance(decoder, nn.Module) else ""
         return f"{type(decoder).__name__}({options})"
 
 
@@ -134,7 +130,7 @@ class PriorIntegrand:
 
 
 def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> Integrand:
-    """log p(x|z) as a function of z, for an estimator; a tractable decoder's knows its expectation.
+    """Take log p(x|z) as a function of z, for an estimator; a tractable decoder's knows its expectation.
 
     Args:
         decoder: From latents to the distribution of x, whose event is one example.
@@ -153,7 +149,7 @@ def integrand_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor) -> Int
 
 
 def log_prob_of(decoder: Callable[[Tensor], td.Distribution], x: Tensor, z: Tensor) -> Tensor:
-    """log p(x|z), one number per example: by the decoder's own `log_prob(x, z)`, if it has one."""
+    """Compute log p(x|z), one number per example: by the decoder's own `log_prob(x, z)`, if it has one."""
     own: Callable[[Tensor, Tensor], Tensor] | None = getattr(decoder, "log_prob", None)
     if own is not None:
         return own(x, z)

@@ -55,7 +55,7 @@ class Learning(Estimator):
 
     @abstractmethod
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
-        """What `forward` returns; `learning` says whether to learn from it."""
+        """Return what `forward` does; `learning` says whether to learn from it."""
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         learning = self.training and torch.is_grad_enabled()
@@ -71,7 +71,7 @@ class Learning(Estimator):
         return value
 
     def learn(self, loss: Tensor) -> None:
-        """Takes in a loss of the estimator's own parameters, which `auxiliary_loss` hands over."""
+        """Take in a loss of the estimator's own parameters, which `auxiliary_loss` hands over."""
         learned = self.learned()
         if not learned or not loss.requires_grad:
             return
@@ -82,7 +82,7 @@ class Learning(Estimator):
             self._losses = _sums(self._losses, parts)
 
     def auxiliary_loss(self) -> Tensor | None:
-        """The sum of the losses since it was last asked for; its gradient is theirs."""
+        """Hand over the sum of the losses since it was last asked for; its gradient is theirs."""
         if in_backward() and self._repeated:
             parts, self._repeated = self._repeated, []
         else:
@@ -90,13 +90,11 @@ class Learning(Estimator):
         if not parts:
             return None
         loss, *slopes = parts
-        along = torch.zeros_like(loss)
-        for slope, parameter in zip(slopes, self.learned(), strict=True):
-            along = along + (slope * parameter).sum()
-        return value_with_gradient_of(loss, along)
+        along = [(slope * parameter).sum() for slope, parameter in zip(slopes, self.learned(), strict=True)]
+        return value_with_gradient_of(loss, torch.stack(along).sum())
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and saved: no calls, whose backward pass is the original's."""
+        """Copy and save no calls, whose backward pass is the original's."""
         return {**self.__dict__, "_calls": {}}
 
     def _once(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
@@ -111,7 +109,7 @@ class Learning(Estimator):
         return value
 
     def _keep(self, q: td.Distribution, learning: bool) -> None:
-        """Keeps the buffers for a recomputation of this call; a compiled one is not recomputed by calling it."""
+        """Keep the buffers for a recomputation of this call; a compiled one is not recomputed by calling it."""
         if torch.compiler.is_compiling():
             return
         self._calls[random_state(q)] = Call(tuple(buffer.clone() for buffer in self.buffers()), learning)
@@ -120,7 +118,7 @@ class Learning(Estimator):
 
     @contextmanager
     def _recomputation(self, q: td.Distribution) -> Iterator[None]:
-        """With the buffers of the call that is recomputed; afterwards they are as they were."""
+        """Put back the buffers of the call that is recomputed; afterwards they are as they were."""
         call = self._calls.get(random_state(q))
         if call is None:
             raise DomainError(
@@ -142,7 +140,7 @@ class Learning(Estimator):
             buffer.copy_(value)
 
     def learned(self) -> list[nn.Parameter]:
-        """The parameters that the loss is for: those that are not frozen."""
+        """Return the parameters that the loss is for: those that are not frozen."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def _require_same_latents(self, q: td.Distribution, value: Tensor) -> None:
@@ -156,7 +154,7 @@ class Learning(Estimator):
 
 
 def random_state(q: td.Distribution) -> int:
-    """The state of the random numbers that q is drawn with, as a hash."""
+    """Return the state of the random numbers that q is drawn with, as a hash."""
     device = device_of(q)
     if device.type == "cpu":
         state = torch.get_rng_state()

@@ -25,17 +25,20 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators.base import ESTIMATORS, Estimator, Integrand, discrete_of, per_example, straight_through
+from silentgrad.estimators.base import (
+    ESTIMATORS,
+    Estimator,
+    Integrand,
+    at_least,
+    discrete_of,
+    per_example,
+    require_positive,
+    straight_through,
+)
 from silentgrad.estimators.choices import choices_of
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import Schedule, constant
-
-
-def require_positive(temperature: float) -> None:
-    """Raise unless a temperature is positive."""
-    if not temperature > 0:
-        raise DomainError(f"the temperature has to be positive, got {temperature}")
 
 
 @ESTIMATORS.register("reparameterized")
@@ -60,7 +63,7 @@ class Reparameterized(Estimator):
 
 
 def reparameterized_sample(q: td.Distribution) -> Tensor:
-    """A draw of z that is differentiable in the parameters of q."""
+    """Draw z so that it is differentiable in the parameters of q."""
     if not q.has_rsample:
         raise IntractableError(
             f"{type(base_of(q)).__name__} cannot be reparameterized; for discrete latents choose GumbelSoftmax, "
@@ -180,9 +183,7 @@ class GumbelRao(Estimator):
     def __init__(self, temperature: float = 0.5, samples: int = 10) -> None:
         super().__init__()
         require_positive(temperature)
-        if samples < 1:
-            raise DomainError(f"GumbelRao needs at least one draw of the noise, got {samples}")
-        self.temperature, self.samples = temperature, samples
+        self.temperature, self.samples = temperature, at_least(1, samples, self)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)

@@ -20,8 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.errors import DomainError
-from silentgrad.estimators.base import ESTIMATORS, Integrand, for_each_latent, per_example, slope_of, value_with_slope
+from silentgrad.estimators.base import (
+    ESTIMATORS,
+    Integrand,
+    for_each_latent,
+    per_example,
+    require_positive,
+    slope_of,
+    value_with_slope,
+)
 from silentgrad.estimators.choices import Choices, choices_of
 from silentgrad.estimators.learning import ExampleNetwork, Learning
 from silentgrad.tracing import require_untransformed
@@ -31,7 +38,7 @@ class ControlVariate(Protocol):
     """A function of noisy logits, one number per example; a module, if it is to learn."""
 
     def __call__(self, integrand: Integrand, choices: Choices, noisy: Tensor) -> Tensor:
-        """c(noisy), for an integrand of the latents `choices`."""
+        """Compute c(noisy), for an integrand of the latents `choices`."""
 
 
 class RelaxedIntegrand(nn.Module):
@@ -44,8 +51,7 @@ class RelaxedIntegrand(nn.Module):
 
     def __init__(self, temperature: float = 0.5, scale: float = 1.0) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise DomainError(f"the temperature has to be positive, got {temperature}")
+        require_positive(temperature)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.scale = nn.Parameter(torch.tensor(scale))
 
@@ -89,6 +95,7 @@ class RELAX(Learning):
 
     unbiased = True
     latents = (td.Bernoulli, td.OneHotCategorical)
+    calls = 3
     differentiated_twice = 2
 
     def __init__(self, control: ControlVariate | None = None, inputs: int = 1024, hidden: int = 50) -> None:
@@ -100,9 +107,6 @@ class RELAX(Learning):
     @classmethod
     def sized(cls, numbers: int) -> Self:
         return cls(inputs=numbers)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 3
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         require_untransformed(type(self).__name__)

@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError, IntractableError
+from silentgrad.errors import IntractableError
 from silentgrad.estimators.base import (
     ESTIMATORS,
     Estimator,
     Integrand,
+    at_least,
     joint_log_prob,
+    mean_of_others,
     per_example,
+    require_decay,
     value_with_gradient_of,
 )
 from silentgrad.estimators.learning import ExampleNetwork, Learning
@@ -51,8 +54,7 @@ class Reinforce(Learning):
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise DomainError(f"decay has to be in [0, 1), got {decay}")
+        require_decay(decay)
         self.decay = decay
         self.register_buffer("baseline", torch.zeros(()))
         self.register_buffer("seen", torch.zeros(()))
@@ -87,19 +89,14 @@ class RLOO(Estimator):
 
     def __init__(self, samples: int = 2) -> None:
         super().__init__()
-        if samples < 2:
-            raise DomainError(f"RLOO needs at least two samples, got {samples}")
-        self.samples = samples
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return self.samples
+        self.calls = self.samples = at_least(2, samples, self)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         draws = [q.sample() for _ in range(self.samples)]
         f = torch.stack([per_example(integrand(z), q) for z in draws])
         scores = torch.stack([joint_log_prob(q, z, f.shape[1:]) for z in draws])
-        others = (f.detach().sum(0) - f.detach()) / (self.samples - 1)
-        return value_with_gradient_of(f, f + (f.detach() - others) * scores).mean(0)
+        gain = f.detach() - mean_of_others(f.detach())
+        return value_with_gradient_of(f, f + gain * scores).mean(0)
 
 
 @ESTIMATORS.register("nvil")
@@ -124,8 +121,7 @@ class NVIL(Learning):
 
     def __init__(self, decay: float = 0.9, inputs: int = 1024, hidden: int = 100) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise DomainError(f"decay has to be in [0, 1), got {decay}")
+        require_decay(decay)
         self.decay = decay
         self.network = ExampleNetwork(inputs, hidden)
         for name in ("centre", "square", "seen"):
@@ -151,7 +147,7 @@ class NVIL(Learning):
         return value_with_gradient_of(f, surrogate)
 
     def _averages(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of f in earlier batches, corrected for having started from zero."""
+        """Return mean and deviation of f in earlier batches, corrected for having started from zero."""
         if self.seen == 0:
             return self.centre.clone(), torch.ones_like(self.centre)
         centre = self.centre / self.seen

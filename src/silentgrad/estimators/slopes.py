@@ -44,13 +44,15 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.errors import DomainError
 from silentgrad.estimators.base import (
     ESTIMATORS,
     Estimator,
     Integrand,
+    at_least,
     for_each_latent,
+    mean_of_others,
     per_example,
+    require_decay,
     slope_of,
     value_with_slope,
 )
@@ -113,7 +115,7 @@ class _Exit(torch.autograd.Function):
 def mean_with_gradient(
     integrand: Integrand, q: td.Distribution, draws: Tensor, parameter: Tensor, rule: Rule
 ) -> Tensor:
-    """The mean of an integrand over draws, with its own gradient and, in a parameter of the latents, that of a rule.
+    """Average an integrand over draws, with its own gradient and, in a parameter of the latents, that of a rule.
 
     Args:
         integrand: The function of z.
@@ -143,9 +145,7 @@ class MuProp(Estimator):
 
     unbiased = True
     latents = (td.Bernoulli, td.OneHotCategorical)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 2
+    calls = 2
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         require_untransformed(type(self).__name__)
@@ -176,11 +176,9 @@ class ScaledControl(Learning):
 
     def __init__(self, samples: int, scale: float, decay: float) -> None:
         super().__init__()
-        if samples < 2:
-            raise DomainError(f"{type(self).__name__} needs at least two samples, got {samples}")
-        if not 0 <= decay < 1:
-            raise DomainError(f"decay has to be in [0, 1), got {decay}")
-        self.samples, self.start_scale, self.decay = samples, scale, decay
+        self.calls = self.samples = at_least(2, samples, self)
+        require_decay(decay)
+        self.start_scale, self.decay = scale, decay
         self.register_buffer("scale_averages", torch.zeros(2))  # of -A B and of B B
 
     @property
@@ -188,9 +186,6 @@ class ScaledControl(Learning):
         """Alpha, of the batches seen so far."""
         products, squares = self.scale_averages.unbind()
         return torch.where(squares > 0, products / squares, self.start_scale)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return self.samples
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         require_untransformed(type(self).__name__)
@@ -210,14 +205,10 @@ class ScaledControl(Learning):
 
     @abstractmethod
     def parts(self, choices: Choices, draws: Tensor, f: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient without the control variate, and that variate, of values and slopes at the draws."""
-
-    def of_others(self, numbers: Tensor) -> Tensor:
-        """The mean over all samples but one, for each."""
-        return (numbers.sum(0) - numbers) / (self.samples - 1)
+        """Compute the gradient without the control variate, and that variate, of values and slopes at the draws."""
 
     def _remember(self, plain: Tensor, control: Tensor) -> None:
-        """Takes a batch into the averages, unless it has none: no examples, or values that are not finite."""
+        """Take a batch into the averages, unless it has none: no examples, or values that are not finite."""
         plain, control = plain.to(self.scale_averages), control.to(self.scale_averages)
         found = torch.stack((-(plain * control).mean(), control.square().mean()))
         self.scale_averages.lerp_(torch.where(found.isfinite().all(), found, self.scale_averages), 1 - self.decay)
@@ -246,11 +237,11 @@ class DoubleCV(ScaledControl):
 
     def parts(self, choices: Choices, draws: Tensor, f: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         score = choices.score(draws).detach()
-        linear = sum_over_latents(self.of_others(slopes) * score, f.shape)
+        linear = sum_over_latents(mean_of_others(slopes) * score, f.shape)
         control = choices.covariance_times(slopes.mean(0)) - self._leave_one_out(linear, score)
         return self._leave_one_out(f, score), control
 
     def _leave_one_out(self, values: Tensor, score: Tensor) -> Tensor:
-        """The score function's gradient, each sample with the mean of the others as its baseline."""
-        gain = values - self.of_others(values)
+        """Return the score function's gradient, each sample with the mean of the others as its baseline."""
+        gain = values - mean_of_others(values)
         return (for_each_latent(gain, score) * score).mean(0)

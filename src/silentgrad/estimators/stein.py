@@ -28,8 +28,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.nn.functional import leaky_relu
 
-from silentgrad.errors import DomainError
-from silentgrad.estimators.base import ESTIMATORS, Integrand, for_each_latent
+from silentgrad.estimators.base import ESTIMATORS, Integrand, at_least, for_each_latent, mean_of_others
 from silentgrad.estimators.choices import OneHots, choices_of
 from silentgrad.estimators.learning import Learning
 from silentgrad.estimators.slopes import mean_with_gradient
@@ -56,15 +55,10 @@ class RODEO(Learning):
 
     def __init__(self, samples: int = 2, hidden: int = 16) -> None:
         super().__init__()
-        if samples < 2:
-            raise DomainError(f"RODEO needs at least two samples, got {samples}")
-        self.samples = samples
+        self.calls = self.samples = at_least(2, samples, self)
         self.first, self.last = nn.Linear(2, hidden), nn.Linear(hidden, 2)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)
-
-    def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return self.samples
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         require_untransformed(type(self).__name__)
@@ -93,12 +87,12 @@ class RODEO(Learning):
     def _gradient(self, ones: OneHots, draws: Tensor, f: Tensor, slopes: Tensor) -> Tensor:
         latents = draws.shape[f.dim() : -1].numel()
         mean, score = ones.mean, draws - ones.mean
-        others = self._of_others(slopes)
-        at_sample = sum_over_latents(others * draws, f.shape) - self._of_others(
+        others = mean_of_others(slopes)
+        at_sample = sum_over_latents(others * draws, f.shape) - mean_of_others(
             sum_over_latents(slopes * draws, f.shape)
         )
         moves = others - (others * draws).sum(-1, keepdim=True)
-        baseline = self._of_others(f)
+        baseline = mean_of_others(f)
         here = self._surrogates(at_sample, baseline)
         there = self._surrogates(for_each_latent(at_sample, moves) + moves, for_each_latent(baseline, moves))
         change, change_of_vector = (
@@ -107,15 +101,11 @@ class RODEO(Learning):
         )
         moved = mean * there[..., 1]
         moved = (moved - draws * moved.sum(-1, keepdim=True)) / latents
-        gain = f - self._of_others(f + change) + change_of_vector
+        gain = f - mean_of_others(f + change) + change_of_vector
         return (for_each_latent(gain, score) * score + moved).mean(0)
 
     def _surrogates(self, linear: Tensor, baseline: Tensor) -> Tensor:
-        """Both functions, along a last dimension."""
+        """Evaluate both functions, along a last dimension."""
         shape = torch.broadcast_shapes(linear.shape, baseline.shape)
         inputs = torch.stack((linear.expand(shape), baseline.expand(shape)), -1).to(self.first.weight)
         return self.last(leaky_relu(self.first(inputs), 0.3)).to(linear)
-
-    def _of_others(self, numbers: Tensor) -> Tensor:
-        """The mean over all samples but one, for each."""
-        return (numbers.sum(0) - numbers) / (self.samples - 1)

@@ -20,14 +20,14 @@ of Gamma variables, of which k add up to a Gumbel variable: every subset then ha
 the others, and the draws are more certain than those of q. The value is that of these draws.
 """
 
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.estimators.base import ESTIMATORS, Estimator, Integrand, per_example, straight_through, unsuitable
+from silentgrad.estimators.base import ESTIMATORS, Estimator, Integrand, latents_of, per_example, straight_through
 from silentgrad.estimators.choices import choices_of
 from silentgrad.estimators.slopes import mean_with_gradient
 from silentgrad.latents.independent import base_of
@@ -46,28 +46,14 @@ class SIMPLE(Estimator):
     """
 
     unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical, KSubset)
+    latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Bernoulli, td.OneHotCategorical, KSubset)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        base = base_of(q)
-        if not isinstance(base, self.latents):
-            raise unsuitable(base, self)
+        base = latents_of(q, self, self.latents)
         return per_example(integrand(straight_through(base.sample(), base.mean)), q)
 
 
 GAMMA_TERMS = 10  # of the series of Gamma variables, as the authors take them
-
-
-class Perturbed(Protocol):
-    """Latents that are drawn by noise on their logits."""
-
-    logits: Tensor
-
-    def noisy(self) -> Tensor:
-        """Logits and noise."""
-
-    def hard(self, noisy: Tensor) -> Tensor:
-        """The z that noisy logits stand for."""
 
 
 @ESTIMATORS.register("imle")
@@ -95,7 +81,8 @@ class IMLE(Estimator):
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         require_untransformed(type(self).__name__)
-        latents = self._perturbed(q)
+        base = base_of(q)
+        latents = Subsets(base) if isinstance(base, KSubset) else choices_of(q, self)
         noisy = latents.noisy().detach()
         z = latents.hard(noisy)
 
@@ -103,12 +90,6 @@ class IMLE(Estimator):
             return (latents.hard(noisy + self.step * slopes[0]) - z) / self.step
 
         return mean_with_gradient(integrand, q, z.unsqueeze(0), latents.logits, towards_target)
-
-    def _perturbed(self, q: td.Distribution) -> Perturbed:
-        base = base_of(q)
-        if isinstance(base, KSubset):
-            return Subsets(base)
-        return choices_of(q, self)
 
 
 class Subsets:
@@ -122,7 +103,7 @@ class Subsets:
         self.logits, self.k = q.logits, q.k
 
     def noisy(self) -> Tensor:
-        """With sums of Gamma variables: k of them add up to a Gumbel variable as their series gets longer."""
+        """Add sums of Gamma variables: k of them add up to a Gumbel variable as their series gets longer."""
         shape = torch.full_like(self.logits, 1 / self.k)
         noise = torch.zeros_like(self.logits)
         for term in range(1, GAMMA_TERMS + 1):
@@ -130,4 +111,5 @@ class Subsets:
         return self.logits + (noise - torch.log(torch.tensor(float(GAMMA_TERMS)))) / self.k
 
     def hard(self, noisy: Tensor) -> Tensor:
+        """Return the subset that noisy logits stand for."""
         return torch.zeros_like(noisy).scatter(-1, noisy.topk(self.k).indices, 1.0)
