@@ -8,7 +8,7 @@ import statistics
 
 import torch
 
-from silentgrad.decoders import log_terms
+from silentgrad.decoders import precision
 
 
 def median_errors(latents: int, cases: int = 300) -> dict[str, float]:
@@ -24,7 +24,7 @@ def median_errors(latents: int, cases: int = 300) -> dict[str, float]:
         s2 = p * (1 - p)
         cumulants = p @ a + c, s2 @ a**2, (s2 * (1 - 2 * p)) @ a**3, (s2 * (1 - 6 * s2)) @ a**4
         for name, found in errors.items():
-            found.append(abs(getattr(log_terms, name)(*cumulants) - truth).item())
+            found.append(abs(getattr(precision, name)(*cumulants) - truth).item())
     return {name: statistics.median(found) for name, found in errors.items()}
 
 

@@ -1,5 +1,7 @@
-r"""Distributions that `torch.distributions` does not have: the logistic, continuous, in levels and in ordered
-categories, categories that may not have been observed, and counts with more zeros.
+r"""Distributions that `torch.distributions` does not have.
+
+They are the logistic, continuous, in levels and in ordered categories; categories that may not have been observed; and
+counts with more zeros.
 
 A level is an interval of a logistic variable; with the standard logistic function :math:`\sigma` at its ends a > b,
 
@@ -154,7 +156,7 @@ class Ordinal(td.Distribution):
         return (odd * above).sum(-1) - above.sum(-1).square()
 
     def _above(self) -> Tensor:
-        """The probability of lying above each threshold."""
+        """Return the probability of lying above each threshold."""
         return torch.sigmoid(self.loc.unsqueeze(-1) - self.thresholds)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -168,12 +170,12 @@ class Ordinal(td.Distribution):
         return self.of_category(value, logsigmoid(above), logsigmoid(-below))
 
     def borders(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The upper and lower threshold of a value's category, from the location; any numbers where there is none."""
+        """Return a value's upper and lower threshold, from the location; any numbers where there is none."""
         above, below = self._thresholds_of(value)
         return above - self.loc, below - self.loc
 
     def of_category(self, value: Tensor, log_below: Tensor, log_above: Tensor) -> Tensor:
-        """log p(value), from log sigma(upper border) and log sigma(-lower border) or the expectations of both."""
+        """Return log p(value), from log sigma(upper border) and log sigma(-lower border) or their expectations."""
         above, below = self._thresholds_of(value)
         highest = self.thresholds.shape[-1]
         within = (value > 0) & (value < highest)

@@ -31,7 +31,7 @@ class PrincipalComponents(NamedTuple):
 
 
 def leading_components(data: Tensor, count: int) -> PrincipalComponents:
-    """The components of largest variance of `data`, `(examples, *event_shape)`; all of them unless it is wide.
+    """Return the components of largest variance of `data`, `(examples, *event_shape)`; all of them unless it is wide.
 
     Of data with many outputs only `count` directions are found, by subspace iteration; the variances beyond are all
     their mean.
@@ -56,7 +56,7 @@ def leading_components(data: Tensor, count: int) -> PrincipalComponents:
 
 
 def _times_covariance(flat: Tensor, mean: Tensor, basis: Tensor) -> Tensor:
-    """The covariance of the rows, times some vectors, without the covariance."""
+    """Return the covariance of the rows, times some vectors, without the covariance."""
     product = torch.zeros_like(basis)
     for rows in flat.split(_ROWS):
         centered = rows.double() - mean
@@ -80,16 +80,16 @@ def principal_components(data: Tensor) -> PrincipalComponents:
 
 
 def ppca_weights(components: PrincipalComponents, latent_dim: int, variance: float | Tensor) -> Tensor:
-    """The maximum-likelihood W, `(outputs, latent_dim)`, for a fixed noise variance."""
+    """Return the maximum-likelihood W, `(outputs, latent_dim)`, for a fixed noise variance."""
     excess = (components.variances[:latent_dim] - variance).clamp(min=0)
     weights = components.directions[:, :latent_dim] * excess.sqrt()
     return torch.nn.functional.pad(weights, (0, latent_dim - weights.shape[1]))
 
 
 def unexplained_variance(components: PrincipalComponents, latent_dim: int) -> float:
-    """The most likely noise variance: the mean over the components left out. At least a hundredth of all components'
-    mean, and what the levels of an 8-bit image have in themselves.
+    """Return the most likely noise variance: the mean over the components left out.
 
+    It is at least a hundredth of all components' mean, and what the levels of an 8-bit image have in themselves.
     With nearly as many latents as outputs hardly anything is left, and a precision started at its inverse would bind an
     encoder that does not yet give those latents.
     """
@@ -98,7 +98,7 @@ def unexplained_variance(components: PrincipalComponents, latent_dim: int) -> fl
 
 
 def ppca_bound(data: Tensor, latent_dim: int, variance: float) -> float:
-    """Nats per example that no fixed-variance linear decoder with Gaussian latents can exceed on `data`.
+    """Return nats per example that no fixed-variance linear decoder with Gaussian latents can exceed on `data`.
 
     Args:
         data: The examples `(examples, *event_shape)` that the decoder is judged on, those of the test say, as the model

@@ -17,7 +17,7 @@ Counted = Literal["epochs", "steps"]
 
 
 def constant(value: float) -> Schedule:
-    """The same value for ever."""
+    """Return the same value for ever."""
     return partial(_constant, value)
 
 
@@ -70,7 +70,7 @@ def linear_decay(rate: float | None = None, *, steps: float | None = None, epoch
 
 
 def linear_rise(epochs: float, value: float = 1.0) -> Schedule:
-    """A value that is reached from 0 along a line, and then kept: the warm-up of a KL divergence.
+    """Return a value that is reached from 0 along a line, and then kept: the warm-up of a KL divergence.
 
     Example:
         >>> [linear_rise(epochs=4)(epoch) for epoch in (1, 2, 4, 5)]
@@ -80,7 +80,7 @@ def linear_rise(epochs: float, value: float = 1.0) -> Schedule:
 
 
 def geometric(start: float, factor: float, floor: float) -> Schedule:
-    """max(floor, start * factor^(epoch - 1)): for a temperature or a decoder's variance.
+    """Return max(floor, start * factor^(epoch - 1)): for a temperature or a decoder's variance.
 
     Example:
         >>> [round(geometric(0.3, 0.7, 0.1)(epoch), 3) for epoch in (1, 2, 10)]
@@ -92,7 +92,7 @@ def geometric(start: float, factor: float, floor: float) -> Schedule:
 
 
 def require_schedule(schedule: object) -> None:
-    """Refuses what is no function of time, such as a number."""
+    """Refuse what is no function of time, such as a number."""
     if not callable(schedule):
         raise DomainError(
             f"a schedule is a function of the epoch or the step, got {schedule!r}: silentgrad.schedules has "

@@ -42,7 +42,7 @@ class SideInfo:
     scale: Tensor | None = None
 
     def __bool__(self) -> bool:
-        """Whether any part is there."""
+        """Return whether any part is there."""
         return any(part is not None for part in self.parts().values())
 
     def parts(self) -> dict[str, Tensor | None]:

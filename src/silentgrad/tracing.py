@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which `torch.compile` leaves as it is; its compiler is not imported unless it is at work."""
+    """Return the function, which `torch.compile` leaves as it is; its compiler is not imported unless it is at work."""
 
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():
@@ -37,7 +37,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def transformed() -> bool:
-    """Whether a transform of `torch.func` is running: then only operations that torch can transform will do."""
+    """Return whether a transform of `torch.func` is running: then only operations that torch can transform will do."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
@@ -55,12 +55,12 @@ def require_untransformed(name: str) -> None:
 
 
 def in_backward() -> bool:
-    """Whether a backward pass is running: what is called then is a recomputation, by activation checkpointing."""
+    """Return whether a backward pass is running: a call is then a recomputation by activation checkpointing."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def underlying(tensor: Tensor) -> Tensor:
-    """The tensor with everything that it stands for, along dimensions of its own; for looking at its values only."""
+    """Return the tensor with everything that it stands for in dimensions of its own, to look at its values only."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
@@ -70,14 +70,14 @@ NARROW = (torch.float16, torch.bfloat16)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """The tensor in single precision if it was in half, itself if not."""
+    """Return the tensor in single precision if it was in half, itself if not."""
     if tensor.dtype in NARROW:
         return tensor.float()
     return tensor
 
 
 def widened_latent(q: td.Distribution) -> td.Distribution:
-    """The same latent with every parameter in single precision at least; itself if they are."""
+    """Return the same latent with every parameter in single precision at least; itself if they are."""
     if not isinstance(q, td.Distribution):
         return q  # what it should be is said where its moments are asked for
     parts = {name: _widened_part(part) for name, part in vars(q).items()}

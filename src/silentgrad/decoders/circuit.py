@@ -32,7 +32,7 @@ from silentgrad.decoders.linear import flattened_latent, require_dtype, require_
 from silentgrad.decoders.protocol import Leaf
 from silentgrad.decoders.region_graphs import RegionGraph, binary_tree, pixels, quad_tree, separate
 from silentgrad.decoders.starts import clusters, leaf_starts, require_examples, shares_of
-from silentgrad.decoders.sums import Gate, SumProduct
+from silentgrad.decoders.sums import Gate, SumProduct, gate_at
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
 from silentgrad.latents.generating import moments_of
@@ -96,13 +96,12 @@ class Circuit(nn.Module):
         self.leaves = leaves_of(leaves, latent_dim, self.event_shape, components)
         self.network = SumProduct(region_graph, components)
         self.gates = nn.ModuleDict()
-        if components > 1:
-            for position in gated(region_graph, gates):
-                regions = self.network.layers[position].regions
-                self.gates[str(position)] = LinearGate(latent_dim, regions, components, proxy)
+        for position, layer in enumerate(self.network.layers):
+            if components > 1 and (gates == "all" or (gates == "leaves" and layer.holds_outputs)):
+                self.gates[str(position)] = LinearGate(latent_dim, layer.regions, components, proxy)
 
     def _gates(self) -> Iterator[tuple[int, LinearGate]]:
-        """The gates, and the positions of their layers."""
+        """Return the gates, and the positions of their layers."""
         for position, gate in self.gates.items():
             assert isinstance(gate, LinearGate)
             yield int(position), gate
@@ -117,13 +116,13 @@ class Circuit(nn.Module):
             return CircuitDistribution(self.leaves(flat), self.network, logits, len(self.event_shape))
 
     def _flattened(self, z: Tensor, examples: torch.Size | None = None) -> Tensor:
-        """Latents as `(*batch, latent_dim)`, in the circuit's precision."""
+        """Return latents as `(*batch, latent_dim)`, in the circuit's precision."""
         require_wide(self.network.dtype)
         require_dtype("the latent", z, self.network.dtype)
         return flattened_latent(z, self.latent_dim, examples)
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """A lower bound of E_q[log p(x|z)], one number per example, without drawing anything.
+        """Return a lower bound of E_q[log p(x|z)], one number per example, without drawing anything.
 
         Args:
             x: Examples `(*batch, *event_shape)`.
@@ -136,14 +135,14 @@ class Circuit(nn.Module):
         return result
 
     def batch_of(self, x: Tensor) -> torch.Size:
-        """The shape of the examples in x, `(*batch,)`."""
+        """Return the shape of the examples in x, `(*batch,)`."""
         at = max(0, x.dim() - len(self.event_shape))
         if x.shape[at:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got x of shape {tuple(x.shape)}")
         return x.shape[:at]
 
     def expectations(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, list[Gate | None]]:
-        """The expected leaves `(batch, outputs, components)` and the gates of every layer."""
+        """Return the expected leaves `(batch, outputs, components)` and the gates of every layer."""
         batch, q = self.batch_of(x), widened_latent(q)
         with torch.autocast(x.device.type, enabled=False):
             moments = moments_of(q)
@@ -155,14 +154,14 @@ class Circuit(nn.Module):
         return leaves.reshape(batch.numel(), *leaves.shape[-2:]), gates
 
     def statistics(self, x: Tensor, z: Tensor) -> list[Tensor]:
-        """Log-densities of the leaves, `(*batch, outputs, components)`, and logits `(*batch, regions, components)`."""
+        """Return log-densities of leaves `(*batch, outputs, components)` and logits `(*batch, regions, components)`."""
         p = self(self._flattened(widened(z), self.batch_of(x)))
         leaves = p.leaves.log_prob(widened(x).unsqueeze(-1))
         logits = [own for own in p.logits if own is not None]
         return [leaves.reshape(*self.batch_of(x), -1, self.components), *logits]
 
     def expected_statistics(self, x: Tensor, q: td.Distribution) -> list[Tensor]:
-        """Expectations of the `statistics`; logits are linear in z.
+        """Return expectations of the `statistics`; logits are linear in z.
 
         Raises:
             IntractableError: The leaves have no exact expectation for this latent.
@@ -176,17 +175,16 @@ class Circuit(nn.Module):
             return [self.leaves.expected_log_probs(widened(x), q), *(gate(mean) for _, gate in self._gates())]
 
     def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor]) -> Tensor:
-        """The logarithm of the circuit from the `statistics`, one number per example."""
+        """Return the logarithm of the circuit from the `statistics`, one number per example."""
         leaves, *logits = statistics
         batch = self.batch_of(x)
         gates: list[Gate | None] = [None] * len(self.network.layers)
         for (position, _), own in zip(self._gates(), logits, strict=True):
-            at_z = own.reshape(-1, *own.shape[-2:]).permute(1, 2, 0)
-            gates[position] = Gate(at_z, at_z)
+            gates[position] = gate_at(own)
         return self.network(leaves.reshape(-1, *leaves.shape[-2:]), gates).reshape(batch)
 
     def init_from_data(self, data: Tensor) -> None:
-        """Starts leaves and gates from data, without manual tuning: see `silentgrad.decoders.starts`.
+        """Start leaves and gates from data, without manual tuning: see `silentgrad.decoders.starts`.
 
         Args:
             data: Examples `(examples, *event_shape)` as the model sees them.
@@ -203,7 +201,7 @@ class Circuit(nn.Module):
                 gate.start(layer.over_outputs(shares.log()))
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        """A lower bound, unless the leaves' expectations are less; with a single component what they are."""
+        """Return a lower bound, unless the leaves' expectations are less; with a single component what they are."""
         of_leaves = self.leaves.exactness(q)
         if self.components == 1:
             return of_leaves
@@ -214,7 +212,7 @@ class Circuit(nn.Module):
 
 
 def event_of(event_shape: int | Sequence[int]) -> torch.Size:
-    """The shape of one example, of which a number is short for a vector's."""
+    """Return the shape of one example, of which a number is short for a vector's."""
     if isinstance(event_shape, int):
         event_shape = [event_shape]
     if min(event_shape, default=0) < 1:
@@ -223,20 +221,10 @@ def event_of(event_shape: int | Sequence[int]) -> torch.Size:
 
 
 def default_region_graph(event_shape: torch.Size) -> RegionGraph:
-    """A quad-tree for images, a binary tree for vectors."""
+    """Return a quad-tree for images, a binary tree for vectors."""
     if len(event_shape) in (2, 3):
         return quad_tree(event_shape)
     return binary_tree(event_shape.numel())
-
-
-def gated(region_graph: RegionGraph, gates: Gates) -> list[int]:
-    """The positions of the levels whose sums have weights linear in z."""
-    levels = region_graph.levels()
-    if gates == "none":
-        return []
-    if gates == "all":
-        return list(range(len(levels)))
-    return [position for position, level in enumerate(levels) if level.outputs]
 
 
 Per = Literal["output", "pixel", "example"]
@@ -287,7 +275,7 @@ class Mixture(Circuit):
         super().__init__(latent_dim, shape, components, separate(groups), which, leaves, proxy, noise, context)
 
     def responsibilities(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """The posterior of the components given x, where the bound is best; it adds to one over the last dimension.
+        """Return the posterior of the components given x, where the bound is best.
 
         Args:
             x: Examples `(*batch, *event_shape)`.
@@ -302,12 +290,12 @@ class Mixture(Circuit):
 
 
 def mixtures(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> RegionGraph:
-    """The region graph of mixtures per output, per pixel, per example or per group."""
+    """Return the region graph of mixtures per output, per pixel, per example or per group."""
     return separate(_groups(event_shape, per)[0])
 
 
 def _groups(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> tuple[Sequence[Sequence[int]], torch.Size]:
-    """The outputs of each mixture, and the shape in which the mixtures lie."""
+    """Return the outputs of each mixture, and the shape in which the mixtures lie."""
     outputs = range(event_shape.numel())
     if not isinstance(per, str):
         return per, torch.Size([len(per)])

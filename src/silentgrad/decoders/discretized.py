@@ -152,11 +152,11 @@ class ConstantCategorical(nn.Module):
         return td.Independent(Numbers(logits=self.logits.expand(shape), validate_args=False), len(self.event_shape))
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """log p(x), which does not depend on z, one number per example."""
+        """Return log p(x), which does not depend on z, one number per example."""
         return self.expected_log_probs(x, q).sum(-1)
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """log p(x_o) of every output, `(*batch, outputs)`."""
+        """Return log p(x_o) of every output, `(*batch, outputs)`."""
         at = x.dim() - len(self.event_shape)
         if x.shape[at:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(x.shape)}")
@@ -167,7 +167,7 @@ class ConstantCategorical(nn.Module):
         return Exactness.EXACT
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
-        """Starts as normal distributions rounded to the values; the weights of z have no use here."""
+        """Start as normal distributions rounded to the values; the weights of z have no use here."""
         values = torch.arange(self.categories).to(means)
         variances = variances.clamp(min=1 / 12)  # of rounding
         fit = -(values - means.unsqueeze(-1)).square() / (2 * variances.unsqueeze(-1))

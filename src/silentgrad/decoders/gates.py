@@ -43,7 +43,7 @@ SERIES = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(y) / y in powers
 
 
 def has_proxy(q: td.Distribution) -> bool:
-    """Whether a latent that is not Gaussian has a proxy here."""
+    """Return whether a latent that is not Gaussian has a proxy here."""
     return isinstance(base_of(q), td.Bernoulli | td.OneHotCategorical)
 
 
@@ -99,7 +99,7 @@ def _logits(q: td.Bernoulli | td.OneHotCategorical) -> Tensor:
 
 
 def kearns_saul(logits: Tensor) -> Tensor:
-    """The variance proxy of a Bernoulli variable, between 0 and a quarter."""
+    """Return the variance proxy of a Bernoulli variable, between 0 and a quarter."""
     y = logits / 2
     near = y.abs() < 0.05
     square = torch.where(near, y, 0).square()
@@ -128,11 +128,11 @@ class LinearGate(nn.Module):
         nn.init.zeros_(self.logits.bias)
 
     def forward(self, z: Tensor) -> Tensor:
-        """The logits at z, `(*batch, regions, components)`."""
+        """Return the logits at z, `(*batch, regions, components)`."""
         return self.logits(z).unflatten(-1, (self.regions, self.components))
 
     def start(self, logits: Tensor) -> None:
-        """Starts the logits at z = 0, `(regions, components)`."""
+        """Start the logits at z = 0, `(regions, components)`."""
         with torch.no_grad():
             self.logits.bias.copy_(logits.flatten())
 
@@ -150,7 +150,7 @@ class LinearGate(nn.Module):
         return Gate(self._in_regions(expected), self._in_regions(log_mass))
 
     def _log_mass(self, expected: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        """log E[e^l] or a bound of it, `(regions * components, batch)`."""
+        """Return log E[e^l] or a bound of it, `(regions * components, batch)`."""
         weight = self.logits.weight
         if isinstance(moments, Moments) and moments.gaussian:
             variances = moments.s2.reshape(-1, mean.shape[-1])

@@ -68,7 +68,7 @@ class LinearGaussian(LinearDecoder):
         self.register_buffer("variance", self._given.to(self.affine.weight))
 
     def set_variance(self, variance: float | Tensor) -> None:
-        """Changes the variance, as a schedule does during training."""
+        """Change the variance, as a schedule does during training."""
         given = self._validated(variance)
         if given.dim() > self.variance.dim():
             raise ShapeError("the decoder was built with one variance for all outputs, got one per output")
@@ -94,13 +94,13 @@ class LinearGaussian(LinearDecoder):
         return -0.5 * (squares / variance + (2 * math.pi * variance).log())
 
     def _over_variance(self, outputs: Tensor) -> Tensor:
-        """The sum over outputs, each divided by its variance; one variance for all divides the sum."""
+        """Return the sum over outputs, each divided by its variance; one variance for all divides the sum."""
         if self.variance.dim() == 0:
             return outputs.sum(-1) / self.variance
         return (outputs / self.variance.flatten()).sum(-1)
 
     def _projected_variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
-        """The sum over outputs of Var(u) / variance."""
+        """Return the sum over outputs of Var(u) / variance."""
         weight = self.affine.weight
         if isinstance(moments, Moments):
             return moments.s2.reshape(mean.shape) @ self._over_variance(weight.square().T)
@@ -123,7 +123,7 @@ class LinearGaussian(LinearDecoder):
         return value.clone()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves or casts the module; the variance is cast from what was given, not from what an earlier cast left."""
+        """Move or casts the module; the variance is cast from what was given, not from what an earlier cast left."""
         before, given = self.variance, self._digits()
         super()._apply(fn, recurse)
         if self.variance is not before:
@@ -137,7 +137,7 @@ class LinearGaussian(LinearDecoder):
             self._given = loaded.detach().cpu().clone()
 
     def _digits(self) -> Tensor:
-        """The variance in double precision: as it was given, unless something else was written into the buffer."""
+        """Return the variance in double precision, as given, unless something else was written into the buffer."""
         if not self.variance.is_meta and not torch.equal(self._given.to(self.variance), self.variance):
             self._given = self.variance.detach().double().cpu()
         return self._given

@@ -20,7 +20,7 @@ from torch.distributions import constraints
 
 from silentgrad.decoders.context import Causal
 from silentgrad.decoders.protocol import Leaf, Startable
-from silentgrad.decoders.sums import Gate, SumProduct
+from silentgrad.decoders.sums import Gate, SumProduct, gate_at
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
 from silentgrad.tracing import widened
@@ -29,7 +29,7 @@ from silentgrad.tracing import widened
 def leaves_of(
     leaves: Leaf | Sequence[Leaf], latent_dim: int, event_shape: torch.Size, components: int
 ) -> "Together | Separate":
-    """Checks that leaves fit each other and the circuit.
+    """Check that leaves fit each other and the circuit.
 
     Args:
         leaves: One decoder of event shape `(*event_shape, components)`, or as many of `event_shape` as components.
@@ -50,7 +50,7 @@ def leaves_of(
 
 
 def _outputs_at_zero(leaf: Leaf) -> td.Distribution:
-    """A leaf's distribution of each output at z = 0, once it was found to have one."""
+    """Return a leaf's distribution of each output at z = 0, once it was found to have one."""
     like = torch.empty(0)
     if isinstance(leaf, nn.Module):
         like = next(leaf.parameters(), like)
@@ -99,16 +99,16 @@ class Together(nn.Module):
         self.components = decoder.event_shape[-1]
 
     def forward(self, z: Tensor) -> td.Distribution:
-        """The leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
+        """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
         return outputs_of(self.decoder(z))
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
+        """Return E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
         repeated = x.unsqueeze(-1).expand(*x.shape, self.components)
         return self.decoder.expected_log_probs(repeated, q).unflatten(-1, (-1, self.components))
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
-        """Starts the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
+        """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
         _startable(self.decoder).start_outputs(means.flatten(), variances.flatten(), weights.flatten(0, 1))
 
     def exactness(self, q: td.Distribution) -> Exactness:
@@ -136,18 +136,15 @@ class Separate(nn.Module):
         return [leaf for leaf in self.decoders if isinstance(leaf, Leaf)]
 
     def forward(self, z: Tensor) -> td.Distribution:
-        """The leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        distributions = []
-        for leaf in self.leaves:
-            distributions.append(outputs_of(leaf(z)))
-        return Stacked(distributions)
+        """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
+        return Stacked([outputs_of(leaf(z)) for leaf in self.leaves])
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
+        """Return E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
         return torch.stack([leaf.expected_log_probs(x, q) for leaf in self.leaves], -1)
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
-        """Starts the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
+        """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
         for k, leaf in enumerate(self.leaves):
             _startable(leaf).start_outputs(means[:, k], variances[:, k], weights[:, k])
 
@@ -162,7 +159,7 @@ def _startable(leaf: Leaf) -> Startable:
 
 
 def outputs_of(distribution: td.Distribution) -> td.Distribution:
-    """The distribution of each output by itself."""
+    """Return the distribution of each output by itself."""
     if not isinstance(distribution, td.Independent):
         raise IntractableError(f"a leaf's outputs have to be td.Independent given z, got {type(distribution).__name__}")
     require_single(distribution.base_dist)
@@ -189,9 +186,7 @@ class Stacked(td.Distribution):
 
     def __init__(self, members: Sequence[td.Distribution]) -> None:
         self.members = list(members)
-        shape = torch.Size()
-        for member in self.members:
-            shape = torch.broadcast_shapes(shape, member.batch_shape)
+        shape = torch.broadcast_shapes(*(member.batch_shape for member in self.members))
         super().__init__(torch.Size((*shape, len(self.members))), validate_args=False)
 
     @property
@@ -216,10 +211,7 @@ class Stacked(td.Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         parts = value.expand(*value.shape[:-1], len(self.members)).unbind(-1)
-        log_probs = []
-        for member, part in zip(self.members, parts, strict=True):
-            log_probs.append(member.log_prob(part))
-        return torch.stack(log_probs, -1)
+        return torch.stack([member.log_prob(part) for member, part in zip(self.members, parts, strict=True)], -1)
 
 
 class CircuitDistribution(td.Distribution):
@@ -261,11 +253,7 @@ class CircuitDistribution(td.Distribution):
     def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "CircuitDistribution":
         batch = torch.Size(batch_shape)
         leaves = self.leaves.expand(batch + self.event_shape + self.leaves.batch_shape[-1:])
-        logits: list[Tensor | None] = []
-        for own in self.logits:
-            if own is not None:
-                own = own.expand(*batch, *own.shape[-2:])
-            logits.append(own)
+        logits = [None if own is None else own.expand(*batch, *own.shape[-2:]) for own in self.logits]
         return CircuitDistribution(leaves, self.network, logits, len(self.event_shape), self._validate_args)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -286,7 +274,7 @@ class CircuitDistribution(td.Distribution):
             return values.gather(-1, self._drawn(whole)).squeeze(-1)
 
     def _drawn(self, batch: torch.Size) -> Tensor:
-        """A component of each output, `(*batch, *event_shape, 1)`."""
+        """Return a component of each output, `(*batch, *event_shape, 1)`."""
         return self.network.draw(self._gates(batch), math.prod(batch)).reshape(*batch, *self.event_shape, 1)
 
     @property
@@ -300,17 +288,9 @@ class CircuitDistribution(td.Distribution):
         return within + between
 
     def _chances(self) -> Tensor:
-        """The probability of each leaf, `(*batch, *event_shape, components)`."""
+        """Return the probability of each leaf, `(*batch, *event_shape, components)`."""
         batch = self.batch_shape
         return self.network.chances(self._gates(batch), math.prod(batch)).reshape(self.leaves.batch_shape)
 
     def _gates(self, batch: torch.Size) -> list[Gate | None]:
-        gates: list[Gate | None] = []
-        for logits in self.logits:
-            if logits is None:
-                gates.append(None)
-            else:
-                rows = logits.expand(*batch, *logits.shape[-2:]).reshape(math.prod(batch), *logits.shape[-2:])
-                at_z = widened(rows.permute(1, 2, 0).contiguous())
-                gates.append(Gate(at_z, at_z))
-        return gates
+        return [None if own is None else gate_at(own.expand(*batch, *own.shape[-2:])) for own in self.logits]

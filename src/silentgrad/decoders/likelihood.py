@@ -122,7 +122,7 @@ class LinearLikelihood(LinearDecoder):
     def _outputs(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, side_info: SideInfo
     ) -> Tensor:
-        """E_q[log p(x_o|z)] of every output, or of every group of them, given side information, flattened."""
+        """Return E_q[log p(x_o|z)] of every output, or of every group of them, given side information, flattened."""
         shift = self._shift(side_info)
         likelihood = self._likelihood_given(side_info.scale)
         if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
@@ -141,7 +141,7 @@ class LinearLikelihood(LinearDecoder):
         return self._flat(outputs)
 
     def _possible(self, numbers: Tensor, mask: Tensor | None, otherwise: float) -> Tensor:
-        """The numbers, with another one for categories that were not observed, if a row is one event of many."""
+        """Return the numbers, with another one for categories that were not observed, if a row is one event of many."""
         if mask is None or not self.joint:
             return numbers
         return torch.where(mask, numbers, otherwise)
@@ -157,7 +157,7 @@ class LinearLikelihood(LinearDecoder):
         return shift
 
     def require_covariates(self, covariates: Tensor | None) -> None:
-        """Refuses covariates that the decoder has no weights for, and their absence where it has."""
+        """Refuse covariates that the decoder has no weights for, and their absence where it has."""
         expected = 0
         if self.covariate_affine is not None:
             expected = self.covariate_affine.in_features
@@ -172,7 +172,7 @@ class LinearLikelihood(LinearDecoder):
             raise ShapeError(f"the decoder was built for {expected} covariates, and {given} were given")
 
     def _likelihood_given(self, scale: Tensor | None) -> Likelihood:
-        """The likelihood, with known standard deviations of the entries' measurements."""
+        """Return the likelihood, with known standard deviations of the entries' measurements."""
         if scale is None:
             return self.likelihood
         with_scale = getattr(self.likelihood, "with_scale", None)
@@ -190,16 +190,16 @@ class LinearLikelihood(LinearDecoder):
         return dimensions
 
     def _unflattened(self, x: Tensor, of_u: Tensor, more_of_u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All in the shape of an example, that of the parameters a likelihood may have for each output."""
+        """Return all in the shape of an example, that of the parameters a likelihood may have for each output."""
         shape = self.event_shape
         return x.unflatten(-1, shape), of_u.unflatten(-1, shape), more_of_u.unflatten(-1, shape)
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        """What the likelihood declares: plain quadrature is an approximation, those of `silentgrad.likelihoods` not."""
+        """Return what the likelihood declares; plain quadrature is an approximation."""
         return exactness_of(self.likelihood)
 
     def statistics(self, x: Tensor, z: Tensor) -> list[Tensor]:
-        """u itself, `(*batch, outputs)`."""
+        """Return u itself, `(*batch, outputs)`."""
         return [self.affine(self.flatten_latent(z, self.examples_of(x)))]
 
     def expected_statistics(self, x: Tensor, q: td.Distribution) -> list[Tensor]:
@@ -207,12 +207,12 @@ class LinearLikelihood(LinearDecoder):
         return self.statistics(x, widened(moments_of(q).mean))
 
     def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor]) -> Tensor:
-        """log p(x|u), one number per example."""
+        """Return log p(x|u), one number per example."""
         (u,) = statistics
         return self._summed(self.likelihood(u.unflatten(-1, self.event_shape)).log_prob(x))
 
     def _needs_beyond_gaussian(self, q: td.Distribution) -> Needs:
-        """What the likelihood needs of a u that is not Gaussian; an error if it has to be."""
+        """Return what the likelihood needs of a u that is not Gaussian; an error if it has to be."""
         needs = needs_of(self.likelihood)
         if needs is Needs.GAUSSIAN:
             raise IntractableError(_not_gaussian(q))
@@ -227,7 +227,7 @@ class LinearLikelihood(LinearDecoder):
         offset: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Starts from data like every linear decoder; where u is not the mean of x, to first order in z.
+        """Start from data like every linear decoder; where u is not the mean of x, to first order in z.
 
         A likelihood that has a rough u for every entry starts with the principal components of these.
 
@@ -262,7 +262,7 @@ class LinearLikelihood(LinearDecoder):
 
 
 def _require_shapes(likelihood: Likelihood, event_shape: torch.Size) -> None:
-    """Refuses a likelihood whose parameters are made for examples of another shape."""
+    """Refuse a likelihood whose parameters are made for examples of another shape."""
     if not isinstance(likelihood, nn.Module):
         return
     for name, parameter in likelihood.named_parameters():
@@ -284,7 +284,7 @@ def _not_gaussian(q: td.Distribution) -> str:
 
 
 def _negated(affine: nn.Linear) -> nn.Linear:
-    """-u as an affine map that shares the gradients of u's."""
+    """Return -u as an affine map that shares the gradients of u's."""
     negated = nn.Linear(affine.in_features, affine.out_features, device="meta")
     del negated.weight, negated.bias
     negated.weight, negated.bias = -affine.weight, -affine.bias  # type: ignore[assignment]

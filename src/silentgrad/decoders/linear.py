@@ -20,7 +20,7 @@ ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution],
 
 
 def require_number(result: Tensor, inputs: dict[str, Tensor]) -> None:
-    """Refuses a result that is not finite, and names the inputs that are not."""
+    """Refuse a result that is not finite, and names the inputs that are not."""
     # Looking at one number per example, not at every input, keeps the check off the hot path.
     if torch.compiler.is_compiling() or underlying(result).isfinite().all():
         return
@@ -52,7 +52,7 @@ def require_dtype(name: str, value: Tensor, dtype: torch.dtype) -> None:
 
 
 def flattened_latent(z: Tensor, latent_dim: int, examples: torch.Size | None = None) -> Tensor:
-    """Latents as `(*batch, latent_dim)`; see `LinearDecoder.flatten_latent`."""
+    """Return latents as `(*batch, latent_dim)`; see `LinearDecoder.flatten_latent`."""
     if examples is not None:
         latents = z.shape[len(examples) :].numel()
         if z.shape[: len(examples)] == examples and latents == latent_dim:
@@ -96,7 +96,7 @@ class LinearDecoder(nn.Module):
         mask: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """E_q[log p(x|z)] in closed form, one number per example.
+        """Return E_q[log p(x|z)] in closed form, one number per example.
 
         Args:
             x: Examples `(*batch, *event_shape)`.
@@ -117,7 +117,7 @@ class LinearDecoder(nn.Module):
         return self.expected_log_prob_given(x, q, SideInfo(offset, covariates, mask, scale))
 
     def expected_log_prob_given(self, x: Tensor, q: td.Distribution, side_info: SideInfo) -> Tensor:
-        """E_q[log p(x|z)] as `expected_log_prob` has it, with side information as one object."""
+        """Return E_q[log p(x|z)] as `expected_log_prob` has it, with side information as one object."""
         if not side_info:
             return self.evaluate(self.closed_form, x, q)
         return self.evaluate(self.given_form(self.output_form, side_info), x, q)
@@ -127,7 +127,7 @@ class LinearDecoder(nn.Module):
         return Given(self, side_info)
 
     def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
-        """The closed form of one number per example given side information, from that of the outputs."""
+        """Return the closed form of one number per example given side information, from that of the outputs."""
         side_info.require_none(type(self).__name__, "covariates", "scale")
 
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
@@ -159,18 +159,18 @@ class LinearDecoder(nn.Module):
         return td.Independent(td.Normal(mean, normal.scale, validate_args=False), len(self.event_shape))
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`.
+        """Return E_q[log p(x_o|z)] of every output, `(*batch, outputs)`; otherwise as `expected_log_prob`.
 
         That the results are numbers is for the caller to check, who may have fewer of them to look at.
         """
         return self.evaluate(self.output_form, x, q, checked=False)
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
+        """Return what `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
         raise NotImplementedError
 
     def evaluate(self, closed_form: ClosedForm, x: Tensor, q: td.Distribution, checked: bool = True) -> Tensor:
-        """A closed form's result, its inputs brought to their precision and shape, and checked, also for a number."""
+        """Evaluate a closed form on inputs brought to their precision and shape, and check them."""
         with torch.autocast(x.device.type, enabled=False):
             return self._evaluate(closed_form, widened(x), widened_latent(q), checked)
 
@@ -187,11 +187,11 @@ class LinearDecoder(nn.Module):
         return result
 
     def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x|z), one number per example, for latents laid out in whatever way q has them."""
+        """Return log p(x|z), one number per example, for latents laid out in whatever way q has them."""
         return self.log_prob_given(x, z, NOTHING)
 
     def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo) -> Tensor:
-        """log p(x|z) over the observed entries given side information, one number per example."""
+        """Return log p(x|z) over the observed entries given side information, one number per example."""
         z = self.flatten_latent(z, self.examples_of(x))
         self.require_dtype("x", x)
         if not side_info:
@@ -202,7 +202,7 @@ class LinearDecoder(nn.Module):
         return known.total(outputs.flatten(-len(self.event_shape)))
 
     def _summed(self, outputs: Tensor) -> Tensor:
-        """The sum over outputs; `Independent` cannot sum over no examples."""
+        """Return the sum over outputs; `Independent` cannot sum over no examples."""
         return outputs.flatten(-len(self.event_shape)).sum(-1)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -210,7 +210,7 @@ class LinearDecoder(nn.Module):
         return {"mean": list(self.affine.parameters())}
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
-        """Starts the mean from data `(examples, *event_shape)`.
+        """Start the mean from data `(examples, *event_shape)`.
 
         Args:
             data: Examples as the model sees them.
@@ -233,7 +233,7 @@ class LinearDecoder(nn.Module):
             self.affine.bias.copy_(components.mean - self.shift(prior))
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
-        """Starts every output by itself, as a leaf of a circuit does.
+        """Start every output by itself, as a leaf of a circuit does.
 
         Args:
             means: The mean of each output at z = 0, `(outputs,)`.
@@ -245,14 +245,14 @@ class LinearDecoder(nn.Module):
             self.affine.weight.copy_(weights)
 
     def shift(self, prior: td.Distribution | None) -> Tensor:
-        """The mean of W z under a prior; zero under N(0, 1), which None stands for."""
+        """Return the mean of W z under a prior; zero under N(0, 1), which None stands for."""
         if prior is None:
             return torch.zeros_like(self.affine.bias)
         weight = self.affine.weight
         return weight @ prior.mean.flatten().to(weight).expand(self.latent_dim)
 
     def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        """E_q[log p(x|z)], `(*batch,)`, once shapes were checked.
+        """Return E_q[log p(x|z)], `(*batch,)`, once shapes were checked.
 
         Args:
             x: Examples `(*batch, outputs)`.
@@ -263,15 +263,15 @@ class LinearDecoder(nn.Module):
         return self.output_form(x, mean, moments, q).sum(-1)
 
     def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, from the same as `closed_form`."""
+        """Return E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, from the same as `closed_form`."""
         raise IntractableError(f"{type(self).__name__} knows no expectation of a single output's log-probability")
 
     def start_variance(self, components: PrincipalComponents) -> float:
-        """The variance with which `init_from_data` computes pPCA's weights; sets the decoder's own to it."""
+        """Return the variance with which `init_from_data` computes pPCA's weights; sets the decoder's own to it."""
         raise NotImplementedError
 
     def flatten_latent(self, z: Tensor, examples: torch.Size | None = None) -> Tensor:
-        """Merges the dimensions of z that hold one example's latents: `(*batch, groups, categories)` will do.
+        """Merge the dimensions of z that hold one example's latents: `(*batch, groups, categories)` will do.
 
         Those are all beyond the shape of the examples, where it is known and z has it; otherwise as many trailing ones
         as hold `latent_dim` numbers.
@@ -280,7 +280,7 @@ class LinearDecoder(nn.Module):
         return flattened_latent(z, self.latent_dim, examples)
 
     def examples_of(self, x: Tensor) -> torch.Size:
-        """The shape of the examples in x, `(*batch,)`."""
+        """Return the shape of the examples in x, `(*batch,)`."""
         return x.shape[: max(0, x.dim() - len(self.event_shape))]
 
     def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:

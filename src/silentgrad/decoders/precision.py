@@ -3,11 +3,19 @@ r"""A linear decoder whose precision is learned: both mean and precision of ever
 With :math:`u = Wz + b` and :math:`g, v = Az + c`, the links are
 
 ==========  ================  ==============================  ===================================================
-``linear``  variance 1 / v^2  the paper's                     exact but for the log term, see `log_terms`
+``linear``  variance 1 / v^2  the paper's                     exact but for the log term, see below
 ``exp``     variance e^-g     exact for every latent family   needs a cumulant generating function, see `tilt`
 ==========  ================  ==============================  ===================================================
 
-For the linear link write D = x - E u, e = E v. Expanding the product of the residual and v in their joint cumulants,
+**The logarithm** of the linear link, E[log v^2] from the mean e, variance V and higher cumulants of v, is
+
+=============  =====================================================================================================
+``exact``      Gaussian latents: v is Gaussian, :math:`G_0(e, V)` of :mod:`silentgrad.mathematics.special`
+``edgeworth``  the Gaussian form corrected for skewness and kurtosis (Edgeworth's expansion of v's density)
+``taylor``     the paper's second-order expansion, :math:`\log E v^2 - \mathrm{Var}(v^2) / 2 (E v^2)^2`
+=============  =====================================================================================================
+
+**The square**: write D = x - E u, e = E v. Expanding the product of the residual and v in their joint cumulants,
 
 .. math::
     E[(x-u)^2 v^2] = (D^2 + V_u)(e^2 + V_v) - 4 D e C + 2 C^2 + \kappa_{uuvv} - 2 D \kappa_{uvv} + 2 e \kappa_{uuv}.
@@ -23,13 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders import log_terms
 from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.projection import Projection, project, tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 from silentgrad.side_info import SideInfo
 
@@ -103,7 +111,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         mask: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """E_q[log p(x|z)], one number per example, as `LinearDecoder.expected_log_prob`.
+        """Return E_q[log p(x|z)], one number per example, as `LinearDecoder.expected_log_prob`.
 
         Args:
             x: Examples `(*batch, *event_shape)`.
@@ -173,7 +181,7 @@ class LinearPrecisionGaussian(LinearDecoder):
         log_term: LogTerm,
         outputs_first: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """The expected square of the residual in units of its deviation, and log-precision; per output."""
+        """Return the expected square of the residual in units of its deviation, and log-precision; per output."""
         if self.link == "linear":
             return self._linear_link(x, mean, moments, log_term, outputs_first)
         return self._exp_link(x, mean, moments, q, outputs_first)
@@ -181,7 +189,7 @@ class LinearPrecisionGaussian(LinearDecoder):
     def _linear_link(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm, outputs_first: bool
     ) -> tuple[Tensor, Tensor]:
-        """E[(x - u)^2 v^2] and E[log v^2], per output."""
+        """Return E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
         p = project(moments, mean, self.affine, self.precision_affine, outputs_first)
@@ -200,7 +208,7 @@ class LinearPrecisionGaussian(LinearDecoder):
     def _exp_link(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, outputs_first: bool
     ) -> tuple[Tensor, Tensor]:
-        """E[(x - u)^2 e^g] and E[g], per output."""
+        """Return E[(x - u)^2 e^g] and E[g], per output."""
         tilted = tilt(q, moments, mean, self.affine, self.precision_affine, outputs_first)
         residual, variance = x - tilted.mean, tilted.variance
         if self.noise:
@@ -224,7 +232,7 @@ class LinearPrecisionGaussian(LinearDecoder):
                 self.precision_affine.bias.copy_(-variances.log())
 
     def start_variance(self, components: PrincipalComponents) -> float:
-        """What the components left out leave unexplained, on average; it also becomes the constant precision."""
+        """Return what the components left out leave unexplained, on average; it also becomes the constant precision."""
         variance = unexplained_variance(components, self.latent_dim)
         nn.init.zeros_(self.precision_affine.weight)
         self._start_precision(1 / variance)
@@ -232,22 +240,53 @@ class LinearPrecisionGaussian(LinearDecoder):
 
 
 def _expected_log(e: Tensor, p: Projection, gaussian: bool, log_term: LogTerm) -> Tensor:
-    """E[log v^2], per output."""
+    """Return E[log v^2], per output."""
     if log_term == "exact" and not gaussian:
         raise IntractableError(
             "log_term='exact' exists for Gaussian latents only: use 'auto' or 'edgeworth', or link='exp', "
             "which is exact for every family"
         )
     if gaussian and log_term != "taylor":
-        return log_terms.exact(e, p.var_v)  # Edgeworth's corrections are zero
+        return expected_log_square(e, p.var_v)  # Edgeworth's corrections are zero
     k3 = _or_zero(p.k_vvv, e)
     k4 = _or_zero(p.k_vvvv, e)
     if log_term == "taylor":
-        return log_terms.taylor(e, p.var_v, k3, k4)
-    return log_terms.edgeworth(e, p.var_v, k3, k4)
+        return taylor(e, p.var_v, k3, k4)
+    return edgeworth(e, p.var_v, k3, k4)
 
 
 def _or_zero(cumulant: Tensor | None, like: Tensor) -> Tensor:
     if cumulant is None:
         return torch.zeros_like(like)
     return cumulant
+
+
+def edgeworth(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:
+    """Return G_0 + k3/6 G_3 + k4/24 G_4 + k3^2/72 G_6, or Jensen's bound log E[v^2] where the series breaks it.
+
+    An objective without that bound could be driven to infinity by skewness alone. In units of sqrt(E v^2) every
+    quantity is of order one; any constant would do as the unit, so it has no gradient.
+    """
+    v = _above_zero(v)
+    square = e.square() + v
+    unit_square = square.detach()
+    unit = unit_square.sqrt()
+    k3, k4 = k3 / (unit_square * unit), k4 / unit_square.square()
+    g = log_square_derivatives(e / unit, v / unit_square, 0, 6)
+    series = g[0] + k3 / 6 * g[3] + k4 / 24 * g[4] + k3.square() / 72 * g[6] + unit_square.log()
+    bound = square.log()
+    breaks = (series > bound) & (v > 1e-3 * square)  # below, both agree to rounding
+    return torch.where(breaks, bound, series)
+
+
+def taylor(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:
+    """Return the paper's form: log E[v^2] - Var[v^2] / (2 E[v^2]^2)."""
+    v = _above_zero(v)
+    square = e.square() + v
+    variance_of_square = 4 * e.square() * v + 2 * v.square() + k4 + 4 * e * k3
+    return square.log() - variance_of_square / (2 * square.square())
+
+
+def _above_zero(v: Tensor) -> Tensor:
+    """Add what no sum would notice, so that a precision of exactly zero has a finite logarithm and gradient."""
+    return v + torch.finfo(v.dtype).tiny ** 0.4

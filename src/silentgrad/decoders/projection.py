@@ -15,7 +15,7 @@ Independent latents stay independent, with mean :math:`k_i'(a_i)` and variance :
 category keeps its form, with :math:`\tilde p_c \propto p_c e^{a_c}`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
@@ -25,11 +25,12 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.nn.functional import linear
 
-from silentgrad.decoders.chunks import map_outputs
 from silentgrad.latents.generating import finite_exp, generating_function
 from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.tracing import transformed
+
+CHUNK = 2**20  # numbers at a time: a few arrays of so many fit a processor's cache
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Projection:
 def project(
     moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear, outputs_first: bool = False
 ) -> Projection:
-    """Cumulants of u(z) and v(z) for latents with these moments.
+    """Return cumulants of u(z) and v(z) for latents with these moments.
 
     Args:
         moments: Moments of the latents, in their own shape.
@@ -131,14 +132,14 @@ class _TwoOrders(torch.autograd.Function):
 
 
 def _rows(grad: Tensor | None, none: Tensor) -> Tensor:
-    """A gradient as a matrix; `none` in place of an absent one."""
+    """Return a gradient as a matrix; `none` in place of an absent one."""
     if grad is None:
         return none
     return grad.reshape(none.shape)
 
 
 def _plus_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """Total + a b, where an absent total is zero."""
+    """Return total + a b, where an absent total is zero."""
     if total is None:
         return a @ b
     return torch.addmm(total, a, b)
@@ -184,6 +185,78 @@ def _in_blocks(covariance: Tensor, shape: torch.Size, *weights: Tensor) -> tuple
     return map_outputs(forms, weights, (pairs,), pairs.shape[-1])
 
 
+def map_outputs(
+    function: Callable[..., tuple[Tensor, ...]],
+    weights: tuple[Tensor, ...],
+    parameters: tuple[Tensor, ...],
+    numbers: int,
+) -> tuple[Tensor, ...]:
+    """Apply a function of some outputs' weights to all outputs, in chunks: no (outputs, batch, latents) is held whole.
+
+    Args:
+        function: A function of slices `(chunk, latents)` of the weights, then of the parameters. It returns tensors
+            `(chunk, *batch)` and depends on no other tensor that has a gradient.
+        weights: Tensors of shape `(outputs, latents)`.
+        parameters: Tensors that every output needs whole.
+        numbers: How many numbers the function holds at a time for one output.
+
+    Returns:
+        The function's results, `(*batch, outputs)` each.
+    """
+    rows = max(1, CHUNK // max(1, numbers))
+    if rows >= len(weights[0]) or transformed():
+        results = function(*weights, *parameters)
+    else:
+        results = _Chunked.apply(function, rows, len(weights), *weights, *parameters)
+    return tuple(result.movedim(0, -1) for result in results)
+
+
+class _Chunked(torch.autograd.Function):
+    """Keeps nothing of a chunk for the backward pass, which computes each chunk again.
+
+    Results are written into one block each: small ones kept between large temporaries would fragment the memory.
+    """
+
+    @staticmethod
+    def forward(
+        function: Callable[..., tuple[Tensor, ...]], rows: int, sliced: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        results: list[Tensor] = []
+        for chunk in _chunks(tensors, rows):
+            parts = function(*_at(chunk, tensors, sliced))
+            if not results:
+                results = [part.new_empty(len(tensors[0]), *part.shape[1:]) for part in parts]
+            for result, part in zip(results, parts, strict=True):
+                result[chunk] = part
+        return tuple(results)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.function, ctx.rows, ctx.sliced, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # a second derivative is wanted: let autograd see the whole computation
+            return None, None, None, *torch.func.vjp(ctx.function, *ctx.saved_tensors)[1](grads)
+        totals = [torch.zeros_like(t) for t in ctx.saved_tensors]
+        for chunk in _chunks(ctx.saved_tensors, ctx.rows):
+            pull = torch.func.vjp(ctx.function, *_at(chunk, ctx.saved_tensors, ctx.sliced))[1]
+            parts = pull(_at(chunk, grads, len(grads)))
+            for total, part in zip(_at(chunk, totals, ctx.sliced), parts, strict=True):
+                total += part
+        return None, None, None, *totals
+
+
+def _chunks(tensors: Sequence[Tensor], rows: int) -> list[slice]:
+    return [slice(start, start + rows) for start in range(0, len(tensors[0]), rows)]
+
+
+def _at(chunk: slice, tensors: Sequence[Tensor], sliced: int) -> tuple[Tensor, ...]:
+    """Return a chunk of the first tensors, as many as are sliced, and the others whole."""
+    return *(tensor[chunk] for tensor in tensors[:sliced]), *tensors[sliced:]
+
+
 class Tilted(NamedTuple):
     """E g and log E[e^g], then the mean and variance of u under q tilted by e^g; `(*batch, outputs)` each."""
 
@@ -201,7 +274,7 @@ def tilt(
     g: nn.Linear,
     outputs_first: bool = False,
 ) -> Tilted:
-    """The moments of u(z) under q tilted by e^g(z); the arguments beyond q are those of `project`."""
+    """Return the moments of u(z) under q tilted by e^g(z); the arguments beyond q are those of `project`."""
     if moments.gaussian:
         p = project(moments, mean, u, g, outputs_first)
         return Tilted(p.mean_v, torch.add(p.mean_v, p.var_v, alpha=0.5), p.mean_u + p.cov, p.var_u)
@@ -232,7 +305,7 @@ def _form(q: td.Distribution) -> _Form:
 
 
 def _independent(q: td.Distribution) -> _Form:
-    """One term per latent, from its cumulant generating function."""
+    """Return one term per latent, from its cumulant generating function."""
     k = generating_function(q)
 
     def terms(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,7 +316,7 @@ def _independent(q: td.Distribution) -> _Form:
 
 
 def _categories(q: td.OneHotCategorical) -> _Form:
-    """One term per group of categories."""
+    """Return one term per group of categories."""
 
     def terms(w: Tensor, a: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # The largest term's exponent: all are divided by it. A mere unit, it has no slope.

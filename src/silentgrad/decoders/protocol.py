@@ -19,17 +19,17 @@ class Conditional(Protocol):
         """p(x|z) given side information."""
 
     def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo, /) -> Tensor:
-        """log p(x|z) over the observed entries, one number per example."""
+        """Return log p(x|z) over the observed entries, one number per example."""
 
 
 class TractableConditional(Conditional, Protocol):
     """A tractable decoder that takes side information."""
 
     def expected_log_prob_given(self, x: Tensor, q: td.Distribution, side_info: SideInfo, /) -> Tensor:
-        """E_q[log p(x|z)] over the observed entries, one number per example."""
+        """Return E_q[log p(x|z)] over the observed entries, one number per example."""
 
     def exactness(self, q: td.Distribution, /) -> Exactness:
-        """What `expected_log_prob_given` is for latents of this kind."""
+        """Return what `expected_log_prob_given` is for latents of this kind."""
 
 
 class Given:
@@ -58,15 +58,15 @@ class Given:
         return self.decoder.decode(z, self.side_info)
 
     def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x|z) over the observed entries, one number per example."""
+        """Return log p(x|z) over the observed entries, one number per example."""
         return self.decoder.log_prob_given(x, z, self.side_info)
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
-        """E_q[log p(x|z)] over the observed entries, one number per example; for a tractable decoder."""
+        """Return E_q[log p(x|z)] over the observed entries, one number per example; for a tractable decoder."""
         return self._tractable().expected_log_prob_given(x, q, self.side_info)
 
     def exactness(self, q: td.Distribution) -> Exactness:
-        """What `expected_log_prob` is for latents of this kind."""
+        """Return what `expected_log_prob` is for latents of this kind."""
         return self._tractable().exactness(q)
 
     def _tractable(self) -> TractableConditional:
@@ -87,10 +87,10 @@ class Tractable(Protocol):
         """p(x|z), whose event is one example."""
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution, /) -> Tensor:
-        """E_q[log p(x|z)], one number per example, without drawing anything."""
+        """Return E_q[log p(x|z)], one number per example, without drawing anything."""
 
     def exactness(self, q: td.Distribution, /) -> Exactness:
-        """What `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
+        """Return what `expected_log_prob` is for latents of this kind: exact, a lower bound or an approximation."""
 
 
 @runtime_checkable
@@ -104,7 +104,7 @@ class Leaf(Tractable, Protocol):
     event_shape: torch.Size
 
     def expected_log_probs(self, x: Tensor, q: td.Distribution, /) -> Tensor:
-        """E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, without drawing anything."""
+        """Return E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, without drawing anything."""
 
 
 @runtime_checkable
@@ -115,7 +115,7 @@ class Statistical(Protocol):
         """s(z), each `(*batch, ...)`."""
 
     def expected_statistics(self, x: Tensor, q: td.Distribution, /) -> list[Tensor]:
-        """E_q[s(z)], exactly, in the same shapes.
+        """Return E_q[s(z)], exactly, in the same shapes.
 
         Raises:
             IntractableError: There is no exact expectation for this latent.
@@ -130,11 +130,11 @@ class Startable(Protocol):
     """A leaf that can start from data."""
 
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor, /) -> None:
-        """Starts every output at a mean and variance, and at weights of z; see `LinearDecoder.start_outputs`."""
+        """Start every output at a mean and variance, and at weights of z; see `LinearDecoder.start_outputs`."""
 
 
 def is_tractable(decoder: object) -> TypeGuard[Tractable]:
-    """Whether a decoder is tractable, also one that is given side information.
+    """Return whether a decoder is tractable, also one that is given side information.
 
     The question is asked of its class: Python remembers that answer, and training asks at every step.
     """

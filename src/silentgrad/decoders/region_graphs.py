@@ -79,7 +79,7 @@ class RegionGraph:
             raise DomainError("the regions form a circle: some are no part of any root")
 
     def require(self, outputs: int) -> None:
-        """Refuses a region graph that does not hold each of so many outputs once."""
+        """Refuse a region graph that does not hold each of so many outputs once."""
         held = sorted(itertools.chain.from_iterable(self.outputs))
         for before, after in itertools.pairwise(held):
             if before == after:
@@ -112,7 +112,7 @@ class RegionGraph:
         return levels[::-1]
 
     def _roots_and_parts(self) -> tuple[list[int], list[list[int]]]:
-        """The roots, and the parts of each region."""
+        """Return the roots, and the parts of each region."""
         roots: list[int] = []
         parts: list[list[int]] = [[] for _ in self.parents]
         for region, parent in enumerate(self.parents):
@@ -129,7 +129,7 @@ class RegionGraph:
 
 
 def _members(regions: list[int], of_each: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """The members of these regions, one region after the other, and the position of the region of each member."""
+    """Return the members of these regions, region by region, and the position of the region of each."""
     members: list[int] = []
     owners: list[int] = []
     for owner, region in enumerate(regions):
@@ -139,7 +139,7 @@ def _members(regions: list[int], of_each: Sequence[Sequence[int]]) -> tuple[list
 
 
 def separate(groups: Sequence[Sequence[int]]) -> RegionGraph:
-    """One root for each group of outputs: the region graph of a mixture.
+    """Return one root for each group of outputs: the region graph of a mixture.
 
     Args:
         groups: The outputs of each group.
@@ -149,7 +149,7 @@ def separate(groups: Sequence[Sequence[int]]) -> RegionGraph:
 
 
 def pixels(shape: Sequence[int]) -> list[list[int]]:
-    """The outputs of each pixel of an image `(height, width)` or `(colors, height, width)`, row by row."""
+    """Return the outputs of each pixel of an image `(height, width)` or `(colors, height, width)`, row by row."""
     if len(shape) not in (2, 3):
         raise ShapeError(f"an image has shape (height, width) or (colors, height, width), got {tuple(shape)}")
     if min(shape) < 1:
@@ -161,7 +161,7 @@ def pixels(shape: Sequence[int]) -> list[list[int]]:
 
 
 def quad_tree(shape: Sequence[int]) -> RegionGraph:
-    """Blocks of 2 x 2 pixels, blocks of 2 x 2 of those, and so on up to the whole image.
+    """Return blocks of 2 x 2 pixels, blocks of 2 x 2 of those, and so on up to the whole image.
 
     Where a side is odd, the last blocks are smaller. The colors of a pixel are in one region.
 
@@ -187,7 +187,7 @@ def quad_tree(shape: Sequence[int]) -> RegionGraph:
 
 
 def binary_tree(outputs: int) -> RegionGraph:
-    """Pairs of neighbors, pairs of those, and so on; an odd one at the end goes up by itself.
+    """Return pairs of neighbors, pairs of those, and so on; an odd one at the end goes up by itself.
 
     Args:
         outputs: Number of outputs.
@@ -213,7 +213,7 @@ def binary_tree(outputs: int) -> RegionGraph:
 
 
 def chow_liu(data: Tensor) -> RegionGraph:
-    """The tree of outputs in which those that vary together are neighbors.
+    """Return the tree of outputs in which those that vary together are neighbors.
 
     Args:
         data: Examples `(examples, *event_shape)`.
@@ -242,7 +242,7 @@ def _correlations(data: Tensor) -> Tensor:
 
 
 def _spanning_tree(strengths: Tensor) -> list[list[int]]:
-    """Neighbors of each output in the tree of the greatest total strength (Prim's algorithm)."""
+    """Return neighbors of each output in the tree of the greatest total strength (Prim's algorithm)."""
     outputs = len(strengths)
     neighbors: list[list[int]] = [[] for _ in range(outputs)]
     strongest, nearest = strengths[0].clone(), torch.zeros(outputs, dtype=torch.long)
@@ -260,7 +260,7 @@ def _spanning_tree(strengths: Tensor) -> list[list[int]]:
 
 
 def _center(neighbors: list[list[int]]) -> int:
-    """The middle of the longest path: a tree rooted there has the fewest levels."""
+    """Return the middle of the longest path: a tree rooted there has the fewest levels."""
     start = _breadth_first(neighbors, 0)[0][-1]
     order, parents = _breadth_first(neighbors, start)
     path = [order[-1]]
@@ -274,7 +274,7 @@ def _parents(neighbors: list[list[int]], root: int) -> list[int]:
 
 
 def _breadth_first(neighbors: list[list[int]], root: int) -> tuple[list[int], list[int]]:
-    """The outputs in the order of their distance from the root, and the parent of each."""
+    """Return the outputs in the order of their distance from the root, and the parent of each."""
     parents = [ROOT] * len(neighbors)
     order = [root]
     for output in order:

@@ -23,7 +23,7 @@ UAtMean = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def u_at_mean_of(likelihood: Likelihood) -> UAtMean:
-    """A likelihood's function from the mean of x to u and its derivative."""
+    """Return a likelihood's function from the mean of x to u and its derivative."""
     u_at_mean: UAtMean | None = getattr(likelihood, "u_at_mean", None)
     if u_at_mean is None:
         raise IntractableError(
@@ -37,7 +37,7 @@ def u_at_mean_of(likelihood: Likelihood) -> UAtMean:
 def start_linear_likelihood(
     decoder: LinearDecoder, data: Tensor, method: str, prior: td.Distribution | None, side_info: SideInfo
 ) -> None:
-    """Starts a `LinearLikelihood`; see its `init_from_data`."""
+    """Start a `LinearLikelihood`; see its `init_from_data`."""
     likelihood: Likelihood = decoder.likelihood  # type: ignore[assignment]
     rough_u = getattr(likelihood, "rough_u", None)
     data = data.to(decoder.affine.weight.device)
@@ -63,7 +63,7 @@ def _from_mean(
     prior: td.Distribution | None,
     side_info: SideInfo,
 ) -> None:
-    """The principal components of x itself, brought to u to first order."""
+    """Return the principal components of x itself, brought to u to first order."""
     if side_info.offset is not None:
         raise IntractableError(
             f"{type(likelihood).__name__} has no start from data with an offset: set decoder.affine yourself"
@@ -77,7 +77,7 @@ def _from_mean(
 
 
 def _filled(data: Tensor, known: SideInfo) -> Tensor:
-    """Data with the mean of their output where an entry was not observed."""
+    """Return data with the mean of their output where an entry was not observed."""
     if known.mask is None:
         return data
     means = (data * known.mask).sum(0) / known.mask.sum(0).clamp(min=1)
@@ -87,7 +87,7 @@ def _filled(data: Tensor, known: SideInfo) -> Tensor:
 def _match_means(
     decoder: LinearDecoder, likelihood: Likelihood, means: Tensor, variances: Tensor, prior: td.Distribution | None
 ) -> None:
-    """Moves the bias so that x has its mean, where the likelihood can tell, and starts the likelihood's own spread."""
+    """Move the bias so that x has its mean, where the likelihood can tell, and starts the likelihood's own spread."""
     means, variances = means.unflatten(0, decoder.event_shape), variances.unflatten(0, decoder.event_shape)
     mean_of_u = getattr(likelihood, "mean_of_u", None)
     if mean_of_u is not None:
@@ -102,7 +102,7 @@ def _match_means(
 
 
 def _sizes(x: Tensor, known: SideInfo) -> tuple[Tensor, Tensor]:
-    """The logarithm of each output's mean size, the exponential of its offset, and every entry's size in its units.
+    """Return the logarithm of each output's mean size, and every entry's size in its units.
 
     A start knows what is a small count, not what is a small rate, so it takes an example of mean size for its unit.
     """
@@ -118,13 +118,13 @@ def _sizes(x: Tensor, known: SideInfo) -> tuple[Tensor, Tensor]:
 
 
 def _moments(x: Tensor, relative: Tensor, known: SideInfo) -> tuple[Tensor, Tensor]:
-    """Mean of each output over its observed entries, and their variance around it, in proportion to their sizes."""
+    """Return each output's mean over observed entries and their variance around it, in proportion to their sizes."""
     means = _mean_over(x, known)
     return means, _mean_over((x - means * relative).square(), known)
 
 
 def _mean_over(numbers: Tensor, known: SideInfo) -> Tensor:
-    """The mean over each output's observed entries; over all, which are neutral, if there are none."""
+    """Return the mean over each output's observed entries; over all, which are neutral, if there are none."""
     if known.mask is None:
         return numbers.mean(0)
     mask = known.mask
@@ -147,7 +147,7 @@ class Clusters(NamedTuple):
 
 
 def require_examples(data: Tensor, event_shape: torch.Size) -> None:
-    """Refuses data to start from that are no examples of a shape, or none at all, or not numbers."""
+    """Refuse data to start from that are no examples of a shape, or none at all, or not numbers."""
     if data.shape[1:] != event_shape or len(data) == 0:
         raise ShapeError(f"expected examples of shape {tuple(event_shape)}, got data of shape {tuple(data.shape)}")
     if not data.isfinite().all():
@@ -155,7 +155,7 @@ def require_examples(data: Tensor, event_shape: torch.Size) -> None:
 
 
 def clusters(data: Tensor, components: int, shared: bool) -> Clusters:
-    """Fits a mixture of normal distributions to the values of each output, or of all of them.
+    """Fit a mixture of normal distributions to the values of each output, or of all of them.
 
     Args:
         data: Examples `(examples, outputs)`.
@@ -181,7 +181,7 @@ def clusters(data: Tensor, components: int, shared: bool) -> Clusters:
 
 
 def _some(data: Tensor, shared: bool) -> Tensor:
-    """As many examples, evenly spaced, as are looked at; `(values, outputs or 1)`."""
+    """Return as many examples, evenly spaced, as are looked at; `(values, outputs or 1)`."""
     examples = max(1, min(len(data), VALUES // data.shape[1]))
     picked = data[torch.linspace(0, len(data) - 1, examples, device=data.device).long()]
     if shared:
@@ -190,7 +190,7 @@ def _some(data: Tensor, shared: bool) -> Tensor:
 
 
 def _improved(found: Clusters, values: Tensor, least: Tensor) -> Clusters:
-    """One step of expectation maximization; a component with nothing to explain stays where it is."""
+    """Take one step of expectation maximization; a component with nothing to explain stays where it is."""
     residuals = values.unsqueeze(-1) - found.means
     fit = found.shares.log() - (found.variances.log() + residuals.square() / found.variances) / 2
     responsibilities = fit.softmax(-1)
@@ -204,7 +204,7 @@ def _improved(found: Clusters, values: Tensor, least: Tensor) -> Clusters:
 
 
 def shares_of(found: Clusters, data: Tensor) -> Tensor:
-    """How often each output has each component, `(outputs, components)`."""
+    """Return how often each output has each component, `(outputs, components)`."""
     total = torch.zeros(data.shape[1], found.means.shape[1], dtype=torch.float64, device=data.device)
     for rows in data.split(1 + VALUES // data.shape[1]):
         residuals = rows.double().unsqueeze(-1) - found.means
@@ -214,7 +214,7 @@ def shares_of(found: Clusters, data: Tensor) -> Tensor:
 
 
 def leaf_starts(found: Clusters, data: Tensor, latent_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Means and variances `(outputs, components)` of the leaves, and their weights `(outputs, components, latent_dim)`.
+    """Return the leaves' means and variances `(outputs, components)` and weights `(outputs, components, latent_dim)`.
 
     The weights are those of probabilistic PCA, made smaller by as much as a component varies less than its output.
     """

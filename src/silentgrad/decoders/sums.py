@@ -18,6 +18,7 @@ References:
     Peharz et al. (2020), Einsum networks: fast and scalable learning of tractable probabilistic circuits.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from silentgrad.decoders.region_graphs import Level, RegionGraph
-from silentgrad.tracing import transformed
+from silentgrad.tracing import transformed, widened
 
 TRACE = 1e-12  # of the uniform weights
 SPREAD = 1.0  # of the logits at the start: equal nodes would stay equal
@@ -41,6 +42,13 @@ class Gate(NamedTuple):
     log_mass: Tensor
 
 
+def gate_at(logits: Tensor) -> Gate:
+    """Return the gate at one z for each example, from logits `(*batch, regions, components)`."""
+    rows = logits.reshape(math.prod(logits.shape[:-2]), *logits.shape[-2:])
+    at_z = widened(rows.permute(1, 2, 0).contiguous())
+    return Gate(at_z, at_z)
+
+
 class Mixed(NamedTuple):
     """The sums sum_k w_jk e^{a_k - top}, `(regions, nodes, batch)`, and the top, `(regions, 1, batch)`."""
 
@@ -49,7 +57,7 @@ class Mixed(NamedTuple):
 
 
 def mix(weights: Tensor, exponents: Tensor) -> Mixed:
-    """The weighted sums of exponentials in every region, in units of the largest.
+    """Return the weighted sums of exponentials in every region, in units of the largest.
 
     Args:
         weights: `(regions, nodes, components)`, none of them zero.
@@ -77,11 +85,11 @@ class SumLayer(nn.Module):
         self.over_parts = Fold(level.parts, level.part_owners, level.regions)
 
     def weights(self) -> Tensor:
-        """The constant weights `(regions, nodes, components)`, which add to one over the components."""
+        """Return the constant weights `(regions, nodes, components)`, which add to one over the components."""
         return (1 - TRACE) * self.logits.softmax(-1) + TRACE / self.logits.shape[-1]
 
     def products(self, leaves: Tensor, below: Tensor | None) -> Tensor:
-        """Logarithms of the product nodes, `(regions, components, batch)`, from all leaves and the level below."""
+        """Return the logarithms of the product nodes, `(regions, components, batch)`."""
         if below is None:
             return self.over_outputs(leaves)
         if not self.holds_outputs:
@@ -89,7 +97,7 @@ class SumLayer(nn.Module):
         return self.over_outputs(leaves) + self.over_parts(below)
 
     def forward(self, products: Tensor, gate: Gate | None) -> Tensor:
-        """Logarithms of the sum nodes, `(regions, nodes, batch)`."""
+        """Return the logarithms of the sum nodes, `(regions, nodes, batch)`."""
         weights = self.weights()
         if gate is None:
             mixed = mix(weights, products)
@@ -99,7 +107,7 @@ class SumLayer(nn.Module):
         return (mixed.sums / mass.sums).log() + (mixed.top - mass.top)
 
     def chances(self, gate: Gate | None) -> Tensor:
-        """The probability of each component in each node, `(regions, nodes, components, batch or 1)`."""
+        """Return the probability of each component in each node, `(regions, nodes, components, batch or 1)`."""
         log_weights = self.weights().log().unsqueeze(-1)
         if gate is None:
             return log_weights.exp()
@@ -129,7 +137,7 @@ class Fold(nn.Module):
         self.register_buffer("inverse", self.rows.argsort(), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
-        """The sum of the values of each owner's rows."""
+        """Return the sum of the values of each owner's rows."""
         own = self._own(values)
         if self.even and self.each == 1:
             return own
@@ -138,7 +146,7 @@ class Fold(nn.Module):
         return own.new_zeros(self.count, *own.shape[1:]).index_add(0, self.owners, own)
 
     def _own(self, values: Tensor) -> Tensor:
-        """The values of the rows, owner by owner."""
+        """Return the values of the rows, owner by owner."""
         if len(values) > len(self.rows):
             return values.index_select(0, self.rows)
         if self.in_place:
@@ -148,11 +156,11 @@ class Fold(nn.Module):
         return _Permuted.apply(values, self.rows, self.inverse)
 
     def spread(self, owned: Tensor) -> Tensor:
-        """The owner's value for each row, owner by owner."""
+        """Return the owner's value for each row, owner by owner."""
         return owned.index_select(0, self.owners)
 
     def handed_down(self, owned: Tensor) -> Tensor:
-        """The owner's value for each row, in the order of the rows."""
+        """Return the owner's value for each row, in the order of the rows."""
         return self.spread(owned).index_select(0, self.inverse)
 
 
@@ -206,7 +214,7 @@ class SumProduct(nn.Module):
         return next(self.parameters()).dtype
 
     def forward(self, leaves: Tensor, gates: Sequence[Gate | None]) -> Tensor:
-        """The logarithm of the circuit, `(batch,)`.
+        """Return the logarithm of the circuit, `(batch,)`.
 
         Args:
             leaves: `(batch, outputs, components)`.
@@ -221,7 +229,7 @@ class SumProduct(nn.Module):
         return below.sum((0, 1))
 
     def posterior(self, leaves: Tensor, gates: Sequence[Gate | None]) -> Tensor:
-        """The probability of each component of the deepest regions given x, if nothing is above them.
+        """Return the probability of each component of the deepest regions given x, if nothing is above them.
 
         Returns:
             `(batch, regions, components)`.
@@ -233,7 +241,7 @@ class SumProduct(nn.Module):
         return joint.softmax(1).movedim(-1, 0)
 
     def chances(self, gates: Sequence[Gate | None], batch: int) -> Tensor:
-        """The probability of each output's leaves, `(batch, outputs, components)`."""
+        """Return the probability of each output's leaves, `(batch, outputs, components)`."""
         parts: list[Tensor] = []
         nodes = torch.ones(1, 1, batch, dtype=self.dtype, device=self.positions.device)
         for layer, gate in self._downwards(gates):
@@ -244,7 +252,7 @@ class SumProduct(nn.Module):
         return self._unordered(parts)
 
     def draw(self, gates: Sequence[Gate | None], batch: int) -> Tensor:
-        """A leaf for each output, `(batch, outputs, 1)`, drawn from the roots downwards."""
+        """Return a leaf for each output, `(batch, outputs, 1)`, drawn from the roots downwards."""
         parts: list[Tensor] = []
         nodes = self.positions.new_zeros(1, batch)
         for layer, gate in self._downwards(gates):
@@ -261,10 +269,10 @@ class SumProduct(nn.Module):
         yield from zip(reversed(self.layers), reversed(gates), strict=True)
 
     def _unordered(self, parts: list[Tensor]) -> Tensor:
-        """What the layers found for their outputs, from the roots down, as `(batch, outputs, ...)`."""
+        """Return what the layers found for their outputs, from the roots down, as `(batch, outputs, ...)`."""
         return torch.cat(parts[::-1]).index_select(0, self.positions).movedim(-1, 0)
 
 
 def _outputs_first(leaves: Tensor) -> Tensor:
-    """From `(batch, outputs, components)` to `(outputs, components, batch)`: a region's matrix in one piece."""
+    """Return `(batch, outputs, components)` as `(outputs, components, batch)`: a region's matrix in one piece."""
     return leaves.movedim(0, -1).contiguous()

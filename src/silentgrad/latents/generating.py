@@ -63,7 +63,7 @@ class GeneratingFunction:
 
 @singledispatch
 def generating_function(q: td.Distribution) -> GeneratingFunction:
-    """The cumulant generating function of each latent, with its first two derivatives.
+    """Return the cumulant generating function of each latent, with its first two derivatives.
 
     Args:
         q: A latent with independent components, of a registered family. `Independent` is looked through.
@@ -79,7 +79,7 @@ def generating_function(q: td.Distribution) -> GeneratingFunction:
 
 
 def _how_to_register(q: object) -> str:
-    """What to do for a latent without a formula; torch's own distributions that are not registered have none."""
+    """Return what to do for a latent without a formula; torch's own distributions that are not registered have none."""
     fewer = " Decoders whose variance does not depend on z, as LinearGaussian, need its mean and variance only."
     name = type(q).__name__
     if type(q).__module__.startswith("torch."):
@@ -92,7 +92,7 @@ def _how_to_register(q: object) -> str:
 
 
 def moments_of(q: td.Distribution) -> Moments | JointMoments:
-    """Moments of a latent: those of `central_moments`, or k'(0) and k''(0) of a family without them."""
+    """Return moments of a latent: those of `central_moments`, or k'(0) and k''(0) of a family without them."""
     try:
         return central_moments(q)
     except UnregisteredLatentError as unregistered_moments:
@@ -130,7 +130,7 @@ def _(q: td.Binomial) -> GeneratingFunction:
 
 
 def _bernoulli(t: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
-    """log(rest + p e^t), where rest is 1 - p; nothing cancels or overflows, at p = 0 and p = 1 either."""
+    """Return log(rest + p e^t), where rest is 1 - p; nothing cancels or overflows, at p = 0 and p = 1 either."""
     # The larger term's exponent: both are divided by it, and the sum is between 1 and 2. A mere unit, it has no slope.
     unit = torch.maximum(t + p.log(), rest.log()).detach()
     one, zero = p * finite_exp(t - unit), rest * finite_exp(-unit)
@@ -144,7 +144,7 @@ def _bernoulli(t: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
 
 
 def finite_exp(t: Tensor) -> Tensor:
-    """e^t, at most near the largest number: what multiplies it where it would be larger is zero."""
+    """Return e^t, at most near the largest number: what multiplies it where it would be larger is zero."""
     return torch.exp(t.clamp(max=math.log(torch.finfo(t.dtype).max) - 1))
 
 
@@ -184,7 +184,7 @@ _LOG_SINHC = (
 
 
 def _log_sinhc(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log(sinh(y)/y), Langevin's function coth(y) - 1/y and its derivative, smooth through y = 0."""
+    """Return log(sinh(y)/y), Langevin's function coth(y) - 1/y and its derivative, smooth through y = 0."""
     small = y.abs() < 0.5
     near, far = torch.where(small, y, 0), torch.where(small, 1, y)
     value, first, second = (torch.zeros_like(y) for _ in range(3))
@@ -236,7 +236,7 @@ def _(q: td.NegativeBinomial) -> GeneratingFunction:
 
 
 def _negative_binomial(t: Tensor, r: Tensor, odds: Tensor) -> Cumulants:
-    """-r log((1 - p e^t) / (1 - p)), in the odds p / (1 - p) of one more count so that nothing cancels."""
+    """Return -r log((1 - p e^t) / (1 - p)), in the odds p / (1 - p) of one more count so that nothing cancels."""
     growth = odds * t.expm1()
     growth = required(growth, growth < 1, "the exponential moment of a negative binomial exists while p exp(t) < 1")
     one = odds * t.exp() / (1 - growth)  # the mean of one failure's counts after tilting
@@ -264,7 +264,7 @@ def _(q: td.HalfNormal) -> GeneratingFunction:
 
 
 def _half_normal(t: Tensor, scale: Tensor) -> Cumulants:
-    """log(2 e^{y^2/2} Phi(y)) with y = scale t; far below zero everything cancels but the continued fraction."""
+    """Return log(2 e^{y^2/2} Phi(y)) with y = scale t; far below zero everything cancels but the continued fraction."""
     y = scale * t
     start = 2  # of the continued fraction
     if y.dtype == torch.float64:
@@ -287,7 +287,7 @@ def _half_normal_near(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _half_normal_far(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for y = -x: the hazard is x + 1 / (x + r), r = 2 / (x + 3 / (x + 4 / ...)) (Laplace)."""
+    """Return the same for y = -x: the hazard is x + 1 / (x + r), r = 2 / (x + 3 / (x + 4 / ...)) (Laplace)."""
     r = torch.zeros_like(x)
     for n in range(FRACTION, 1, -1):
         r = n / (x + r)

@@ -24,7 +24,7 @@ from silentgrad.errors import IntractableError
 
 
 def shape_of(given: int | Sequence[int]) -> torch.Size:
-    """A shape that is given as a whole, or as the length of its only dimension.
+    """Return a shape that is given as a whole, or as the length of its only dimension.
 
     Example:
         >>> shape_of(3), shape_of((1, 2))
@@ -36,14 +36,14 @@ def shape_of(given: int | Sequence[int]) -> torch.Size:
 
 
 def base_of(q: td.Distribution) -> td.Distribution:
-    """The latent inside any number of `Independent`."""
+    """Return the latent inside any number of `Independent`."""
     while isinstance(q, td.Independent):
         q = q.base_dist
     return q
 
 
 def device_of(q: td.Distribution) -> torch.device:
-    """The device that a latent's parameters lie on."""
+    """Return the device that a latent's parameters lie on."""
     for part in vars(q).values():
         if isinstance(part, Tensor):
             return part.device
@@ -53,7 +53,7 @@ def device_of(q: td.Distribution) -> torch.device:
 
 
 def independent(base: td.Distribution, event_dims: int) -> td.Distribution:
-    """The latent whose last dimensions, as many as said, are its event."""
+    """Return the latent whose last dimensions, as many as said, are its event."""
     beyond = event_dims - len(base.event_shape)
     if beyond == 0:
         return base
@@ -61,13 +61,13 @@ def independent(base: td.Distribution, event_dims: int) -> td.Distribution:
 
 
 def shape_of_one(q: td.Distribution) -> torch.Size:
-    """The shape of one example's z: all dimensions but the first, unless q has no batch."""
+    """Return the shape of one example's z: all dimensions but the first, unless q has no batch."""
     whole = q.batch_shape + q.event_shape
     return whole[min(1, len(q.batch_shape)) :]
 
 
 def sum_over_latents(values: Tensor, examples: Sequence[int]) -> Tensor:
-    """The sum over all dimensions beyond those of the examples; torch takes an empty list of dimensions for all."""
+    """Sum over all dimensions beyond those of the examples; torch takes an empty list of dimensions for all."""
     beyond = tuple(range(len(examples), values.dim()))
     if not beyond:
         return values
@@ -94,7 +94,7 @@ def require_fixed_support(q: td.Distribution) -> None:
 
 
 def moves(q: td.Distribution) -> bool:
-    """Whether the bounds of a latent's support have a gradient."""
+    """Return whether the bounds of a latent's support have a gradient."""
     base = base_of(q)
     if isinstance(base, td.MixtureSameFamily):
         return moves(base.component_distribution)
@@ -120,7 +120,7 @@ def _transformed_moves(q: td.TransformedDistribution) -> bool:
 
 
 def _same(support: object, domain: object) -> bool:
-    """Whether two constraints allow the same values, but for the ends of intervals; other kinds go by their class."""
+    """Return whether two constraints allow the same values; those that are no intervals go by their class."""
     first, second = _bounds(support), _bounds(domain)
     if first is None or second is None:
         return first is second and type(support) is type(domain)
@@ -128,7 +128,7 @@ def _same(support: object, domain: object) -> bool:
 
 
 def _bounds(support: object) -> tuple[float | Tensor, float | Tensor] | None:
-    """The ends of an interval; None for a constraint of another kind."""
+    """Return the ends of an interval; None for a constraint of another kind."""
     if isinstance(support, type(constraints.real_vector)):
         return _bounds(support.base_constraint)
     if support is not constraints.real and not hasattr(support, "lower_bound") and not hasattr(support, "upper_bound"):
@@ -137,7 +137,7 @@ def _bounds(support: object) -> tuple[float | Tensor, float | Tensor] | None:
 
 
 def _differentiable(thing: object, within: tuple[object, ...] = ()) -> bool:
-    """Whether a constraint or a transform is made of anything that has a gradient; an inverse is made of the other."""
+    """Return whether a constraint or a transform is made of anything that has a gradient."""
     if isinstance(thing, Tensor):
         return thing.requires_grad
     inside = (*within, thing)

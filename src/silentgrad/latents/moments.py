@@ -75,7 +75,7 @@ class JointMoments:
 
 @singledispatch
 def central_moments(q: td.Distribution) -> Moments | JointMoments:
-    """Mean and central moments of a latent, in closed form.
+    """Return mean and central moments of a latent, in closed form.
 
     Args:
         q: A latent of a registered family. `Independent` is looked through.
@@ -91,14 +91,14 @@ def central_moments(q: td.Distribution) -> Moments | JointMoments:
 
 
 def variance_in(moments: Moments | JointMoments) -> Tensor:
-    """The variance of independent latents, or the covariance of others."""
+    """Return the variance of independent latents, or the covariance of others."""
     if isinstance(moments, Moments):
         return moments.s2
     return moments.covariance
 
 
 def unregistered(q: object, registered: Iterable[type], remedy: str) -> str:
-    """The message for a latent that a registry does not hold.
+    """Return the message for a latent that a registry does not hold.
 
     Args:
         q: The latent, or what was given in its place.
@@ -119,7 +119,7 @@ def unregistered(q: object, registered: Iterable[type], remedy: str) -> str:
 
 
 def _how_to_register(q: object) -> str:
-    """How to register the mean and variance of a latent that knows them; of others there may be no formula."""
+    """Return how to register the mean and variance of a latent that knows them; of others there may be no formula."""
     moments = "Moments(q.mean, q.variance)"
     needed = ["mean", "variance"]
     if isinstance(q, td.Distribution) and q.event_shape:  # latents that depend on each other
@@ -136,7 +136,7 @@ def _how_to_register(q: object) -> str:
 
 
 def _finite_part(q: object, name: str) -> bool:
-    """Whether a distribution has an attribute that is finite; many have a mean or variance that raises, or is NaN."""
+    """Return whether a distribution has a finite attribute; many have a mean or variance that raises, or is NaN."""
     try:
         part = getattr(q, name)
     except (AttributeError, NotImplementedError):
@@ -147,12 +147,12 @@ def _finite_part(q: object, name: str) -> bool:
 
 
 def symmetric(mean: Tensor, s2: Tensor, s4: Callable[[], Tensor], gaussian: bool = False) -> Moments:
-    """Moments of a family whose third central moment is zero."""
+    """Return moments of a family whose third central moment is zero."""
     return Moments(mean, s2, lambda: torch.zeros_like(s2), s4, symmetric=True, gaussian=gaussian)
 
 
 def from_cumulants(mean: Tensor, k2: Tensor, k3: Callable[[], Tensor], k4: Callable[[], Tensor]) -> Moments:
-    """Moments of a family that is simplest in cumulants."""
+    """Return moments of a family that is simplest in cumulants."""
     return Moments(mean, k2, k3, lambda: k4() + 3 * k2.square())
 
 
@@ -222,21 +222,21 @@ def _(q: td.NegativeBinomial) -> Moments:
 
 
 def _negative_binomial(r: Tensor, odds: Tensor) -> Moments:
-    """In the odds of one more count every cumulant is a sum of positive terms, where one in probabilities cancels."""
+    """Return moments in the odds of one more count, in which no cumulant cancels, as it would in probabilities."""
     square = odds * (1 + odds)
     k2 = r * square
     return from_cumulants(r * odds, k2, lambda: k2 * (1 + 2 * odds), lambda: k2 * (1 + 6 * square))
 
 
 def odds_of_failure(q: td.Geometric) -> Tensor:
-    """(1 - p) / p, the mean."""
+    """Return (1 - p) / p, the mean."""
     if given_as_logits(q):
         return torch.exp(-q.logits)
     return (1 - q.probs) / q.probs
 
 
 def odds_of_one_more(q: td.NegativeBinomial) -> Tensor:
-    """p / (1 - p), the mean of one failure's counts."""
+    """Return p / (1 - p), the mean of one failure's counts."""
     if given_as_logits(q):
         return torch.exp(q.logits)
     return q.probs / (1 - q.probs)
@@ -308,20 +308,20 @@ def _(q: td.OneHotCategorical) -> JointMoments:
 
 
 def both_probabilities(q: td.Bernoulli | td.Binomial) -> tuple[Tensor, Tensor]:
-    """The probabilities of one and of zero; from logits the smaller one is as accurate as the larger."""
+    """Return the probabilities of one and of zero; from logits the smaller one is as accurate as the larger."""
     if given_as_logits(q):
         return torch.sigmoid(q.logits), torch.sigmoid(-q.logits)
     return q.probs, 1 - q.probs
 
 
 def given_as_logits(q: td.Bernoulli | td.Binomial | td.Geometric | td.NegativeBinomial) -> bool:
-    """Whether a latent was built from logits: torch adds the other form behind it, when first asked for it."""
+    """Return whether a latent was built from logits: torch adds the other form behind it, when first asked for it."""
     forms = [name for name in vars(q) if name in ("probs", "logits")]
     return forms[0] == "logits"
 
 
 def required(value: Tensor, condition: Tensor, message: str) -> Tensor:
-    """The value, if the condition holds everywhere; a DomainError if not, or NaN in a graph, which cannot raise."""
+    """Return the value if the condition holds everywhere; otherwise raise, or NaN in a graph, which cannot raise."""
     if torch.compiler.is_compiling():
         return torch.where(condition, value, torch.nan)
     if not underlying(condition).all():

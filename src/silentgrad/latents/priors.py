@@ -33,13 +33,13 @@ class LatentFamily(Protocol):
     numbers: int
 
     def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
-        """The distribution of z that numbers describe."""
+        """Return the distribution of z that numbers describe."""
 
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
         """Its arguments."""
 
     def build(self, arguments: Sequence[Tensor], validate_args: bool | None = None) -> td.Distribution:
-        """The distribution of z with these arguments."""
+        """Return the distribution of z with these arguments."""
 
     def marginals(self, q: td.Distribution) -> td.Distribution:
         """Its latents one by one."""
@@ -66,24 +66,24 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def divergence(self, q: td.Distribution) -> Tensor:
-        """KL(q(z|x) || p(z)) in nats, one number per example."""
+        """Return KL(q(z|x) || p(z)) in nats, one number per example."""
         return sum_over_latents(kl(base_of(q), base_of(self())), self._examples(q))
 
     def divergence_per_latent(self, q: td.Distribution) -> Tensor:
-        """KL divergences of the latents one by one, `(*batch, latents)`."""
+        """Return KL divergences of the latents one by one, `(*batch, latents)`."""
         each = kl(self.family.marginals(q), self.family.marginals(self()))
         return each.flatten(len(self._examples(q)))
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """log p(z), one number per example."""
+        """Return log p(z), one number per example."""
         return self().log_prob(z)
 
     def sample(self, count: int) -> Tensor:
-        """Draws z, `(count, *shape)`."""
+        """Draw z, `(count, *shape)`."""
         return self().sample(torch.Size([count]))
 
     def _examples(self, q: td.Distribution) -> torch.Size:
-        """The shape of the examples in q."""
+        """Return the shape of the examples in q."""
         whole = q.batch_shape + q.event_shape
         return whole[: len(whole) - len(self.family.shape)]
 
@@ -102,7 +102,7 @@ class StandardPrior(Prior):
         return self.family.build(self._arguments(), validate_args=False)
 
     def _arguments(self) -> tuple[Tensor, ...]:
-        """The distribution's arguments, kept until the module is moved or cast: a step of training is short."""
+        """Return the distribution's arguments, kept until the module is moved or cast: a step of training is short."""
         if self._kept is None or self._kept[0] is not self.numbers:
             with torch.inference_mode(False), torch.no_grad():  # they outlive an evaluation
                 self._kept = self.numbers, self.family.from_numbers(self.numbers)
@@ -143,30 +143,30 @@ class MixturePrior(Prior):
         return td.MixtureSameFamily(weights, components, validate_args=False)
 
     def divergence(self, q: td.Distribution) -> Tensor:
-        """The bound on KL(q(z|x) || p(z)), one number per example."""
+        """Return the bound on KL(q(z|x) || p(z)), one number per example."""
         examples = self._examples(q)
         each = kl(base_of(q), base_of(self._components(examples)))
         return self._bound(sum_over_latents(each, self.logits.shape + examples))
 
     def divergence_per_latent(self, q: td.Distribution) -> Tensor:
-        """The bound for every latent's own mixture, `(*batch, latents)`."""
+        """Return the bound for every latent's own mixture, `(*batch, latents)`."""
         examples = self._examples(q)
         each = kl(self.family.marginals(q), self.family.marginals(self._components(examples)))
         return self._bound(each.flatten(1 + len(examples)))
 
     def _components(self, examples: torch.Size) -> td.Distribution:
-        """The components, before the dimensions of the examples."""
+        """Return the components, before the dimensions of the examples."""
         numbers = self.numbers.reshape(len(self.numbers), *[1] * len(examples), -1)
         return self.family.latent(numbers, validate_args=False)
 
     def _bound(self, divergences: Tensor) -> Tensor:
-        """-log sum_k w_k exp(-divergence_k), over the first dimension."""
+        """Return -log sum_k w_k exp(-divergence_k), over the first dimension."""
         log_weights = log_softmax(self.logits, 0).reshape(-1, *[1] * (divergences.dim() - 1))
         return -torch.logsumexp(log_weights - divergences, 0)
 
 
 def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
-    """KL(q || p) of distributions whose batches broadcast.
+    """Return KL(q || p) of distributions whose batches broadcast.
 
     Raises:
         IntractableError: torch knows no formula for the pair.
@@ -181,7 +181,7 @@ def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
 
 
 def _broadcast(q: td.Distribution, p: td.Distribution) -> tuple[td.Distribution, td.Distribution]:
-    """Both with one batch shape: some of torch's formulas index by the other's values."""
+    """Return both with one batch shape: some of torch's formulas index by the other's values."""
     if q.batch_shape == p.batch_shape:
         return q, p
     shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)

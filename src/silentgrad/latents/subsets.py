@@ -64,7 +64,7 @@ class KSubset(td.Distribution):
         return self._marginals().to(self.logits.dtype)
 
     def _marginals(self) -> Tensor:
-        """The probability that each member is in the subset, in single precision at least."""
+        """Return the probability that each member is in the subset, in single precision at least."""
         first = _log_polynomials(self.logits, self.k)
         last = _log_polynomials(self.logits.flip(-1), self.k).flip(-2)
         before, after = first[..., :-1, : self.k], last[..., 1:, : self.k].flip(-1)
@@ -99,7 +99,7 @@ class KSubset(td.Distribution):
 
 
 def _log_polynomials(logits: Tensor, k: int) -> Tensor:
-    """Logarithms of the polynomials of degrees 0 to k of the first 0 to n members, `(..., n + 1, k + 1)`.
+    """Return the logarithms of the polynomials of degrees 0 to k of the first 0 to n members, `(..., n + 1, k + 1)`.
 
     They grow with n, and the marginals are differences of them: half precision would leave nothing of these.
     """

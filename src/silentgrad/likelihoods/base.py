@@ -53,25 +53,25 @@ class Needs(Enum):
 
 
 def needs_of(likelihood: Likelihood) -> Needs:
-    """What a likelihood declares to need; a Gaussian u if it declares nothing."""
+    """Return what a likelihood declares to need; a Gaussian u if it declares nothing."""
     needs: Needs = getattr(likelihood, "needs", Needs.GAUSSIAN)
     return needs
 
 
 def sign_of(likelihood: Likelihood) -> int:
-    """The sign of u in the exponential whose expectation a likelihood needs."""
+    """Return the sign of u in the exponential whose expectation a likelihood needs."""
     sign: int = getattr(likelihood, "sign", 1)
     return sign
 
 
 def exactness_of(likelihood: Likelihood) -> Exactness:
-    """What a likelihood declares its expectation to be; plain quadrature declares nothing and is an approximation."""
+    """Return what a likelihood declares its expectation to be; an approximation if it declares nothing."""
     exactness: Exactness = getattr(likelihood, "exactness", Exactness.APPROXIMATION)
     return exactness
 
 
 def expected_log_prob(likelihood: Likelihood, x: Tensor, mean: Tensor, variance: Tensor, nodes: int = 32) -> Tensor:
-    """E[log p(x|u)] for u ~ N(mean, variance), elementwise.
+    """Return E[log p(x|u)] for u ~ N(mean, variance), elementwise.
 
     Args:
         likelihood: From u to the distribution of x; one of this package or any callable.
@@ -105,6 +105,6 @@ def expected_log_prob(likelihood: Likelihood, x: Tensor, mean: Tensor, variance:
 
 
 def from_generating_function(likelihood: Likelihood, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-    """E[log p(x|u)] from E[u] and log E[e^u], or log E[e^-u], for a likelihood that needs no more."""
+    """Return E[log p(x|u)] from E[u] and log E[e^u], or log E[e^-u], for a likelihood that needs no more."""
     result: Tensor = likelihood.expectation(x, mean, log_mass)  # type: ignore[attr-defined]
     return result

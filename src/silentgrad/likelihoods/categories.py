@@ -39,7 +39,7 @@ class Bernoulli(nn.Module):
         return td.Bernoulli(logits=u, validate_args=False)
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative: where a start from data begins."""
+        """Return the u at which x has this mean, and its derivative: where a start from data begins."""
         mean = required(mean, (mean > -0.01) & (mean < 1.01), f"{BETWEEN}; the data to start from are not")
         p = mean.clamp(0.02, 0.98)  # a pixel that is never on should not start beyond recall
         return p.logit(), 1 / (p * (1 - p))
@@ -102,17 +102,17 @@ class Multinomial(nn.Module):
         return td.Multinomial(1, logits=u, validate_args=False)
 
     def rough_u(self, x: Tensor) -> Tensor:
-        """A u for every entry of the data, whose principal components a decoder starts with."""
+        """Return a u for every entry of the data, whose principal components a decoder starts with."""
         u = (x + 0.5).log()
         return u - u.mean(-1, keepdim=True)
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative."""
+        """Return the u at which x has this mean, and its derivative."""
         rate = mean.clamp(min=0.02)
         return rate.log(), 1 / rate
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-        """A lower bound of E[log p(x|u)], one number per total, from E[u] and log E[e^u]."""
+        """Return a lower bound of E[log p(x|u)], one number per total, from E[u] and log E[e^u]."""
         x = counts_of(x, "multinomial")
         total = x.sum(-1)
         ways = torch.lgamma(total + 1) - torch.lgamma(x + 1).sum(-1)
@@ -126,6 +126,6 @@ class Categorical(Multinomial):
         return distributions.OneHotCategorical(logits=u, validate_args=False)
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-        """A lower bound of E[log p(x|u)], one number per category, from E[u] and log E[e^u]."""
+        """Return a lower bound of E[log p(x|u)], one number per category, from E[u] and log E[e^u]."""
         x = required(x, x.sum(-1, keepdim=True) <= 1, "the categorical likelihood takes x one-hot: at most a single 1")
         return super().expectation(x, mean, log_mass)

@@ -43,20 +43,20 @@ class LocationScale(nn.Module):
         return self.log_scale.exp()
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative."""
+        """Return the u at which x has this mean, and its derivative."""
         return mean, torch.ones_like(mean)
 
     def start(self, variance: float) -> None:
-        """Starts the scale so that x varies by this much around u."""
+        """Start the scale so that x varies by this much around u."""
         nn.init.constant_(self.log_scale, math.log(variance / self.unit_variance) / 2)
 
     def standardized(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of (x - u) / scale."""
+        """Return mean and variance of (x - u) / scale."""
         return (x - mean) / self.scale, variance / self.scale.square()
 
 
 def expected_normal(log_scale: Tensor, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """E[log N(x; u, scale^2)] from the mean and variance of u."""
+    """Return E[log N(x; u, scale^2)] from the mean and variance of u."""
     residual = mean - x  # in this order, the backward pass need not change a sign
     squares = torch.addcmul(variance, residual, residual)
     log_peak = -log_scale - math.log(2 * math.pi) / 2
@@ -77,7 +77,7 @@ class Normal(LocationScale):
         return expected_normal(self.log_scale, x, mean, variance)
 
     def with_scale(self, scale: Tensor) -> "NoisyNormal":
-        """The same likelihood of entries that were measured with known standard deviations."""
+        """Return the same likelihood of entries that were measured with known standard deviations."""
         return NoisyNormal(torch.hypot(self.scale, scale))
 
 
@@ -94,7 +94,7 @@ class NoisyNormal:
         return td.Normal(u, self.scale, validate_args=False)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """E[log p(x|u)] from the mean and variance of u."""
+        """Return E[log p(x|u)] from the mean and variance of u."""
         squares = torch.addcmul(variance, mean - x, mean - x) / self.scale.square()
         return -squares / 2 - self.scale.log() - math.log(2 * math.pi) / 2
 
@@ -155,7 +155,7 @@ class Logistic(LocationScale):
 
 
 def positive_of(x: Tensor, name: str) -> Tensor:
-    """The data themselves, if they are positive."""
+    """Return the data themselves, if they are positive."""
     return required(x, x > 0, f"the {name} likelihood takes x above zero")
 
 
@@ -170,12 +170,12 @@ class LogNormal(LocationScale):
         return td.LogNormal(u, self.scale, validate_args=False)
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative; the scale's part in the mean is left out."""
+        """Return the u at which x has this mean, and its derivative; the scale's part in the mean is left out."""
         mean = positive_of(mean, "log-normal")
         return mean.log(), 1 / mean
 
     def rough_u(self, x: Tensor) -> Tensor:
-        """A u for every entry of the data, whose principal components a decoder starts with."""
+        """Return a u for every entry of the data, whose principal components a decoder starts with."""
         return positive_of(x, "log-normal").log()
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -204,20 +204,20 @@ class Gamma(nn.Module):
         return td.Gamma(shape.expand_as(u), shape * torch.exp(-u), validate_args=False)
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative."""
+        """Return the u at which x has this mean, and its derivative."""
         mean = positive_of(mean, "Gamma")
         return mean.log(), 1 / mean
 
     def rough_u(self, x: Tensor) -> Tensor:
-        """A u for every entry of the data, whose principal components a decoder starts with."""
+        """Return a u for every entry of the data, whose principal components a decoder starts with."""
         return positive_of(x, "Gamma").log()
 
     def mean_of_u(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """The mean of a Gaussian u of this variance at which x has this mean."""
+        """Return the mean of a Gaussian u of this variance at which x has this mean."""
         return mean.log() - variance / 2
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-        """E[log p(x|u)] from E[u] and log E[e^-u]."""
+        """Return E[log p(x|u)] from E[u] and log E[e^-u]."""
         x = positive_of(x, "Gamma")
         shape = self.log_shape.exp()
         log_norm = shape * self.log_shape - torch.lgamma(shape)

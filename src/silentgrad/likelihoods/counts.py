@@ -39,7 +39,7 @@ LEAST, MOST = 0.1, 1e3  # of the inverse dispersion at a start from data
 
 
 def counts_of(x: Tensor, name: str) -> Tensor:
-    """The data themselves, if they are counts."""
+    """Return the data themselves, if they are counts."""
     return required(
         x, (x >= 0) & (x.frac() == 0), f"the {name} likelihood takes counts: x has to be a whole number from 0 on"
     )
@@ -49,16 +49,16 @@ class LogRate(nn.Module):
     """What likelihoods share whose u is the logarithm of the mean count: how they start from data."""
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative."""
+        """Return the u at which x has this mean, and its derivative."""
         rate = mean.clamp(min=SMALLEST_RATE)
         return rate.log(), 1 / rate
 
     def rough_u(self, x: Tensor) -> Tensor:
-        """A u for every entry of the data, whose principal components a decoder starts with."""
+        """Return a u for every entry of the data, whose principal components a decoder starts with."""
         return required(x, x >= 0, "a start from data takes counts: x cannot be negative or NaN").log1p()
 
     def mean_of_u(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """The mean of a Gaussian u of this variance at which x has this mean."""
+        """Return the mean of a Gaussian u of this variance at which x has this mean."""
         return mean.clamp(min=SMALLEST_RATE).log() - variance / 2
 
 
@@ -73,17 +73,17 @@ class Poisson(LogRate):
         return td.Poisson(u.exp(), validate_args=False)
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-        """E[log p(x|u)] from E[u] and log E[e^u]."""
+        """Return E[log p(x|u)] from E[u] and log E[e^u]."""
         x = counts_of(x, "Poisson")
         return x * mean - log_mass.exp() - torch.lgamma(x + 1)
 
     def log_base(self, x: Tensor) -> Tensor:
-        """log p(x|u) where the rate is x, which depends on x alone, once x was found to be counts."""
+        """Return log p(x|u) where the rate is x, which depends on x alone, once x was found to be counts."""
         x = counts_of(x, "Poisson")
         return torch.xlogy(x, x) - x - torch.lgamma(x + 1)
 
     def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E[log p(x|u)] for Gaussian u, less `log_base`, and its first two derivatives in the mean.
+        """Return E[log p(x|u)] for Gaussian u, less `log_base`, and its first two derivatives in the mean.
 
         Less that base it is small where x is large, and known to as many digits as its parts.
         """
@@ -128,12 +128,12 @@ class NegativeBinomial(LogRate):
         return log_rising(x, r.expand_as(x)) - r * above - x * below
 
     def log_base(self, x: Tensor) -> Tensor:
-        """The part of log p(x|u) that depends on x and r alone."""
+        """Return the part of log p(x|u) that depends on x and r alone."""
         x = counts_of(x, "negative binomial")
         return log_rising(x, self.inverse_dispersion.to(x).expand_as(x))
 
     def derivatives(self, x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E[log p(x|u)] for Gaussian u, less `log_base`, and its first two derivatives in the mean."""
+        """Return E[log p(x|u)] for Gaussian u, less `log_base`, and its first two derivatives in the mean."""
         r = self.inverse_dispersion
         found = softplus_and_slopes(mean - self.log_inverse_dispersion, variance)
         value = (found.of_u * r).addcmul_(x, found.of_minus_u).neg_()
@@ -141,13 +141,13 @@ class NegativeBinomial(LogRate):
         return value, first, (x + r).mul_(found.bend).neg_()
 
     def own_slopes(self, x: Tensor, mean: Tensor, value: Tensor, first: Tensor) -> list[Tensor]:
-        """The derivative of that in log r, for each entry: -r E log(1 + e^v) - g', with v = u - log r."""
+        """Return the derivative of that in log r, for each entry: -r E log(1 + e^v) - g', with v = u - log r."""
         r = self.inverse_dispersion
         above = torch.addcmul(-value, x, mean - self.log_inverse_dispersion)  # (r + x) E log(1 + e^v)
         return [above.mul_(-r / (r + x)).sub_(first)]
 
     def start_spread(self, means: Tensor, variances: Tensor) -> None:
-        """Starts r where counts of these means have these variances, in the shape of an example."""
+        """Start r where counts of these means have these variances, in the shape of an example."""
         excess = (variances - means).clamp(min=torch.finfo(means.dtype).tiny)
         r = (means.square() / excess).clamp(LEAST, MOST)
         if self.log_inverse_dispersion.dim() == 0:
@@ -187,7 +187,7 @@ class ZeroInflated(LogRate):
         return super().mean_of_u(mean / self.counted, variance)
 
     def inflated(self, x: Tensor, log_prob: Tensor) -> Tensor:
-        """The bound of the mixture, from the expected log-probability of the counts."""
+        """Return the bound of the mixture, from the expected log-probability of the counts."""
         counted = logsigmoid(-self.zero_logit) + log_prob
         # logaddexp has no second derivative far out, not even where `where` takes the other branch.
         inflated = logsigmoid(self.zero_logit)
@@ -208,7 +208,7 @@ class ZeroInflatedPoisson(ZeroInflated):
         super().__init__(Poisson(), event_shape)
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
-        """A lower bound of E[log p(x|u)] from E[u] and log E[e^u]."""
+        """Return a lower bound of E[log p(x|u)] from E[u] and log E[e^u]."""
         return self.inflated(x, self.counts.expectation(x, mean, log_mass))
 
 
@@ -228,7 +228,7 @@ class ZeroInflatedNegativeBinomial(ZeroInflated):
         return self.inflated(x, self.counts.expected_log_prob(x, mean, variance))
 
     def start_spread(self, means: Tensor, variances: Tensor) -> None:
-        """Starts the inverse dispersion as `NegativeBinomial` does."""
+        """Start the inverse dispersion as `NegativeBinomial` does."""
         self.counts.start_spread(means, variances)
 
 
@@ -253,7 +253,7 @@ class Binomial(nn.Module):
         return td.Binomial(self.trials, logits=u, validate_args=False)
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """The u at which x has this mean, and its derivative."""
+        """Return the u at which x has this mean, and its derivative."""
         p = (mean / self.trials.expand_as(mean)).clamp(0.02, 0.98)
         return p.logit(), 1 / (self.trials * p * (1 - p))
 

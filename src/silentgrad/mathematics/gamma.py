@@ -25,7 +25,7 @@ STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 
 
 def log_rising(x: Tensor, r: Tensor) -> Tensor:
-    """log Gamma(x + r) / (Gamma(r) x!) for counts x and positive r, of one shape. It has a derivative in r only.
+    """Return log Gamma(x + r) / (Gamma(r) x!) for counts x and positive r, of one shape. It has a derivative in r only.
 
     Example:
         >>> log_rising(torch.tensor([0.0, 3.0]), torch.tensor([2.0, 2.0])).exp()  # binomial coefficients 1 and 4
@@ -63,7 +63,7 @@ def _log_rising(x: Tensor, r: Tensor) -> Tensor:
 
 
 def _derivative(x: Tensor, r: Tensor) -> Tensor:
-    """The same formula's derivative in r, digamma(x + r) - digamma(r)."""
+    """Return the same formula's derivative in r, digamma(x + r) - digamma(r)."""
     a, total = r + SHIFT, x + r + SHIFT
     large = torch.log1p(x / a) + x / (2 * a * total)
     down = torch.zeros_like(r)
@@ -73,7 +73,7 @@ def _derivative(x: Tensor, r: Tensor) -> Tensor:
 
 
 def _down(x: Tensor, r: Tensor) -> Tensor:
-    """The logarithm of the product, in two halves, of which neither overflows in single precision."""
+    """Return the logarithm of the product, in two halves, of which neither overflows in single precision."""
     halves = []
     for start in (0, SHIFT // 2):
         product = torch.ones_like(r)
@@ -94,7 +94,7 @@ def _remainder(z: Tensor) -> Tensor:
 
 
 def _remainder_slope(z: Tensor) -> Tensor:
-    """The derivative of S(z)."""
+    """Return the derivative of S(z)."""
     square = z.square().reciprocal()
     total = torch.zeros_like(z)
     for place, coefficient in reversed(list(enumerate(STIRLING))):

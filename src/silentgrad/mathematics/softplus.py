@@ -42,7 +42,7 @@ NARROW = 0.5  # variance up to which these numbers of nodes are enough
 
 
 def _right_half(count: int) -> Rule:
-    """Nodes from 0 on of Gauss and Hermite's rule, each with its weight; those below 0 mirror them."""
+    """Return nodes from 0 on of Gauss and Hermite's rule, each with its weight; those below 0 mirror them."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)
     return list(zip(nodes[count // 2 :].tolist(), (weights / weights.sum())[count // 2 :].tolist(), strict=True))
 
@@ -58,7 +58,7 @@ class Softplus(NamedTuple):
 
 
 def expected_softplus_of_both(mean: Tensor, variance: Tensor) -> Softplus:
-    """E[log(1 + e^u)] and E[log(1 + e^-u)] for u ~ N(mean, variance), of one shape.
+    """Return E[log(1 + e^u)] and E[log(1 + e^-u)] for u ~ N(mean, variance), of one shape.
 
     The rule's error is below 2e-8 of min(1, E[e^u]) for single precision and 1e-11 of it for double, and of
     min(1, E[e^-u]) for the other sign; rounding adds to it.
@@ -80,7 +80,7 @@ def expected_softplus_of_both(mean: Tensor, variance: Tensor) -> Softplus:
 
 
 def softplus_and_slopes(mean: Tensor, variance: Tensor) -> "Slopes":
-    """The same with the derivatives, and without a graph."""
+    """Return the same with the derivatives, and without a graph."""
     rule = LOGISTIC_FINE if mean.dtype == torch.float64 else LOGISTIC
     return Slopes(*_ExpectedSoftplusOfBoth.forward(mean, variance, rule))
 
@@ -130,9 +130,8 @@ class _SoftplusBound(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         mean, variance, slope, bend = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone differentiates the derivatives
-            root = (mean.square() + variance + TINY).sqrt()
-            ratio = (root / 2).tanh() / root
-            slope, bend = (1 + mean * ratio) / 2, ratio / 4
+            gradients: tuple[Tensor, Tensor] = torch.func.vjp(_bound, mean, variance)[1](grad)
+            return gradients
         return grad * slope, grad * bend
 
 
@@ -178,7 +177,7 @@ class _ExpectedSoftplusOfBoth(torch.autograd.Function):
 
 
 def _fill(mean: Tensor, variance: Tensor, found: Tensor, rule: Rule) -> None:
-    """Writes value and derivatives, each by the sum that is better there."""
+    """Write value and derivatives, each by the sum that is better there."""
     _by_nodes(mean, variance, found)
     wide = (variance > NARROW).nonzero().squeeze(1)
     if len(wide):
@@ -186,7 +185,7 @@ def _fill(mean: Tensor, variance: Tensor, found: Tensor, rule: Rule) -> None:
 
 
 def _by_nodes(mean: Tensor, variance: Tensor, found: Tensor) -> None:
-    """Writes value and derivatives for m <= 0 and variances up to `NARROW`, in place: memory is what takes time."""
+    """Write value and derivatives for m <= 0 and variances up to `NARROW`, in place: memory is what takes time."""
     mass = mean.exp()
     square = mass * mass
     deviation = variance.clamp(max=NARROW).sqrt_()
@@ -210,7 +209,7 @@ def _by_nodes(mean: Tensor, variance: Tensor, found: Tensor) -> None:
 
 
 def _by_mixture(mean: Tensor, variance: Tensor, rule: Rule) -> Tensor:
-    """Value and derivatives by whichever sum of the mixture is better there, `(3, numbers)`."""
+    """Return value and derivatives by whichever sum of the mixture is better there, `(3, numbers)`."""
     found = mean.new_empty(3, mean.numel())
     in_tail = torch.add(mean, variance, alpha=0.5) < 0
     for where, sum_of in ((in_tail, _in_tail), (~in_tail, _in_body)):
@@ -219,7 +218,7 @@ def _by_mixture(mean: Tensor, variance: Tensor, rule: Rule) -> Tensor:
 
 
 def _all(mean: Tensor, variance: Tensor, rule: Rule) -> Slopes:
-    """Both sums everywhere, of which the better one is taken: for compilers, devices and second derivatives."""
+    """Return both sums everywhere, of which the better one is taken: for compilers, devices and second derivatives."""
     below = torch.where(mean > 0, -mean, mean)  # unlike -|m| it has a derivative at 0, that of the branch taken there
     in_tail = torch.add(below, variance, alpha=0.5) < 0
     # Each sum is asked only where it holds, so that the other one's overflow spoils no gradient.
@@ -243,7 +242,7 @@ def _of_both_signs(mean: Tensor, value: Tensor, slope: Tensor, bend: Tensor) -> 
 
 
 def _in_tail(mean: Tensor, variance: Tensor, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """Value and derivatives by the tilted mixture, good where E[e^u] is below 1."""
+    """Return value and derivatives by the tilted mixture, good where E[e^u] is below 1."""
     mass = torch.add(mean, variance, alpha=0.5).exp()
     tilted = mean + variance
     slope, density, rest = torch.zeros_like(mean), torch.zeros_like(mean), torch.zeros_like(mean)
@@ -257,7 +256,7 @@ def _in_tail(mean: Tensor, variance: Tensor, rule: Rule) -> tuple[Tensor, Tensor
 
 
 def _in_body(mean: Tensor, variance: Tensor, rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
-    """Value and derivatives by the mixture itself."""
+    """Return value and derivatives by the mixture itself."""
     slope, density, spread = torch.zeros_like(mean), torch.zeros_like(mean), torch.zeros_like(mean)
     for c, weight in rule:
         inverse = (variance + c).rsqrt()

@@ -35,7 +35,7 @@ PSI_ONE = -0.5772156649015329 - math.log(2)
 
 
 def expected_log_square(mean: Tensor, variance: Tensor) -> Tensor:
-    """E[log v^2] for v ~ N(mean, variance), differentiable to any order in both arguments.
+    """Return E[log v^2] for v ~ N(mean, variance), differentiable to any order in both arguments.
 
     Both zero, where the truth is minus infinity, gives a large finite negative number.
 
@@ -47,7 +47,7 @@ def expected_log_square(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def log_square_derivatives(mean: Tensor, variance: Tensor, lowest: int, highest: int) -> tuple[Tensor, ...]:
-    """G_n = d^n/d(mean)^n E[log v^2] for n from `lowest` to `highest`."""
+    """Return G_n = d^n/d(mean)^n E[log v^2] for n from `lowest` to `highest`."""
     if not (torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad)):
         return tuple(_evaluate(mean, variance, lowest, highest))
     # Two orders more are the derivatives, evaluated along the way; a compiler fuses and would rather do it again later.
@@ -69,7 +69,7 @@ def dawson(t: Tensor) -> Tensor:
 
 
 def dawson_integral(t: Tensor) -> Tensor:
-    """The integral of Dawson's function from 0 to t.
+    """Return the integral of Dawson's function from 0 to t.
 
     Example:
         >>> dawson_integral(torch.tensor(1.0))
@@ -114,7 +114,7 @@ class _Family(torch.autograd.Function):
 
 
 def _needed(grads: Sequence[Tensor | None]) -> int:
-    """The number of orders that the derivatives of those in use take: two more than the last of them."""
+    """Return the number of orders that the derivatives of those in use take: two more than the last of them."""
     needed = 0
     for n, grad in enumerate(grads):
         if grad is not None:
@@ -123,7 +123,7 @@ def _needed(grads: Sequence[Tensor | None]) -> int:
 
 
 def _accumulated(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """Total + a b."""
+    """Return total + a b."""
     if total is None:
         return a * b
     return torch.addcmul(total, a, b)
@@ -148,7 +148,7 @@ class _DawsonIntegral(torch.autograd.Function):
 
 
 def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
-    """G_lowest to G_highest, in at least single precision.
+    """Return G_lowest to G_highest, in at least single precision.
 
     Works in place where it can: allocating is what an elementwise function spends its time on.
     """
@@ -178,7 +178,7 @@ def _least_precision(highest: int) -> torch.dtype:
 
 
 def _floor(dtype: torch.dtype) -> float:
-    """The least E[v^2]: far below any rounding error, far enough above zero for its reciprocal to be finite."""
+    """Return the least E[v^2]: far below any rounding error, far enough above zero for its reciprocal to be finite."""
     return torch.finfo(dtype).tiny ** 0.75
 
 
@@ -198,7 +198,7 @@ def _polynomial(ascending: Sequence[float], x: Tensor) -> Tensor:
 
 
 def _downwards(e: Tensor, s: Tensor, rho: Tensor) -> list[Tensor]:
-    """G_1 to G_8 in single precision: Stein's identity downwards, where it is stable, in units of sqrt(s)."""
+    """Return G_1 to G_8 in single precision: Stein's identity downwards, where it is stable, in units of sqrt(s)."""
     unit = s.rsqrt()
     e = e * unit
     g = [_ratio(EIGHTH, rho), _ratio(SEVENTH, rho).mul_(e)]
@@ -212,7 +212,7 @@ def _downwards(e: Tensor, s: Tensor, rho: Tensor) -> list[Tensor]:
 
 
 def _upwards(e: Tensor, v: Tensor, low: list[Tensor], highest: int) -> list[Tensor]:
-    """G_1, G_2 and on in double precision: Stein's identity upwards, except where v is so small that it would cancel.
+    """Return G_1, G_2 and on in double precision: Stein's identity upwards, unless v is so small that it cancels.
 
     There the heat equation's series, asymptotic in v / e^2, gives the two highest, and the identity runs downwards.
     """
@@ -231,7 +231,7 @@ def _upwards(e: Tensor, v: Tensor, low: list[Tensor], highest: int) -> list[Tens
 
 
 def _asymptotic(e: Tensor, v: Tensor, n: int, terms: int) -> Tensor:
-    """G_n = sum_k v^k / (2^k k!) d^(n+2k)/de^(n+2k) log e^2, summed to its smallest term at the limit of use."""
+    """Return G_n = sum_k v^k / (2^k k!) d^(n+2k)/de^(n+2k) log e^2, summed to its smallest term at the limit of use."""
     ratio, result = v / e.square(), torch.ones_like(e)
     for k in range(terms, 0, -1):
         result = 1 + ratio * result * ((n + 2 * k - 1) * (n + 2 * k - 2) / (2 * k))

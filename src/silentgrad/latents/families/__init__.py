@@ -62,11 +62,11 @@ class Family:
 
     @classmethod
     def like(cls, q: td.Distribution) -> Self:
-        """The family, for latents of the shape that q has."""
+        """Return the family, for latents of the shape that q has."""
         return cls(shape_of_one(q))
 
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        """The distribution's `arguments`, in the shape of the latents, from numbers `(*batch, numbers)`."""
+        """Return the distribution's `arguments`, in the shape of the latents, from numbers `(*batch, numbers)`."""
         raise NotImplementedError
 
     def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
@@ -79,32 +79,32 @@ class Family:
         return self.build(self.from_numbers(numbers), validate_args)
 
     def build(self, arguments: Sequence[Tensor], validate_args: bool | None = None) -> td.Distribution:
-        """The distribution of z with these arguments; one example's z is its event."""
+        """Return the distribution of z with these arguments; one example's z is its event."""
         return independent(self._base(arguments, validate_args), len(self.shape))
 
     def parameters(self, q: td.Distribution) -> tuple[Tensor, ...]:
-        """The tensors that a latent is made of, inside any number of `Independent`."""
+        """Return the tensors that a latent is made of, inside any number of `Independent`."""
         base = base_of(q)
         return tuple(getattr(base, name) for name in self.arguments)
 
     def rebuild(self, q: td.Distribution, parameters: Sequence[Tensor]) -> td.Distribution:
-        """The same latent made of other tensors; what belongs together in q still does."""
+        """Return the same latent made of other tensors; what belongs together in q still does."""
         return independent(self._base(parameters, validate_args=False), len(q.event_shape))
 
     def prior(self) -> Prior:
-        """The prior that stands against these latents unless another is chosen."""
+        """Return the prior that stands against these latents unless another is chosen."""
         return StandardPrior(self)
 
     def marginals(self, q: td.Distribution) -> td.Distribution:
-        """The latents one by one, as a distribution without dependence between them."""
+        """Return the latents one by one, as a distribution without dependence between them."""
         return base_of(q)
 
     def outputs(self, q: td.Distribution) -> dict[str, Tensor]:
-        """What an exported encoder gives, by name."""
+        """Return what an exported encoder gives, by name."""
         return dict(zip(self.arguments, self.parameters(q), strict=True))
 
     def split(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        """The numbers in `numbers_per_latent` parts, each in the shape of the latents."""
+        """Return the numbers in `numbers_per_latent` parts, each in the shape of the latents."""
         parts = numbers.chunk(self.numbers_per_latent, dim=-1)
         if len(self.latents) == 1:
             return parts
@@ -120,12 +120,12 @@ FAMILIES: Registry[Family] = Registry("family of latents", Family)
 
 
 def positive(log_value: Tensor) -> Tensor:
-    """e^t, kept within what single precision can square and sum."""
+    """Return e^t, kept within what single precision can square and sum."""
     return log_value.clamp(min=-LARGEST_LOG, max=LARGEST_LOG).exp()
 
 
 def family_of(q: td.Distribution) -> Family:
-    """The family of a latent, whichever encoder made it.
+    """Return the family of a latent, whichever encoder made it.
 
     Raises:
         UnregisteredLatentError: There is none for its distribution, or q is not one distribution.
@@ -148,12 +148,12 @@ def family_of(q: td.Distribution) -> Family:
 
 
 def standard_prior(q: td.Distribution, family: Family) -> Prior:
-    """The prior that a family names for its latents, on the device and in the precision of q."""
+    """Return the prior that a family names for its latents, on the device and in the precision of q."""
     return family.prior().to(family.parameters(q)[0])
 
 
 def require_one_latent(q: object) -> None:
-    """Refuses whatever else an encoder may return: a hierarchy of several latents, or bare parameters.
+    """Refuse whatever else an encoder may return: a hierarchy of several latents, or bare parameters.
 
     Raises:
         UnregisteredLatentError: q is not one distribution.
@@ -289,7 +289,7 @@ class Poisson(Family):
 
 
 def discover() -> None:
-    """Imports every module of this folder, which enters its family in `FAMILIES`."""
+    """Import every module of this folder, which enters its family in `FAMILIES`."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
 
