@@ -9,11 +9,10 @@ import pytest
 
 from silentgrad.lab.cli.main import setting
 from silentgrad.lab.experiments import guide, linear
-from silentgrad.lab.experiments.experiment import Declared, Request
+from silentgrad.lab.experiments.experiment import Request, TableOfRuns, chosen, compared_runs, trials
 from silentgrad.lab.experiments.ledger import Ledger, RunRow, key_of
 from silentgrad.lab.experiments.results import Results, compared
 from silentgrad.lab.experiments.runner import run_all
-from silentgrad.lab.experiments.tuning import chosen, compared_runs, trials
 from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.settings.documents import with_options
 
@@ -91,7 +90,7 @@ def test_nothing_is_compared_with_a_run_that_failed() -> None:
 
 
 @pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])
-def test_rows_of_a_table_are_those_of_the_ledger(experiment: Declared, dataset: str) -> None:
+def test_rows_of_a_table_are_those_of_the_ledger(experiment: TableOfRuns, dataset: str) -> None:
     request = Request("cpu", 2, [dataset], tune=True)
     block, *_ = experiment.blocks(request)
     ledger = Ledger()

@@ -5,16 +5,15 @@ variance only; `cpu`, fully connected networks for two processor cores; and `smo
 works: `cpu` on the embedded digits, two epochs, a handful of units.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from silentgrad.lab.build import plan_for
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.recipes import GridCell, read_recipe
 from silentgrad.lab.settings.documents import with_options
-from silentgrad.lab.training import Settings, TrainConfig
+from silentgrad.lab.training import Settings
 
 Scale = Literal["smoke", "cpu", "conv", "paper"]
 FIXED = "fixed"  # variant of the runs with a fixed variance
@@ -54,29 +53,37 @@ class Cell(NamedTuple):
         used = self.settings.data.name
         if used == self.dataset:
             return TITLES[used]
-        if self.dataset == "mnist":
-            return used
-        return f"{used} for {TITLES[self.dataset]}"
+        return used if self.dataset == "mnist" else f"{used} for {TITLES[self.dataset]}"
+
+    @property
+    def label(self) -> str:
+        """What curves and pictures call the run."""
+        if self.title:
+            return self.title
+        guide = " + SG" if self.method.endswith(paper.GUIDED) else ""
+        guide += " + our guide" if self.method.endswith(paper.OURS) else ""
+        return f"{self.data} {paper.BLOCKS[self.latent].lower()} {paper.METHODS[paper.alone(self.method)]}{guide}"
 
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:
     """Return runs of a linear decoder with fixed variance on MNIST."""
-    cells = []
-    for (latent, method), seed in product(paper.FIXED, range(seeds)):
-        recipe = GridCell("mnist", latent, method, _written(scale), fixed=True)
-        data, model, train = seeded(read_recipe(recipe.name), scale, seed)
-        train = replace(train, keep=KEPT_EPOCHS[scale])
-        cells.append(Cell("mnist", latent, method, seed, FIXED, Settings(data, model, train)))
-    return cells
+    return _cells([("mnist", *key) for key in paper.FIXED], scale, seeds, FIXED, KEPT_EPOCHS[scale])
 
 
 def learned_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
     """Return runs with learned variance: each estimator alone and guided, and the guide alone."""
+    return _cells([(dataset, *key) for dataset, key in product(datasets, paper.COMPARED)], scale, seeds)
+
+
+def _cells(
+    keys: Iterable[tuple[str, str, str]], scale: Scale, seeds: int, variant: str = "", keep: Sequence[int] = ()
+) -> list[Cell]:
     cells = []
-    for dataset, (latent, method), seed in product(datasets, paper.COMPARED, range(seeds)):
-        recipe = GridCell(dataset, latent, method, _written(scale))
-        settings = seeded(read_recipe(recipe.name), scale, seed)
-        cells.append(Cell(dataset, latent, method, seed, "", settings))
+    for (dataset, latent, method), seed in product(keys, range(seeds)):
+        recipe = GridCell(dataset, latent, method, _written(scale), variant == FIXED)
+        data, model, train = seeded(read_recipe(recipe.name), scale, seed)
+        settings = Settings(data, model, replace(train, keep=list(keep)))
+        cells.append(Cell(dataset, latent, method, seed, variant, settings))
     return cells
 
 
@@ -92,28 +99,14 @@ def _written(scale: Scale) -> str:
 
 def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:
     """Return the settings with a seed; for the smoke scale, made as small as that is."""
-    data, model, train = settings
     if scale == "smoke":
-        data = replace(data, name="digits")
-        model = replace(model, latent_dim=4)
-        if model.network == "mlp":
-            model = replace(model, hidden=[8])
-        if model.cutoff is not None:
-            model = replace(model, cutoff=SMOKE_EPOCHS)
-        train = replace(train, epochs=SMOKE_EPOCHS, lr=5e-4, lr_network=None, lr_precision=None)
-    return Settings(data, model, replace(train, seed=seed))
-
-
-def same_experiment(made: Settings, asked: Settings) -> bool:
-    """Return whether a run was made with the settings asked for, wherever it ran and the data lay."""
-    return _essence(made, made.train) == _essence(asked, plan_for(asked).train)
-
-
-def _essence(settings: Settings, train: TrainConfig) -> dict[str, Any]:
-    """The settings that decide what a run comes to, with those of its training as they were chosen when it was made."""
-    data = replace(settings.data, root=None)
-    train = replace(train, accelerator="auto", devices=1)
-    model = asdict(plan_for(settings).model)
-    if model["variance_start"] is None:
-        del model["variance_factor"]  # unused
-    return {**asdict(data), **model, **asdict(train)}
+        small: dict[str, Any] = {"data.name": "digits", "model.latent_dim": 4, "train.epochs": SMOKE_EPOCHS}
+        small |= {"train.lr": 5e-4, "train.lr_network": None}
+        if settings.train.lr_precision:  # 0 for what is not trained
+            small["train.lr_precision"] = None
+        if settings.model.network == "mlp":
+            small["model.hidden"] = [8]
+        if settings.model.cutoff is not None:
+            small["model.cutoff"] = SMOKE_EPOCHS
+        settings = with_options(settings, small)
+    return with_options(settings, {"train.seed": seed})

@@ -8,7 +8,6 @@ decoder with the same likelihood by the same three. A column has the validation 
 seconds that the silent circuit took.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -17,12 +16,15 @@ from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, seeded
 from silentgrad.lab.experiments.experiment import (
     NO_CONVOLUTIONS,
-    Declared,
-    Filled,
+    FigureColumn,
+    FilledRow,
+    Judgement,
     Request,
-    RunGroup,
+    RowOfRuns,
+    TableOfRuns,
     best_of_blocks,
     made,
+    over_seeds,
 )
 from silentgrad.lab.experiments.results import Results, mean_of, spread
 from silentgrad.lab.tables import Column, Content, Spread
@@ -106,55 +108,55 @@ NOTES = [
     "The epoch is chosen by the validation figure of what was descended, the bound or the sampled ELBO.",
     "Equal seconds are those of the silent circuit; what was done earlier has its best figure.",
 ]
-COLUMNS = [
-    Column(""),
-    Column("decoder"),
-    Column("estimator"),
-    Column("BPD", 4),
-    Column("by the sampled ELBO", 4),
-    Column("validation BPD at equal seconds", 4),
-    Column("KLD", 1),
-    Column("MSE", 2),
-    Column("seconds", 0),
-]
-ELBO = 1  # its place among the figures
+ELBO = "by the sampled ELBO"
 
 
-def _rows(results: Results, request: Request) -> list[RunGroup]:
-    rows = []
-    for latent, block in paper.BLOCKS.items():
-        for name, method in METHODS.items():
+class Circuits(TableOfRuns):
+    """Decoders and estimators, by the sampled ELBO of each."""
+
+    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+        """Return a row for each method."""
+        rows = []
+        for (latent, block), (name, method) in product(paper.BLOCKS.items(), METHODS.items()):
             if method.latent == latent:
-                rows.append(RunGroup([block, method.decoder, method.estimator], {"latent": latent, "method": name}))
-    return rows
+                rows.append(RowOfRuns([block, method.decoder, method.estimator], {"latent": latent, "method": name}))
+        return rows
+
+    def figures(self, request: Request) -> list[FigureColumn]:
+        """Return the figures, and what was reached in the seconds of the silent circuit."""
+        then = Column("validation BPD at equal seconds", 4)
+        return [
+            FigureColumn(Column("BPD", 4), lambda results, row: results.judged("test", **row.runs)),
+            over_seeds(ELBO, "elbo", 4),
+            FigureColumn(then, self._at_equal_seconds),
+            over_seeds("KLD", "kld", 1),
+            over_seeds("MSE", "mse", 2),
+            over_seeds("seconds", "seconds", 0),
+        ]
+
+    def _at_equal_seconds(self, results: Results, row: RowOfRuns) -> Content:
+        seconds = mean_of(results.over_seeds("seconds", method=REFERENCES[row.runs["latent"]]))
+        return spread(own.best_by(seconds) for own in results.rows(**row.runs) if not own.failure)
+
+    def judge(self, filled: list[FilledRow]) -> Judgement:
+        """Return the best row of each block, and whether that is more than the word of single seeds."""
+        return best_of_blocks(filled, ELBO, self._verdict)
+
+    def _verdict(self, best: FilledRow, block: list[FilledRow]) -> str:
+        title, decoder, estimator = best.row.labels
+        seeds = [elbo.seeds for row in block if isinstance(elbo := row.figures[ELBO], Spread)]
+        doubt = "" if min(seeds, default=0) > 1 else "; some rows have one seed, which is no verdict"
+        return f"{title}: the best ELBO has {decoder}, {estimator}{doubt}."
+
+    def notes(self, results: Results, request: Request) -> list[str]:
+        """Return how the table was made, and how it is ranked."""
+        return made(results, request) + NOTES + [RANKING] * request.comparable
 
 
-def _figures(results: Results, group: RunGroup, request: Request) -> list[Content]:
-    reference = REFERENCES[str(group.runs["latent"])]
-    seconds = mean_of(results.over_seeds("seconds", method=reference))
-    rows = results.rows(**group.runs)
-    then = spread(row.best_by(seconds) for row in rows)
-    bpd, *others = [results.over_seeds(metric, **group.runs) for metric in ("test", "kld", "mse", "seconds")]
-    return [bpd, spread(row.elbo for row in rows), then, *others]
-
-
-def _verdict(best: Filled, block: Sequence[Filled]) -> str:
-    """Return which row of a block is the best, and whether that is more than the word of single seeds."""
-    title, decoder, estimator = best.group.labels
-    elbos = [row.figures[ELBO] for row in block]
-    seeds = [elbo.seeds for elbo in elbos if isinstance(elbo, Spread)]
-    doubt = "" if min(seeds, default=0) > 1 else "; some rows have one seed, which is no verdict"
-    return f"{title}: the best ELBO has {decoder}, {estimator}{doubt}."
-
-
-EXPERIMENT = Declared(
+EXPERIMENT = Circuits(
     name="circuits",
     title="Decoders and estimators with the same encoder, {data}",
-    columns=lambda scale: COLUMNS,
-    rows=_rows,
-    figures=_figures,
-    judge=lambda filled: best_of_blocks(filled, ELBO, _verdict),
-    notes=lambda results, request: made(results, request) + NOTES + [RANKING] * request.comparable,
+    heads=["", "decoder", "estimator"],
     cells=lambda request: circuit_cells(request.scale, request.seeds),
     refused={**NO_CONVOLUTIONS, "paper": "circuits are not in the paper"},
     only_mnist="circuits are compared on mnist",

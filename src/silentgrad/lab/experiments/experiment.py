@@ -1,37 +1,42 @@
-"""The form of an experiment: runs, rows of them, columns of their figures, and a rule for what these say.
+"""The form of an experiment: rows of runs, columns of their figures, and a rule for what these say.
 
-:class:`Declared` is a table, which :meth:`Declared.build` fills from finished runs. A table claims what its scale
-allows: the runs of `smoke` see other data than their recipes name, for two epochs, so that their figures stand alone,
-without a column that compares, a verdict or a best row.
+:class:`TableOfRuns` is filled from finished runs. A table claims what its scale allows: the runs of `smoke` see other
+data than their recipes name, for two epochs, so that their figures stand alone, without a column that compares, a
+verdict or a best row.
+
+Tuned, then compared: the rows of a block are chosen together. A row's trials have every combination of its values, with
+seed 0. The one with the lowest figure of validation is then run with the seeds from 1 on, whose figures alone stand in
+tables. Figures of the test choose nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from rich.progress import track
-from torch import Tensor
 
-from silentgrad.analysis import Decomposition
-from silentgrad.guided import GuidedVAE
 from silentgrad.lab.build import plan_for
-from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, recipe_of
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.recipes import read_recipe
 from silentgrad.lab.experiments.results import Results, mean_of
 from silentgrad.lab.experiments.runner import ExperimentError
-from silentgrad.lab.experiments.tuning import Grid, compared_runs, trials
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.tables import Column, Content, Table
-from silentgrad.lab.training import Settings, load_weights
-from silentgrad.lab.training.measuring import kept_variances, training_batches
+from silentgrad.lab.training import Settings
 
 NO_CONVOLUTIONS: dict[Scale, str] = {"conv": "--scale conv is for the tables bpd, kld and mse"}
+TUNING_SEED = 0
+MODELS = {  # figures that stand beside those of runs, by their field of a run's row
+    "independent": "no latents: the same likelihood",
+    "histogram": "no latents: histogram",
+    "limit": "limit: probabilistic PCA",
+}
+Grid = Mapping[str, Sequence[Any]]  # option -> the values to choose from
 
 
 class Request(NamedTuple):
@@ -49,13 +54,34 @@ class Request(NamedTuple):
         return self.scale != "smoke"
 
 
+def trials(kind: Cell, grid: Grid) -> list[Cell]:
+    """Return the runs by which the options of a row are chosen."""
+    return [kind.at(dict(zip(grid, values, strict=True)), TUNING_SEED) for values in product(*grid.values())]
+
+
+def chosen(kind: Cell, grid: Grid, ledger: Ledger) -> Cell | None:
+    """Return the trial of a row that is best in validation; None as long as one is missing."""
+    figures = {}
+    for place, trial in enumerate(tried := trials(kind, grid)):
+        row = ledger.row(trial.settings)
+        if row is None:
+            return None
+        figures[place] = math.inf if row.valid is None else row.valid
+    return tried[min(figures, key=lambda place: figures[place])]
+
+
+def compared_runs(kinds: Sequence[Cell], grid: Callable[[Cell], Grid], ledger: Ledger, seeds: int) -> list[Cell]:
+    """Return the runs of the rows whose options are chosen, by seeds, so that every row soon has some."""
+    best = [trial for kind in kinds if (trial := chosen(kind, grid(kind), ledger)) is not None]
+    return [trial.at(dict(trial.point), TUNING_SEED + 1 + n) for n in range(seeds) for trial in best]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table or figures, with the runs behind them."""
 
     cells: Callable[[Request], list[Cell]]  # from a request to the runs
     grid: Callable[[Cell], Grid] = lambda cell: {}  # from a run to the values to choose from, by option
-    block: Callable[[Cell], object] = lambda cell: (cell.dataset, cell.latent)  # what is tuned, then run, at a time
     of_folders: bool = False  # whether it looks into the folders of the runs, so that rows of a CSV are not enough
     refused: Mapping[Scale, str] = field(default_factory=dict)  # the scales that it does not have, each with the reason
     only_mnist: str = ""  # why it is of MNIST whatever datasets are asked for; empty if it is not
@@ -67,32 +93,26 @@ class Experiment:
 
     def make(self, request: Request, ledger: Ledger, make: Callable[[Sequence[Cell]], None]) -> list[Cell]:
         """Make the runs, tuned if that is asked for, block by block, and return those of the table."""
-        if not request.tune:
-            cells = self.cells(request)
-            make(cells)
-            return cells
         found = []
         for kinds in self.blocks(request):
-            make([trial for kind in kinds for trial in trials(kind, self.grid(kind))])
-            cells = compared_runs(kinds, self.grid, ledger, request.seeds)
-            make(cells)
-            found += cells
+            make([trial for kind in kinds for trial in trials(kind, self.grid(kind))] if request.tune else kinds)
+            if request.tune:
+                make(kinds := compared_runs(kinds, self.grid, ledger, request.seeds))
+            found += kinds
         return found
 
     def blocks(self, request: Request) -> list[list[Cell]]:
-        """Return the rows that are tuned, and then run, together."""
-        kinds = self.cells(request._replace(seeds=1))
-        return [list(rows) for _, rows in groupby(kinds, self.block)]
+        """Return the rows that are tuned, and then run, together; all runs at once if nothing is tuned."""
+        if not request.tune:
+            return [self.cells(request)]
+        kinds = groupby(self.cells(request._replace(seeds=1)), lambda cell: (cell.dataset, cell.variant, cell.latent))
+        return [list(rows) for _, rows in kinds]
 
     def finished(self, request: Request, ledger: Ledger) -> list[Cell]:
         """Return the runs of the table that are in a ledger."""
-        cells = self.cells(request)
+        cells = [cell for kinds in self.blocks(request) for cell in kinds]
         if request.tune:
-            cells = [
-                cell
-                for kinds in self.blocks(request)
-                for cell in compared_runs(kinds, self.grid, ledger, request.seeds)
-            ]
+            cells = compared_runs(cells, self.grid, ledger, request.seeds)
         return [cell for cell in cells if ledger.row(cell.settings) is not None]
 
     def require(self, request: Request) -> None:
@@ -109,24 +129,36 @@ class Experiment:
             *others, last = sorted(set(get_args(Scale)) - set(self.refused))
             scales = f"{', '.join(others)} or {last}"
             raise ExperimentError(f"{self.refused[request.scale]}: choose --scale {scales}")
-        if self.only_mnist and list(request.datasets) != ["mnist"]:
-            raise ExperimentError(f"{self.only_mnist}: leave --datasets out")
-        if request.scale == "conv" and list(request.datasets) != ["mnist"]:
-            raise ExperimentError("--scale conv has runs on mnist only: leave --datasets out")
+        if list(request.datasets) != ["mnist"] and (self.only_mnist or request.scale == "conv"):
+            reason = self.only_mnist or "--scale conv has runs on mnist only"
+            raise ExperimentError(f"{reason}: leave --datasets out")
 
 
-class RunGroup(NamedTuple):
-    """The runs of one row."""
+class RowOfRuns(NamedTuple):
+    """A row of a table: the runs whose figures stand in it."""
 
     labels: Sequence[str]  # the row's first cells
-    runs: Mapping[str, object]  # values of the fields that its runs have in common
+    runs: Mapping[str, Any]  # values of the fields that its runs have in common
+    model: str = ""  # of a model without latents, or a limit: its field of the runs' rows, among MODELS
 
 
-class Filled(NamedTuple):
-    """A row with its figures, which follow the labels."""
+class FigureColumn(NamedTuple):
+    """A column of figures."""
 
-    group: RunGroup
-    figures: Sequence[Content]
+    column: Column
+    of: Callable[[Results, RowOfRuns], Content]  # from the runs and a row to the figure
+
+
+def over_seeds(title: str, metric: str, digits: int | None = None) -> FigureColumn:
+    """Return the column of a figure over seeds."""
+    return FigureColumn(Column(title, digits), lambda results, row: results.over_seeds(metric, **row.runs))
+
+
+class FilledRow(NamedTuple):
+    """A row with its figures, by the names of their columns."""
+
+    row: RowOfRuns
+    figures: Mapping[str, Content]
 
 
 class Judgement(NamedTuple):
@@ -137,88 +169,79 @@ class Judgement(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared(Experiment):
-    """A table of runs."""
+class TableOfRuns(Experiment):
+    """A table of runs, whose first column of figures models without latents have too."""
 
     name: str  # name of its files
     title: str  # its heading, in which `{data}` is replaced by the name of the data
-    columns: Callable[[Scale], list[Column]]  # from the scale to the columns, those of the labels too
-    rows: Callable[[Results, Request], list[RunGroup]]  # from the runs and the request to the rows
-    # From the runs, a row and the request to the row's figures.
-    figures: Callable[[Results, RunGroup, Request], list[Content]]
-    judge: Callable[[list[Filled]], Judgement]  # verdict rule, from the filled rows to what they say
-    # From the runs and the request to sentences that say how the table was made.
-    notes: Callable[[Results, Request], list[str]]
-    # From the runs to those whose curves are shown.
-    curves: Callable[[Results], list[Cell]] = lambda results: results.where(seed=0)
+    heads: Sequence[str]  # of the columns with the labels of a row
+    curved: bool = True  # whether the curves of the first seed are shown
     measuring: str = ""  # what a bar says while figures are measured, where that takes time
+
+    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+        """Return the rows."""
+        raise NotImplementedError
+
+    def figures(self, request: Request) -> list[FigureColumn]:
+        """Return the columns of figures."""
+        raise NotImplementedError
+
+    def judge(self, filled: list[FilledRow]) -> Judgement:
+        """Return what the filled rows say."""
+        raise NotImplementedError
+
+    def notes(self, results: Results, request: Request) -> list[str]:
+        """Return sentences that say how the table was made."""
+        return made(results, request) + reduced(results.cells, request)
 
     def build(self, results: Results, request: Request) -> Findings:
         """Return the table of finished runs, with all that its scale allows it to say."""
-        groups = self.rows(results, request)
-        filled = []
-        for group in track(groups, self.measuring, disable=not self.measuring):
-            filled.append(Filled(group, self.figures(results, group, request)))
+        columns, filled = self.figures(request), []
+        for row in track(self.rows(results, request), self.measuring, disable=not self.measuring):
+            figures: list[Content] = [None] * len(columns)
+            if row.model:
+                figures[0] = results.first(row.model, **row.runs)
+            else:
+                figures = [column.of(results, row) for column in columns]
+            filled.append(FilledRow(row, dict(zip([own.column.name for own in columns], figures, strict=True))))
         best, verdicts = self.judge(filled)
         title = self.title.format(data=results.data())
-        rows = [[*group.labels, *figures] for group, figures in filled]
-        table = Table(title, self.columns(request.scale), rows, best, name=self.name)
+        cells = [[*row.labels, *figures.values()] for row, figures in filled]
+        heads = [*map(Column, self.heads), *(own.column for own in columns)]
+        table = Table(title, heads, cells, best, name=self.name)
         if not request.comparable:
             table, verdicts = replace(table.only(lambda column, _: not column.judges), best=[]), []
-        notes, curves = self.notes(results, request), results.labels(self.curves(results))
-        return Findings(self.name, title, [table], verdicts, notes, curves)
+        curves = results.labels(results.where(seed=results.cells[0].seed)) if self.curved else {}
+        return Findings(self.name, title, [table], verdicts, self.notes(results, request), curves)
 
 
-def best_of_blocks(filled: Sequence[Filled], place: int, tell: Callable[[Filled, Sequence[Filled]], str]) -> Judgement:
-    """Judge rows by the lowest figure of each block, which is named by the first label.
+def best_of_blocks(
+    filled: Sequence[FilledRow], name: str, tell: Callable[[FilledRow, list[FilledRow]], str]
+) -> Judgement:
+    """Judge rows by the lowest of some figure in each block, which is named by the first label.
 
-    Rows that are of no method are not judged. `tell` makes a sentence of the best row and all judged in its block.
+    A row without that figure, or whose runs failed, is not judged. `tell` makes a sentence of the best row and all
+    that were judged in its block.
     """
-    blocks: dict[str, list[Filled]] = {}
+    blocks: dict[str, list[FilledRow]] = {}
     for row in filled:
-        if "method" in row.group.runs:
-            blocks.setdefault(row.group.labels[0], []).append(row)
-    winners = [min(rows, key=lambda row: mean_of(row.figures[place])) for rows in blocks.values()]
+        if not row.row.model and math.isfinite(mean_of(row.figures[name])):
+            blocks.setdefault(row.row.labels[0], []).append(row)
+    winners = [min(rows, key=lambda row: mean_of(row.figures[name])) for rows in blocks.values()]
     verdicts = [tell(winner, rows) for winner, rows in zip(winners, blocks.values(), strict=True)]
     return Judgement([filled.index(winner) for winner in winners], verdicts)
 
 
-def gradient_noise(
-    results: Results,
-    cell: Cell,
-    epoch: int,
-    request: Request,
-    batches: int,
-    measure: Callable[[GuidedVAE, Iterator[Tensor]], Decomposition],
-) -> Decomposition:
-    """Return the noise of a run's gradient at an epoch whose weights were kept; it is measured once."""
-    run = results.run(cell)
-
-    def measured(names: Sequence[str]) -> dict[str, Decomposition]:
-        observations = _observations(cell.settings.data.name, request.root)
-        drawn = training_batches(observations, cell.settings.data.batch_size, batches, seed=0)
-        return dict.fromkeys(names, measure(load_weights(run.path, run.kept(epoch), observations), drawn))
-
-    return kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"]
-
-
-@lru_cache(maxsize=1)  # rows of one dataset follow each other
-def _observations(name: str, root: Path | None) -> Observations:
-    return load(name, root)
-
-
 def meaning(request: Request) -> list[str]:
     """Return what a reader has to know before the figures; nothing where they are what they seem."""
-    if request.comparable:
-        return []
-    return ["This scale shows that everything works; its figures mean nothing."]
+    return [] if request.comparable else ["This scale shows that everything works; its figures mean nothing."]
 
 
 def made(results: Results, request: Request) -> list[str]:
     """Return scale and seeds in a sentence, and how many images there were: a folder may hold a part of a dataset."""
     counted = "1 seed" if request.seeds == 1 else f"{request.seeds} seeds"
     sentences = [f"Scale {request.scale}, {counted}; test images; mean ± standard deviation over seeds."]
-    images = {cell.data: row.examples for cell in results.cells if (row := results.row(cell)) is not None}
+    images = {cell.data: results.known[cell.name].examples for cell in results.cells if cell.name in results.known}
     return sentences + meaning(request) + [f"{data}: {count:,} training images." for data, count in images.items()]
 
 
@@ -232,8 +255,7 @@ def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
     concerned: dict[tuple[str, str], dict[str, None]] = {}  # data and variant, what differs -> methods
     for cell in cells:
         theirs = cell._replace(method=cell.method.replace(paper.OURS, paper.GUIDED))
-        full = _described(read_recipe(recipe_of(theirs, "paper")))
-        own = _described(cell.settings)
+        full, own = _described(read_recipe(recipe_of(theirs, "paper"))), _described(cell.settings)
         differing = [name for name in full | own if own.get(name) != full.get(name)]
         changes = [f"{name} {own.get(name, DEFAULT)} instead of {full.get(name, DEFAULT)}" for name in differing]
         if changes:

@@ -10,9 +10,9 @@ from itertools import product
 from typing import Any
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import SMOKE_EPOCHS, Cell, Scale
-from silentgrad.lab.experiments.tuned import Comparison
-from silentgrad.lab.experiments.tuning import Grid
+from silentgrad.lab.experiments.cells import Cell, Scale, seeded
+from silentgrad.lab.experiments.experiment import Grid
+from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
@@ -46,17 +46,8 @@ def guide_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]
     for dataset in datasets:
         latents = ["gaussian"] if dataset == "digits" else list(LATENTS)
         for epochs, latent, method, seed in product(LENGTHS[dataset], latents, METHODS, range(seeds)):
-            settings = _settings(dataset, latent, method, epochs)
-            if scale == "smoke":
-                small = {
-                    "data.name": "digits",
-                    "model.hidden": [8],
-                    "model.latent_dim": 4,
-                    "train.epochs": SMOKE_EPOCHS,
-                }
-                settings = with_options(settings, small)
-            cell = Cell(dataset, latent, method, seed, f"guide-{epochs}", settings)
-            cells.append(cell._replace(settings=with_options(settings, {"train.seed": seed})))
+            settings = seeded(_settings(dataset, latent, method, epochs), scale, seed)
+            cells.append(Cell(dataset, latent, method, seed, f"guide-{epochs}", settings))
     return cells
 
 
@@ -87,12 +78,16 @@ def _labels(cell: Cell) -> list[str]:
 EXPERIMENT = Comparison(
     name="guide",
     title="Guides at tuned rates and lengths",
-    heads=["data", "latents", "epochs"],
+    heads=["data", "latents", "epochs", *CHOSEN],
+    cells=lambda request: guide_cells(request.scale, request.datasets, request.seeds),
+    grid=grid_of,
+    refused=dict.fromkeys(("paper", "conv"), "guide is not in the paper"),
+    datasets=tuple(LENGTHS),
     labels=_labels,
     methods=METHODS,
     reference="none",
     levels=["none"],
-    notes=[
+    told=[
         f"Encoder and decoder of {HIDDEN} units, {LATENTS['gaussian']} Gaussian or {LATENTS['bernoulli']} Bernoulli "
         "latents, rates that fall along half a cosine, no clipping.",
         f"Chosen by validation with seed 0: the learning rate among {RATES} and the part of the training in which a "
@@ -100,4 +95,4 @@ EXPERIMENT = Comparison(
         "Our guide has a variance that is constant in z and starts as probabilistic PCA; the paper's has a precision "
         "linear in z, Taylor's log term and a random start.",
     ],
-).declared(lambda request: guide_cells(request.scale, request.datasets, request.seeds), grid_of, tuple(LENGTHS))
+)

@@ -5,9 +5,10 @@ never taken for it. A run that is in the ledger is not made again.
 """
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
@@ -15,13 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from silentgrad.lab.build import plan_for
 from silentgrad.lab.settings import Settings
 from silentgrad.lab.settings.documents import train_command
-from silentgrad.lab.store.files import (
-    RecordError,
-    parse_json,
-    read_json,
-    read_metrics,
-    write_rows_atomically,
-)
+from silentgrad.lab.store.files import RecordError, parse_json, read_json, read_metrics, write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import read_summary
 
@@ -30,47 +25,26 @@ DIGITS = 7  # significant ones of a figure
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """What a finished run came to; a run that diverged has no figures.
-
-    Args:
-        run: Name of the run.
-        seed: Its seed.
-        steps: Number of its steps.
-        examples: Number of examples that it was trained on.
-        valid: The figure of validation at its best epoch, by which options are chosen.
-        test: The figure of the test, which chooses nothing.
-        sampled: The ELBO by samples on the test, where the figure is another number.
-        mse: Squared error of the test.
-        kld: KL divergence of the test, in nats.
-        active: Number of latents that are used.
-        limit: The best figure that a model of this kind could have on the test, where it is known.
-        independent: The figure of the same likelihood without latents, which a run has to beat.
-        histogram: The figure of a histogram of every output, for images.
-        seconds: Seconds of processor time.
-        version: Version of silentgrad.
-        failure: Why it diverged.
-        curve: The figures of validation after each epoch.
-        command: The command that repeats it.
-    """
+    """What a finished run came to; a run that diverged has no figures."""
 
     run: str
     seed: int
     steps: int = 0
-    examples: int = 0
-    valid: float | None = None
-    test: float | None = None
-    sampled: float | None = None
+    examples: int = 0  # that it was trained on
+    valid: float | None = None  # figure of validation at its best epoch, by which options are chosen
+    test: float | None = None  # figure of the test, which chooses nothing
+    sampled: float | None = None  # the ELBO by samples on the test, where the figure is another number
     mse: float | None = None
-    kld: float | None = None
-    active: int | None = None
-    limit: float | None = None
-    independent: float | None = None
-    histogram: float | None = None
-    seconds: float | None = None
-    version: str = ""
-    failure: str = ""
-    curve: tuple[float, ...] = ()
-    command: str
+    kld: float | None = None  # in nats
+    active: int | None = None  # latents that are used
+    limit: float | None = None  # the best figure that a model of this kind could have on the test, where it is known
+    independent: float | None = None  # figure of the same likelihood without latents, which a run has to beat
+    histogram: float | None = None  # figure of a histogram of every output, for images
+    seconds: float | None = None  # of processor time
+    version: str = ""  # of silentgrad
+    failure: str = ""  # why it diverged
+    curve: tuple[float, ...] = ()  # figures of validation after each epoch
+    command: str  # that repeats it
 
     @property
     def elbo(self) -> float | None:
@@ -80,9 +54,12 @@ class RunRow:
     @property
     def failed(self) -> bool:
         """Whether the run diverged, or is no better than a model without latents of the same likelihood."""
-        if self.elbo is None:
-            return True
-        return self.independent is not None and self.elbo >= self.independent
+        return self.elbo is None or (self.independent is not None and self.elbo >= self.independent)
+
+    @property
+    def above_limit(self) -> float | None:
+        """Distance from the limit, where both are known."""
+        return None if self.test is None or self.limit is None else self.test - self.limit
 
     def reach(self, level: float, length: int | None = None) -> int | None:
         """Return the first step at which the figure of validation was no worse than a level.
@@ -121,28 +98,29 @@ def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
     if not run.summary.exists():
         return None
     summary = read_summary(run.summary)
-    curve = read_metrics(run.metrics).get(f"valid_{summary.unit.metric}", []) if run.metrics.exists() else []
-    found = tuple(_rounded(figure) for figure in curve if figure is not None)
-    environment = parse_json(run.environment) if run.environment.exists() else {}
-    clock = read_json(run.clock)["seconds"] if run.clock.exists() else summary.seconds
+    column = read_metrics(run.metrics).get(f"valid_{summary.unit.metric}", []) if run.metrics.exists() else []
+    curve = tuple(_rounded(figure) for figure in column if figure is not None)
+    figures: dict[str, Any] = {
+        "test": summary.figure,
+        "sampled": summary.sampled,
+        "kld": summary.kld,
+        "limit": summary.limit,
+    }
+    figures |= {"mse": summary.metrics.get("mse"), "histogram": summary.baselines.get("histogram")}
+    figures |= {"independent": None if summary.baseline is None else summary.baseline.figure}
+    known: dict[str, Any] = {metric: _rounded(figure) for metric, figure in figures.items() if figure is not None}
     return RunRow(
         run=name,
         seed=seed,
         steps=summary.epochs * -(-summary.training_examples // settings.data.batch_size),
         examples=summary.training_examples,
-        valid=found[summary.best_epoch - 1] if len(found) >= summary.best_epoch else None,
-        test=_rounded(summary.figure),
-        sampled=None if summary.sampled is None else _rounded(summary.sampled),
-        mse=_rounded(summary.metrics["mse"]) if "mse" in summary.metrics else None,
-        kld=_rounded(summary.kld),
+        valid=curve[summary.best_epoch - 1] if len(curve) >= summary.best_epoch else None,
         active=summary.active,
-        limit=None if summary.limit is None else _rounded(summary.limit),
-        independent=None if summary.baseline is None else _rounded(summary.baseline.figure),
-        histogram=_rounded(summary.baselines["histogram"]) if "histogram" in summary.baselines else None,
-        seconds=round(clock, 1),
-        version=str(environment.get("silentgrad", "")),
-        curve=found,
+        seconds=round(read_json(run.clock)["seconds"] if run.clock.exists() else summary.seconds, 1),
+        version=str(parse_json(run.environment).get("silentgrad", "")) if run.environment.exists() else "",
+        curve=curve,
         command=command,
+        **known,
     )
 
 
@@ -160,8 +138,7 @@ class Ledger:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.rows: dict[str, RunRow] = {}
-        if path is not None and path.exists():
-            self.rows = _read(path)
+        self._renew()
 
     def row(self, settings: Settings) -> RunRow | None:
         """Return what the run with some settings came to; None if it is not there."""
@@ -175,22 +152,19 @@ class Ledger:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = self.path.with_name(f".{self.path.name}.lock")
         with FileLock(lock):
-            self.rows |= _read(self.path) if self.path.exists() else {}
+            self._renew()
             self.rows[row.command] = row
-            write_rows_atomically(self.path, [_cells(row) for row in self.rows.values()])
+            lines = [asdict(one) | {"curve": " ".join(map(str, one.curve))} for one in self.rows.values()]
+            write_rows_atomically(self.path, lines)
             lock.unlink(missing_ok=True)
 
-
-def _cells(row: RunRow) -> dict[str, object]:
-    return asdict(row) | {"curve": " ".join(map(str, row.curve))}
-
-
-def _read(path: Path) -> dict[str, RunRow]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return {row.command: row for row in _rows(path, csv.DictReader(file))}
+    def _renew(self) -> None:
+        if self.path is not None and self.path.exists():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                self.rows |= {row.command: row for row in _rows(self.path, csv.DictReader(file))}
 
 
-def _rows(path: Path, lines: Iterable[dict[str, str]]) -> Iterable[RunRow]:
+def _rows(path: Path, lines: "csv.DictReader[str]") -> Iterator[RunRow]:
     for number, line in enumerate(lines, 2):
         known = {name: cell for name, cell in line.items() if cell}
         try:

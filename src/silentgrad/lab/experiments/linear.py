@@ -7,14 +7,13 @@ latents whether the variance starts at 0.3.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import SMOKE_EPOCHS, Cell, Scale
-from silentgrad.lab.experiments.tuned import Comparison
-from silentgrad.lab.experiments.tuning import Grid
+from silentgrad.lab.experiments.cells import Cell, Scale, seeded
+from silentgrad.lab.experiments.experiment import Grid
+from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
 DATASETS = ("mnist", "fashion-mnist")
@@ -43,13 +42,11 @@ def linear_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell
     cells = []
     for dataset, tractable, latent in product(datasets, VARIANCES, ESTIMATORS):
         for estimator, seed in product(ESTIMATORS[latent], range(seeds)):
-            data = DataConfig(dataset if scale != "smoke" else "digits", batch_size=BATCH)
-            model = ModelConfig(latent=latent, tractable=tractable, nonlinear=False, estimator=estimator, start="mean")  # type: ignore[arg-type]
-            model = replace(model, **SIZES) if scale != "smoke" else replace(model, latent_dim=4, hidden=[8])
-            train = TrainConfig(SMOKE_EPOCHS if scale == "smoke" else EPOCHS, lr=1e-3, decay="cosine", seed=seed)
-            if tractable == "constant":
-                train = replace(train, lr_precision=5e-3)
-            cells.append(Cell(dataset, latent, estimator, seed, f"linear-{tractable}", Settings(data, model, train)))
+            given: dict[str, Any] = {"tractable": tractable, "estimator": estimator, "start": "mean"}
+            model = ModelConfig(latent, nonlinear=False, **SIZES, **given)
+            train = TrainConfig(EPOCHS, lr=1e-3, decay="cosine", lr_precision=5e-3 if tractable == "constant" else None)
+            settings = seeded(Settings(DataConfig(dataset, batch_size=BATCH), model, train), scale, seed)
+            cells.append(Cell(dataset, latent, estimator, seed, f"linear-{tractable}", settings))
     return cells
 
 
@@ -66,12 +63,16 @@ def grid_of(cell: Cell) -> Grid:
 EXPERIMENT = Comparison(
     name="linear",
     title="Linear decoder alone: every estimator at its best rate",
-    heads=["data", "variance", "latents"],
+    heads=["data", "variance", "latents", *CHOSEN],
+    cells=lambda request: linear_cells(request.scale, request.datasets, request.seeds),
+    grid=grid_of,
+    refused=dict.fromkeys(("paper", "conv"), "linear is not in the paper"),
+    datasets=DATASETS,
     labels=lambda cell: [cell.data, VARIANCES[str(cell.settings.model.tractable)], paper.BLOCKS[cell.latent].lower()],
     methods=METHODS,
     reference="exact",
     levels=[name for name in METHODS if name != "exact"],
-    notes=[
+    told=[
         f"Encoder of {SIZES['hidden']} units, {SIZES['latent_dim']} latents, {EPOCHS} epochs of batches of {BATCH} "
         "(20,000 steps), start at the mean image, rates that fall along half a cosine.",
         f"Chosen by validation with seed 0: the learning rate among {RATES}, the temperature of Gumbel-Softmax among "
@@ -80,4 +81,4 @@ EXPERIMENT = Comparison(
         "The limit is that of the test images, by probabilistic PCA of these themselves: no linear decoder of this "
         "fixed variance and with Gaussian latents can be better.",
     ],
-).declared(lambda request: linear_cells(request.scale, request.datasets, request.seeds), grid_of, DATASETS)
+)

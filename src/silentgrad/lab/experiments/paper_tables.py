@@ -1,40 +1,39 @@
 """The paper's tables and figures, declared: each figure of ours beside the paper's."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from silentgrad.analysis import Decomposition, gradient_variance
-from silentgrad.guided import GuidedVAE
+from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import bias, paper
-from silentgrad.lab.experiments.cells import FIXED, KEPT_EPOCHS, Cell, Scale, fixed_cells, learned_cells
+from silentgrad.lab.experiments.cells import FIXED, KEPT_EPOCHS, Cell, fixed_cells, learned_cells
 from silentgrad.lab.experiments.experiment import (
+    MODELS,
     NO_CONVOLUTIONS,
-    Declared,
     Experiment,
-    Filled,
+    FigureColumn,
+    FilledRow,
+    Grid,
     Judgement,
     Request,
-    RunGroup,
+    RowOfRuns,
+    TableOfRuns,
     best_of_blocks,
-    gradient_noise,
-    made,
     meaning,
+    over_seeds,
     reduced,
 )
-from silentgrad.lab.experiments.ledger import RunRow
 from silentgrad.lab.experiments.recipes import full_epochs
 from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of, spread
-from silentgrad.lab.experiments.tuned import SIMPLE
-from silentgrad.lab.experiments.tuning import Grid
 from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.tables import Column, Content, Spread, shown
+from silentgrad.lab.training import load_weights
+from silentgrad.lab.training.measuring import kept_variances, training_batches
 from silentgrad.latents.families import FAMILIES
 
-DIGITS = {"bpd": 3, "kld": 2, "mse": 3}
-WANTED = {"bpd": "lower", "mse": "lower", "kld": "higher"}
 BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}  # `conv` has no runs with fixed variance
 DRAWS = {"smoke": 8, "cpu": 200, "paper": 200}
 OUR_PARTS = [0.1, 0.25, 0.5]
@@ -46,10 +45,6 @@ def _fixed(request: Request) -> list[Cell]:
 
 def _learned(request: Request) -> list[Cell]:
     return learned_cells(request.scale, request.datasets, request.seeds)
-
-
-def _notes(results: Results, request: Request) -> list[str]:
-    return made(results, request) + reduced(results.cells, request)
 
 
 def _grid(cell: Cell) -> Grid:
@@ -69,236 +64,194 @@ def _grid(cell: Cell) -> Grid:
     return grid
 
 
-# A linear decoder with fixed variance.
-
-FIXED_COLUMNS = [
-    Column(""),
-    Column("method"),
-    Column("BPD", 4),
-    Column("BPD (paper)", 3, judges=True),
-    Column("MSE", 3),
-    Column("MSE (paper)", 3, judges=True),
-    Column(f"epochs to {paper.REACHED}", 0),
-    Column("epochs (paper)", 0, judges=True),
-    Column("CPU seconds", 0),
-]
+def _key(row: RowOfRuns) -> tuple[str, str]:
+    return row.runs["latent"], row.runs["method"]
 
 
-def _fixed_rows(results: Results, request: Request) -> list[RunGroup]:
-    rows = []
-    for latent, block in paper.BLOCKS.items():
-        for family, method in paper.FIXED:
-            if family == latent:
-                rows.append(RunGroup([block, paper.METHODS[method]], {"latent": latent, "method": method}))
-        rows.append(RunGroup([block, SIMPLE["independent"]], {"latent": latent}))
-        if FAMILIES[latent].gaussian:
-            rows.append(RunGroup([block, SIMPLE["limit"]], {"latent": latent}))
-    return [*rows, RunGroup(["", SIMPLE["histogram"]], {})]
+class FixedVariance(TableOfRuns):
+    """A linear decoder with fixed variance."""
+
+    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+        """Return a row for each method, and what has to be beaten, of each block."""
+        rows = []
+        for latent, block in paper.BLOCKS.items():
+            for family, method in paper.FIXED:
+                if family == latent:
+                    rows.append(RowOfRuns([block, paper.METHODS[method]], {"latent": latent, "method": method}))
+            for model in ("independent", "limit") if FAMILIES[latent].gaussian else ("independent",):
+                rows.append(RowOfRuns([block, MODELS[model]], {"latent": latent}, model))
+        return [*rows, RowOfRuns(["", MODELS["histogram"]], {}, "histogram")]
+
+    def figures(self, request: Request) -> list[FigureColumn]:
+        """Return our figures, each with the paper's beside it."""
+        after = Column("epochs (paper)", 0, judges=True)
+        return [
+            FigureColumn(Column("BPD", 4), lambda results, row: results.judged("test", **row.runs)),
+            FigureColumn(Column("BPD (paper)", 3, judges=True), lambda _, row: paper.FIXED[_key(row)].bpd),
+            over_seeds("MSE", "mse", 3),
+            FigureColumn(Column("MSE (paper)", 3, judges=True), lambda _, row: paper.FIXED[_key(row)].mse),
+            FigureColumn(Column(f"epochs to {paper.REACHED}", 0), self._reached),
+            FigureColumn(after, lambda _, row: paper.REACHED_AFTER.get(_key(row))),
+            over_seeds("CPU seconds", "seconds", 0),
+        ]
+
+    def _reached(self, results: Results, row: RowOfRuns) -> Content:
+        if _key(row) not in paper.REACHED_AFTER:
+            return None
+        epochs = [own.reach(paper.REACHED, len(own.curve)) for own in results.rows(**row.runs)]
+        return "not in all runs" if None in epochs else spread(epochs)
+
+    def judge(self, filled: list[FilledRow]) -> Judgement:
+        """Return the method of the lowest mean in each block."""
+        return best_of_blocks(filled, "BPD", self._verdict)
+
+    def _verdict(self, best: FilledRow, block: list[FilledRow]) -> str:
+        title, method = best.row.labels
+        agreement = "as in the paper" if best.row.runs["method"] == "silent" else "unlike in the paper"
+        return f"{title}: the lowest mean has {method}, {agreement}."
 
 
-def _fixed_figures(results: Results, group: RunGroup, request: Request) -> list[Content]:
-    rows = results.rows(**group.runs)
-    if "method" not in group.runs:
-        return [_simple(group.labels[1], rows), *[None] * 6]
-    key = str(group.runs["latent"]), str(group.runs["method"])
-    bpd, mse, seconds = [results.over_seeds(metric, **group.runs) for metric in ("test", "mse", "seconds")]
-    theirs, after = paper.FIXED[key], paper.REACHED_AFTER.get(key)
-    epochs = [row.reach(paper.REACHED, len(row.curve)) for row in rows]
-    reached = spread(epochs) if None not in epochs else "not in all runs"
-    return [bpd, theirs.bpd, mse, theirs.mse, reached if after else None, after and float(after), seconds]
+class VarianceOfGradients(TableOfRuns):
+    """The gradient's variance in these runs, at the epochs whose weights they kept."""
+
+    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+        """Return the first run of each method."""
+        rows = []
+        for latent, method in paper.FIXED:
+            runs = {"latent": latent, "method": method, "seed": 0}
+            rows.append(RowOfRuns([paper.BLOCKS[latent], paper.METHODS[method]], runs))
+        return rows
+
+    def figures(self, request: Request) -> list[FigureColumn]:
+        """Return both parts of the variance at each epoch, and the estimator's share beside the paper's."""
+        columns = []
+        for epoch in KEPT_EPOCHS[request.scale]:
+            for title, part, digits in (("Batch", "batch", None), ("Est", "est", None), ("Est %", "est_percent", 2)):
+                measured = partial(self._part, request, epoch, part)
+                columns.append(FigureColumn(Column(f"{title}, epoch {epoch}", digits), measured))
+        for place, epoch in enumerate(paper.VARIANCE_EPOCHS):
+            head = Column(f"Est % (paper, epoch {epoch})", 2, judges=True)
+            columns.append(FigureColumn(head, partial(self._paper, place)))
+        return columns
+
+    def _paper(self, place: int, results: Results, row: RowOfRuns) -> float:
+        return paper.VARIANCE[_key(row)][place]
+
+    def _part(self, request: Request, epoch: int, part: str, results: Results, row: RowOfRuns) -> float:
+        """Return a part of the noise of a run's gradient, which is measured once."""
+        (cell,) = results.where(**row.runs)
+        run, data = results.run(cell), cell.settings.data
+
+        def measured(names: Sequence[str]) -> dict[str, Decomposition]:
+            observations = _observations(data.name, request.root)
+            batches = training_batches(observations, data.batch_size, BATCHES[request.scale], seed=0)
+            model = load_weights(run.path, run.kept(epoch), observations)
+            (noise,) = gradient_variance(model, batches, DRAWS[request.scale], [model.tractable_estimator]).values()
+            return dict.fromkeys(names, noise)
+
+        return getattr(kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"], part)
+
+    def judge(self, filled: list[FilledRow]) -> Judgement:
+        """Return the estimator's part of each method, with the paper's."""
+        sentences = []
+        for row, figures in filled:
+            percents = [f"{mean_of(part):.1f}" for name, part in figures.items() if name.startswith("Est %")]
+            ours, theirs = percents[:-3], percents[-3:]
+            told = f"the estimator's part is {', '.join(ours)} %; in the paper {', '.join(theirs)} %."
+            sentences.append(f"{', '.join(row.labels)}: {told}")
+        return Judgement([], sentences)
+
+    def notes(self, results: Results, request: Request) -> list[str]:
+        """Return what was measured."""
+        cells = results.where(seed=0)
+        how = (
+            f"{cells[0].data}: {BATCHES[request.scale]} batches of {cells[0].settings.data.batch_size} images, "
+            f"{DRAWS[request.scale]} draws each; a fixed variance of 0.01."
+        )
+        return [how, *meaning(request), *reduced(cells, request)]
 
 
-def _simple(title: str, rows: Sequence[RunRow]) -> Content:
-    """Return the figure of a model without latents, or of the limit."""
-    field = next(field for field, own in SIMPLE.items() if own == title)
-    return next((value for row in rows if (value := getattr(row, field)) is not None), None)
+@lru_cache(maxsize=1)  # rows of one dataset follow each other
+def _observations(name: str, root: Path | None) -> Observations:
+    return load(name, root)
 
-
-def _fixed_verdict(best: Filled, block: Sequence[Filled]) -> str:
-    title, method = best.group.labels
-    agreement = "as in the paper" if best.group.runs["method"] == "silent" else "unlike in the paper"
-    return f"{title}: the lowest mean has {method}, {agreement}."
-
-
-FIXED_VARIANCE = Declared(
-    name="fixed",
-    title="Linear decoder with fixed variance 0.01",
-    cells=_fixed,
-    grid=_grid,
-    refused=NO_CONVOLUTIONS,
-    columns=lambda scale: FIXED_COLUMNS,
-    rows=_fixed_rows,
-    figures=_fixed_figures,
-    judge=lambda filled: best_of_blocks(filled, 0, _fixed_verdict),
-    notes=_notes,
-)
-
-
-# The gradient's variance in these runs, at the epochs whose weights they kept.
-
-
-def _variance_columns(scale: Scale) -> list[Column]:
-    columns = [Column(""), Column("method")]
-    for epoch in KEPT_EPOCHS[scale]:
-        columns.append(Column(f"Batch, epoch {epoch}"))
-        columns.append(Column(f"Est, epoch {epoch}"))
-        columns.append(Column(f"Est %, epoch {epoch}", 2))
-    for epoch in paper.VARIANCE_EPOCHS:
-        columns.append(Column(f"Est % (paper, epoch {epoch})", 2, judges=True))
-    return columns
-
-
-def _variance_rows(results: Results, request: Request) -> list[RunGroup]:
-    rows = []
-    for latent, method in paper.FIXED:
-        runs = {"latent": latent, "method": method, "seed": 0}
-        rows.append(RunGroup([paper.BLOCKS[latent], paper.METHODS[method]], runs))
-    return rows
-
-
-def _variance_figures(results: Results, group: RunGroup, request: Request) -> list[Content]:
-    (cell,) = results.where(**group.runs)
-    figures: list[Content] = []
-    for epoch in KEPT_EPOCHS[request.scale]:
-        measure = partial(_decomposition, DRAWS[request.scale])
-        noise = gradient_noise(results, cell, epoch, request, BATCHES[request.scale], measure)
-        figures += [noise.batch, noise.est, noise.est_percent]
-    return figures + list(paper.VARIANCE[cell.latent, cell.method])
-
-
-def _decomposition(draws: int, model: GuidedVAE, batches: Iterator[Tensor]) -> Decomposition:
-    (parts,) = gradient_variance(model, batches, draws, [model.tractable_estimator]).values()
-    return parts
-
-
-def _variance_verdicts(filled: list[Filled]) -> Judgement:
-    sentences = []
-    for group, figures in filled:
-        ours, theirs = _percents(figures[2:-3:3]), _percents(figures[-3:])
-        name = ", ".join(group.labels)
-        sentences.append(f"{name}: the estimator's part is {ours} %; in the paper {theirs} %.")
-    return Judgement([], sentences)
-
-
-def _percents(parts: Sequence[Content]) -> str:
-    return ", ".join(f"{mean_of(part):.1f}" for part in parts)
-
-
-def _variance_notes(results: Results, request: Request) -> list[str]:
-    cells = results.where(seed=0)
-    how = (
-        f"{cells[0].data}: {BATCHES[request.scale]} batches of {cells[0].settings.data.batch_size} images, "
-        f"{DRAWS[request.scale]} draws each; a fixed variance of 0.01."
-    )
-    return [how, *meaning(request), *reduced(cells, request)]
-
-
-VARIANCE = Declared(
-    name="variance",
-    of_folders=True,
-    title="Gradient variance of the encoder: mini-batch and estimator parts",
-    cells=_fixed,
-    refused=NO_CONVOLUTIONS,
-    columns=_variance_columns,
-    rows=_variance_rows,
-    figures=_variance_figures,
-    judge=_variance_verdicts,
-    notes=_variance_notes,
-    curves=lambda results: [],
-    measuring="gradient variance",
-)
-
-
-# Learned variance: what the paper's guide and ours do to each estimator, in three metrics.
 
 SIDES = {"without SG": "", "with SG": paper.GUIDED, "our guide": paper.OURS}  # column -> ending of the method
+FIELDS = {"bpd": "test", "kld": "kld", "mse": "mse"}  # metric -> field of a run's row
 
 
-def _learned_table(metric: str) -> Declared:
-    name, digits = metric.upper(), DIGITS[metric]
-    columns = [
-        *[Column(head) for head in ("data", "latents", "method")],
-        *[Column(f"{name} {side}", digits) for side in SIDES],
-        *[Column(f"paper {side}", 2, judges=True) for side in list(SIDES)[:2]],
-        *[Column(f"change {side}", 3, judges=True) for side in list(SIDES)[1:]],
-        *[Column(f"CPU seconds {side}", 0) for side in SIDES],
-    ]
-    return Declared(
-        name=metric,
-        title=f"{name} with learned variance ({WANTED[metric]} is better)",
-        cells=_learned,
-        grid=_grid,
-        columns=lambda scale: columns,
-        rows=partial(_learned_rows, metric),
-        figures=partial(_learned_figures, metric),
-        judge=partial(_learned_verdicts, metric),
-        notes=_notes,
-    )
+@dataclass(frozen=True, kw_only=True)
+class LearnedVariance(TableOfRuns):
+    """Learned variance: what the paper's guide and ours do to each estimator, in one of three metrics."""
 
+    digits: int  # of the metric
 
-def _learned_rows(metric: str, results: Results, request: Request) -> list[RunGroup]:
-    rows = []
-    for dataset in request.datasets:
-        data = results.data(dataset=dataset)
-        for latent, method in paper.LEARNED["bpd"]:
-            if method.endswith(paper.GUIDED):
+    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+        """Return a row for each estimator, and what has to be beaten."""
+        rows = []
+        for dataset in request.datasets:
+            data = results.data(dataset=dataset)
+            for latent, method in paper.LEARNED["bpd"]:
                 alone = paper.alone(method)
-                runs = {"dataset": dataset, "latent": latent, "method": alone}
-                rows.append(RunGroup([data, paper.BLOCKS[latent], paper.METHODS[alone]], runs))
-        if metric == "bpd":
-            simple = [SIMPLE["independent"], SIMPLE["histogram"]]
-            rows += [RunGroup([data, "", title], {"dataset": dataset}) for title in simple]
-    return rows
+                if method.endswith(paper.GUIDED):
+                    runs = {"dataset": dataset, "latent": latent, "method": alone}
+                    rows.append(RowOfRuns([data, paper.BLOCKS[latent], paper.METHODS[alone]], runs))
+            for model in ("independent", "histogram") if self.name == "bpd" else ():
+                rows.append(RowOfRuns([data, "", MODELS[model]], {"dataset": dataset}, model))
+        return rows
+
+    def figures(self, request: Request) -> list[FigureColumn]:
+        """Return each side's figure, the paper's, the changes by a guide, and seconds."""
+        name, field, digits = self.name.upper(), FIELDS[self.name], self.digits
+
+        def of_sides(title: str, digits: int, of: Callable[..., Content], sides: Sequence[str]) -> list[FigureColumn]:
+            judges = not title.startswith((name, "CPU"))
+            return [FigureColumn(Column(f"{title} {side}", digits, judges=judges), partial(of, side)) for side in sides]
+
+        without, guided, ours = SIDES
+        return [
+            *of_sides(name, digits, partial(self._own, field), [without, guided, ours]),
+            *of_sides("paper", 2, self._paper, [without, guided]),
+            *of_sides("change", 3, self._change, [guided, ours]),
+            *of_sides("CPU seconds", 0, partial(self._own, "seconds"), [without, guided, ours]),
+        ]
+
+    def _own(self, field: str, side: str, results: Results, row: RowOfRuns) -> Content:
+        figure = results.over_seeds if field == "seconds" else results.judged
+        return figure(field, **_on(side, row))
+
+    def _change(self, side: str, results: Results, row: RowOfRuns) -> Difference | None:
+        alone = results.rows(**row.runs)
+        return compared(results.rows(**_on(side, row)), alone, FIELDS[self.name]) if alone else None
+
+    def _paper(self, side: str, results: Results, row: RowOfRuns) -> Content:
+        dataset, latent, method = _on(side, row).values()
+        by_dataset = paper.LEARNED[self.name].get((latent, method))
+        if by_dataset is None:
+            return None
+        mean, deviation = by_dataset[list(paper.DATASETS).index(dataset)]
+        return mean if deviation is None else Spread(mean, deviation, paper.SEEDS)
+
+    def judge(self, filled: list[FilledRow]) -> Judgement:
+        """Return the changes that have an interval."""
+        sentences = []
+        for row, figures in filled:
+            for side in list(SIDES)[1:]:
+                change = figures[f"change {side}"]
+                if isinstance(change, Difference) and change.margin is not None:
+                    sure = "undecided" if change.verdict == "undecided" else "an interval on one side of zero"
+                    told = f"{self.name.upper()} {side} changes by {shown(change)}, {sure}."
+                    sentences.append(f"{', '.join(row.labels)}: {told}")
+        return Judgement([], sentences)
 
 
-def _learned_figures(metric: str, results: Results, group: RunGroup, request: Request) -> list[Content]:
-    if "method" not in group.runs:
-        return [_simple(group.labels[2], results.rows(**group.runs)), *[None] * 9]
-    dataset, latent, method = map(str, group.runs.values())
-    sides = [{**group.runs, "method": method + ending} for ending in SIDES.values()]
-    field = "test" if metric == "bpd" else metric
-    theirs = [_in_paper(metric, dataset, latent, method + ending) for ending in ("", paper.GUIDED)]
-    alone, *guided = [results.rows(**side) for side in sides]
-    changes = [compared(rows, alone, field) if alone else None for rows in guided]
-    figures = [_or_failed(results, field, side) for side in sides]
-    return [*figures, *theirs, *changes, *(results.over_seeds("seconds", **side) for side in sides)]
-
-
-def _or_failed(results: Results, field: str, side: Mapping[str, object]) -> Content:
-    """Return a figure over seeds, marked where a run is no better than one without latents."""
-    rows = results.rows(**side)
-    failed = sum(row.failed for row in rows)
-    figure = results.over_seeds(field, **side)
-    return f"{shown(figure, 3)}, failed ({failed} of {len(rows)})" if failed and isinstance(figure, Spread) else figure
-
-
-def _in_paper(metric: str, dataset: str, latent: str, method: str) -> Content:
-    by_dataset = paper.LEARNED[metric].get((latent, method))
-    if by_dataset is None:
-        return None
-    mean, deviation = by_dataset[list(paper.DATASETS).index(dataset)]
-    return mean if deviation is None else Spread(mean, deviation, paper.SEEDS)
-
-
-def _learned_verdicts(metric: str, filled: list[Filled]) -> Judgement:
-    sentences = []
-    for group, figures in filled:
-        for side, change in zip(list(SIDES)[1:], figures[5:7], strict=True):
-            if isinstance(change, Difference) and change.margin is not None:
-                told = f"{', '.join(group.labels)}: {metric.upper()} {side}"
-                sentences.append(f"{told} changes by {shown(change)}, {_sure(change)}.")
-    return Judgement([], sentences)
-
-
-def _sure(change: Difference) -> str:
-    return "undecided" if change.verdict == "undecided" else "an interval on one side of zero"
-
-
-# Reconstructions, one above the other.
+def _on(side: str, row: RowOfRuns) -> dict[str, Any]:
+    """The runs of a row on one side."""
+    return {**row.runs, "method": row.runs["method"] + SIDES[side]}
 
 
 class Pictures(Experiment):
-    """The figures: fixed variance, then each dataset with learned variance."""
+    """Reconstructions, one above the other: fixed variance, then each dataset with learned variance."""
 
     def build(self, results: Results, request: Request) -> Findings:
         """Return a picture for each table, of the runs that have a folder."""
@@ -315,10 +268,33 @@ class Pictures(Experiment):
         return Findings("figures", "Reconstructions", groups)
 
 
+def _learned_table(metric: str, digits: int, better: str) -> LearnedVariance:
+    title, heads = f"{metric.upper()} with learned variance ({better} is better)", ["data", "latents", "method"]
+    return LearnedVariance(name=metric, title=title, heads=heads, cells=_learned, grid=_grid, digits=digits)
+
+
 OF_THE_PAPER: dict[str, Experiment] = {
-    "fixed": FIXED_VARIANCE,
-    "variance": VARIANCE,
-    **{metric: _learned_table(metric) for metric in DIGITS},
+    "fixed": FixedVariance(
+        name="fixed",
+        title="Linear decoder with fixed variance 0.01",
+        heads=["", "method"],
+        cells=_fixed,
+        grid=_grid,
+        refused=NO_CONVOLUTIONS,
+    ),
+    "variance": VarianceOfGradients(
+        name="variance",
+        title="Gradient variance of the encoder: mini-batch and estimator parts",
+        heads=["", "method"],
+        cells=_fixed,
+        of_folders=True,
+        refused=NO_CONVOLUTIONS,
+        curved=False,
+        measuring="gradient variance",
+    ),
+    "bpd": _learned_table("bpd", 3, "lower"),
+    "kld": _learned_table("kld", 2, "higher"),
+    "mse": _learned_table("mse", 3, "lower"),
     "bias": bias.EXPERIMENT,
     "figures": Pictures(
         cells=lambda request: _fixed(request) + _learned(request), of_folders=True, refused=NO_CONVOLUTIONS

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.ledger import Ledger, RunRow
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Content, Interval, Spread
+from silentgrad.lab.tables import Content, Interval, Spread, shown
 
 CONFIDENCE = 0.95
 
@@ -37,25 +36,30 @@ class Results:
         rows = {cell.name: self.ledger.row(cell.settings) for cell in self.cells}
         return {name: row for name, row in rows.items() if row is not None}
 
-    def over_seeds(self, metric: str, **wanted: object) -> Content:
-        """Return a figure, by its name, over the seeds of the runs that fit; text if one of them diverged."""
-        rows = self.rows(**wanted)
-        failed = sum(bool(row.failure) for row in rows)
-        if failed:
-            return f"diverged ({failed} of {len(rows)})"
-        return spread(getattr(row, metric) for row in rows)
-
     def where(self, **wanted: object) -> list[Cell]:
         """Return the runs whose fields have these values."""
         return [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted.items())]
 
-    def row(self, cell: Cell) -> RunRow | None:
-        """Return what a run came to; None if it is not finished."""
-        return self.known.get(cell.name)
-
     def rows(self, **wanted: object) -> list[RunRow]:
         """Return what the finished runs that fit came to."""
-        return [row for cell in self.where(**wanted) if (row := self.row(cell)) is not None]
+        return [self.known[cell.name] for cell in self.where(**wanted) if cell.name in self.known]
+
+    def over_seeds(self, metric: str, **wanted: object) -> Content:
+        """Return a figure, by its name, over the seeds of the runs that fit; text if one of them diverged."""
+        rows = self.rows(**wanted)
+        diverged = sum(bool(row.failure) for row in rows)
+        return f"diverged ({diverged} of {len(rows)})" if diverged else spread(getattr(row, metric) for row in rows)
+
+    def judged(self, metric: str, **wanted: object) -> Content:
+        """Return a figure over seeds; text where a run is no better than one without latents, so that it has failed."""
+        figure, rows = self.over_seeds(metric, **wanted), self.rows(**wanted)
+        failed = sum(row.failed for row in rows)
+        told = f"{shown(figure, 3)}, failed ({failed} of {len(rows)})"
+        return told if failed and isinstance(figure, Spread) else figure
+
+    def first(self, field: str, **wanted: object) -> Content:
+        """Return a field of the first of the runs that fit in which it is known."""
+        return next((value for row in self.rows(**wanted) if (value := getattr(row, field)) is not None), None)
 
     def data(self, **wanted: object) -> str:
         """Return what the data of the runs that fit are called in print; the runs are of one dataset."""
@@ -67,18 +71,7 @@ class Results:
 
     def labels(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Return the runs that have a folder among some, for curves and pictures: label -> name of the folder."""
-        return {_label(cell): cell.name for cell in cells if self.run(cell).summary.exists()}
-
-
-def _label(cell: Cell) -> str:
-    if cell.title:
-        return cell.title
-    method = paper.METHODS[paper.alone(cell.method)]
-    if cell.method.endswith(paper.GUIDED):
-        method += " + SG"
-    if cell.method.endswith(paper.OURS):
-        method += " + our guide"
-    return f"{cell.data} {paper.BLOCKS[cell.latent].lower()} {method}"
+        return {cell.label: cell.name for cell in cells if self.run(cell).summary.exists()}
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
@@ -99,9 +92,7 @@ def mean_of(content: Content) -> float:
     """Return the mean of a figure over seeds, or the figure itself; infinite if there is none."""
     if isinstance(content, Spread):
         return content.mean
-    if isinstance(content, float):
-        return content
-    return math.inf
+    return content if isinstance(content, float) else math.inf
 
 
 @dataclass(frozen=True)
@@ -113,11 +104,9 @@ class Difference(Interval):
         """Verdict for a lower-is-better metric."""
         if self.margin is None:
             return "one seed"
-        if self.mean + self.margin < 0:
-            return "helps"
-        if self.mean - self.margin > 0:
-            return "hurts"
-        return "undecided"
+        if abs(self.mean) <= self.margin:
+            return "undecided"
+        return "helps" if self.mean < 0 else "hurts"
 
 
 def paired(changed: Sequence[float], reference: Sequence[float]) -> Difference | None:

@@ -28,8 +28,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.data import load
-from silentgrad.lab.experiments.cells import Cell, same_experiment
-from silentgrad.lab.experiments.ledger import Ledger, row_of
+from silentgrad.lab.experiments.cells import Cell
+from silentgrad.lab.experiments.ledger import Ledger, key_of, row_of
 from silentgrad.lab.store.files import read_json, write_json_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DivergedError, Settings, read_config, train_model
@@ -234,7 +234,7 @@ def _require_same_settings(cell: Cell, folder: Path) -> None:
     except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError) as error:
         reason = next(iter(str(error).splitlines()), "")
         raise ExperimentError(f"cannot read {path} ({reason}): remove {folder}, or choose another --folder") from error
-    if not same_experiment(settings, cell.settings):
+    if key_of(settings) != key_of(cell.settings):
         raise other_settings(folder)
 
 

@@ -10,26 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import Declared, Filled, Judgement, Request, RunGroup, made
-from silentgrad.lab.experiments.results import Results, compared, spread
-from silentgrad.lab.experiments.tuning import Grid
+from silentgrad.lab.experiments.experiment import (
+    MODELS,
+    FigureColumn,
+    FilledRow,
+    Judgement,
+    Request,
+    RowOfRuns,
+    TableOfRuns,
+    made,
+    over_seeds,
+)
+from silentgrad.lab.experiments.results import Difference, Results, compared, spread
 from silentgrad.lab.tables import Column, Content, Interval, shown
 
-SIMPLE = {
-    "independent": "no latents: the same likelihood",
-    "histogram": "no latents: histogram",
-    "limit": "limit: probabilistic PCA",
-}
-FIGURES = [
-    Column("chosen by validation"),
-    Column("test BPD", 4),
-    Column("above the limit", 4),
-    Column("KLD", 1),
-    Column("MSE", 2),
-    Column("steps to the level", 0),
-    Column("CPU seconds", 0),
-    Column("runs", 0),
-]
+CHOSEN = ("method", "chosen by validation")  # the last heads
 READING = [
     "The level is where the worst run of the best of these rows ends in validation: {levels}. Steps to it are counted "
     "at the ends of epochs.",
@@ -39,120 +34,83 @@ READING = [
 ]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What is compared in a table of tuned rows.
+@dataclass(frozen=True, kw_only=True)
+class Comparison(TableOfRuns):
+    """A table of tuned rows."""
 
-    Args:
-        name: Name of the table's files.
-        title: Its heading.
-        heads: Heads of the columns that name a block.
-        labels: Function from a run to the labels of its block.
-        methods: Methods in print, by name.
-        reference: The method that the others are compared with.
-        levels: The methods whose end is the level that steps are counted to.
-        notes: Sentences on how it was made.
-    """
+    labels: Callable[[Cell], list[str]]  # from a run to the labels of its block
+    methods: dict[str, str]  # methods in print, by name
+    reference: str  # the method that the others are compared with
+    levels: Sequence[str]  # the methods whose end is the level that steps are counted to
+    told: Sequence[str]  # sentences on how it was made
 
-    name: str
-    title: str
-    heads: Sequence[str]
-    labels: Callable[[Cell], list[str]]
-    methods: dict[str, str]
-    reference: str
-    levels: Sequence[str]
-    notes: Sequence[str]
-
-    def declared(
-        self, cells: Callable[[Request], list[Cell]], grid: Callable[[Cell], Grid], datasets: Sequence[str]
-    ) -> Declared:
-        """Return the experiment, from the function that makes its runs and the values to choose from."""
-        against = [Column(f"against {self.methods[self.reference]}", 4, judges=True), Column("verdict", judges=True)]
-        columns = [*map(Column, self.heads), Column("method"), *FIGURES[:2], *against, *FIGURES[2:]]
-        return Declared(
-            name=self.name,
-            title=self.title,
-            columns=lambda scale: columns,
-            rows=self.rows,
-            figures=self.figures,
-            judge=self.verdicts,
-            notes=self.all_notes,
-            cells=cells,
-            grid=grid,
-            block=_block,
-            refused=dict.fromkeys(("paper", "conv"), f"{self.name} is not in the paper"),
-            datasets=datasets,
-        )
-
-    def rows(self, results: Results, request: Request) -> list[RunGroup]:
-        """Return a row for each method, after those of the simple models of its block."""
-        rows: dict[str, RunGroup] = {}
+    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+        """Return a row for each method, after those of the models without latents of its block."""
+        rows: dict[str, RowOfRuns] = {}
         for cell in results.cells:
             own = {"dataset": cell.dataset, "variant": cell.variant, "latent": cell.latent}
-            for field, title in SIMPLE.items():
-                if any(getattr(row, field) is not None for row in results.rows(**own)):
-                    rows.setdefault(f"{own} {field}", RunGroup([*self.labels(cell), title, ""], own))
-            title = self.methods[cell.method]
-            rows.setdefault(
-                f"{own} {title}", RunGroup([*self.labels(cell), title, point_of(cell)], {**own, "method": cell.method})
-            )
+            for model, title in MODELS.items():
+                if results.first(model, **own) is not None:
+                    rows.setdefault(f"{own} {model}", RowOfRuns([*self.labels(cell), title, ""], own, model))
+            labels = [*self.labels(cell), self.methods[cell.method], point_of(cell)]
+            rows.setdefault(f"{own} {cell.method}", RowOfRuns(labels, {**own, "method": cell.method}))
         return list(rows.values())
 
-    def figures(self, results: Results, group: RunGroup, request: Request) -> list[Content]:
-        """Return the figures of a row."""
-        rows = results.rows(**group.runs)
-        if "method" not in group.runs:
-            field = next(field for field, title in SIMPLE.items() if title in group.labels)
-            return [next(getattr(row, field) for row in rows), *[None] * 8]
-        others = results.rows(**{**group.runs, "method": self.reference})
-        difference = None if group.runs["method"] == self.reference else compared(rows, others)
-        failed = f"failed ({sum(row.failed for row in rows)} of {len(rows)})"
-        level = self._level(results, group)
-        reached = [row.reach(level) for row in rows]
-        steps = [float(step) for step in reached if step is not None]
+    def figures(self, request: Request) -> list[FigureColumn]:
+        """Return the figures, and the comparison with the reference."""
+        against = f"against {self.methods[self.reference]}"
         return [
-            results.over_seeds("test", **group.runs),
-            difference,
-            failed if any(row.failed for row in rows) else difference.verdict if difference else None,
-            spread(row.test - row.limit for row in rows if row.test is not None and row.limit is not None),
-            results.over_seeds("kld", **group.runs),
-            results.over_seeds("mse", **group.runs),
-            spread(steps) if len(steps) == len(reached) else f"{len(steps)} of {len(reached)} runs reach it",
-            results.over_seeds("seconds", **group.runs),
-            float(len(rows)),
+            over_seeds("test BPD", "test", 4),
+            FigureColumn(Column(against, 4, judges=True), self._difference),
+            FigureColumn(Column("verdict", judges=True), self._verdict),
+            over_seeds("above the limit", "above_limit", 4),
+            over_seeds("KLD", "kld", 1),
+            over_seeds("MSE", "mse", 2),
+            FigureColumn(Column("steps to the level", 0), self._steps),
+            over_seeds("CPU seconds", "seconds", 0),
+            FigureColumn(Column("runs", 0), lambda results, row: float(len(results.rows(**row.runs)))),
         ]
 
-    def _level(self, results: Results, group: RunGroup) -> float:
-        ends: dict[str, float] = {}
-        block = {name: value for name, value in group.runs.items() if name != "method"}
-        for method in self.levels:
-            valid = [row.valid for row in results.rows(**block, method=method) if row.valid is not None]
-            if valid:
-                ends[method] = max(valid)
-        return min(ends.values(), default=-math.inf)
+    def _difference(self, results: Results, row: RowOfRuns) -> Difference | None:
+        if row.runs["method"] == self.reference:
+            return None
+        return compared(results.rows(**row.runs), results.rows(**{**row.runs, "method": self.reference}))
 
-    def verdicts(self, filled: list[Filled]) -> Judgement:
+    def _verdict(self, results: Results, row: RowOfRuns) -> Content:
+        rows, difference = results.rows(**row.runs), self._difference(results, row)
+        failed = sum(own.failed for own in rows)
+        if failed:
+            return f"failed ({failed} of {len(rows)})"
+        return difference.verdict if difference else None
+
+    def _steps(self, results: Results, row: RowOfRuns) -> Content:
+        ends = []
+        for method in self.levels:
+            others = results.rows(**{**row.runs, "method": method})
+            ends.append(max((own.valid for own in others if own.valid is not None), default=math.inf))
+        level = min(ends) if min(ends) < math.inf else -math.inf
+        reached = [own.reach(level) for own in results.rows(**row.runs)]
+        if None in reached:
+            return f"{sum(step is not None for step in reached)} of {len(reached)} runs reach it"
+        return spread(reached)
+
+    def judge(self, filled: list[FilledRow]) -> Judgement:
         """Return each row's change against the reference of its block, in sentences."""
-        sentences = []
-        for group, figures in filled:
-            change = figures[1]
+        sentences, against = [], self.methods[self.reference]
+        for row, figures in filled:
+            change = figures[f"against {against}"]
             if isinstance(change, Interval) and change.margin is not None:
-                *labels, method, _ = group.labels
-                against = self.methods[self.reference]
+                *labels, method, _ = row.labels
                 sentences.append(f"{', '.join(labels)}: {method} against {against} {shown(change)} BPD.")
         return Judgement([], sentences)
 
-    def all_notes(self, results: Results, request: Request) -> list[str]:
+    def notes(self, results: Results, request: Request) -> list[str]:
         """Return how the table was made and how it is to be read."""
         levels = ", ".join(self.methods[method] for method in self.levels)
         reading = [sentence.format(levels=levels, name=self.name) for sentence in READING]
-        return [*made(results, request), *self.notes, *reading]
+        return [*made(results, request), *self.told, *reading]
 
 
 def point_of(cell: Cell) -> str:
     """Return what was chosen for a run, in print."""
     return ", ".join(f"{option.partition('.')[2]} {value}" for option, value in cell.point)
-
-
-def _block(cell: Cell) -> object:
-    return cell.dataset, cell.variant, cell.latent
