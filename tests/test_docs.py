@@ -55,6 +55,10 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_sentences_are_short_and_figures_have_a_source() -> None:
+    assert tool("prose").report() == []
+
+
 def test_the_version_is_one() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == silentgrad.__version__

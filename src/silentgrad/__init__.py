@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from silentgrad.factors import FactorFit, fit_factors, infer_factors
     from silentgrad.factors.count_factors import CountFactors as CountFactors
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "ARM",
     "ARMS",
