@@ -38,7 +38,7 @@ html_copy_source = False
 html_math_renderer = "mathml"
 
 # Headings are anchors by the rule of git hosts, so that one link serves both.
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # tables that `silentgrad reproduce` writes begin with a heading of second rank
 
