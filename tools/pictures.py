@@ -1,7 +1,7 @@
-"""Draw the pictures of README and site: `python tools/pictures.py [idea curves circuit quad-tree loadings]`, or all.
+"""Draw the pictures of README and site: `python tools/pictures.py`, or some of them, by name.
 
-Each is drawn on white, so that it can be read in dark mode too. `idea`, `circuit` and `loadings` compute what they
-show, within a minute of one core; `curves` are of the runs in `results/guide.csv`.
+Each is drawn on white, so that it can be read in dark mode too. `curves` are of the runs in `results/guide.csv`; the
+others compute what they show, within a minute of one core.
 """
 
 import csv
@@ -10,12 +10,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.ticker
 import numpy as np
 import torch
 from matplotlib import pyplot as plt
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, kl_divergence
+from torch.distributions import Bernoulli, Distribution, Normal, kl_divergence
 
 import silentgrad as sg
 from silentgrad.decoders import quad_tree
@@ -117,6 +118,35 @@ def curves() -> None:
     _save("curves")
 
 
+def estimators() -> None:
+    """Draw the mean squared error of the gradient that ten evaluations buy, for bits and a smooth function."""
+    torch.manual_seed(0)
+    q = Bernoulli(logits=torch.randn(32, 20))
+    target, weight = torch.rand(20), torch.randn(20, 20)
+    kinds = (
+        sg.Reinforce,
+        sg.NVIL,
+        sg.RLOO,
+        sg.DisARM,
+        sg.ARMS,
+        sg.DoubleCV,
+        sg.GumbelSoftmax,
+        sg.StraightThrough,
+        sg.ReinMax,
+    )
+    found = sg.gradient_variance(q, lambda z: -((z - target) @ weight).square().sum(-1), 40, [kind() for kind in kinds])
+    errors = {
+        name: found[name].error_at(10) for name in sorted(found, key=lambda name: found[name].error_at(10) or 0.0)
+    }
+    _, axes = plt.subplots(figsize=(5, 3))
+    colors = ["#1f77b4" if found[name].unbiased else "#ff7f0e" for name in errors]
+    axes.barh([f"{name} *" if found[name].unbiased else name for name in errors], list(errors.values()), color=colors)
+    axes.set(xscale="log", xlabel="mean squared error of ten evaluations; * unbiased")
+    axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+    axes.invert_yaxis()
+    _save("estimators")
+
+
 def circuit() -> None:
     """Train a circuit on the digits, and draw digits, what it makes of them, and samples."""
     torch.manual_seed(0)
@@ -203,7 +233,14 @@ def _save(name: str) -> None:
     plt.close(figure)
 
 
-PICTURES = {"idea": idea, "curves": curves, "circuit": circuit, "quad-tree": quad_tree_picture, "loadings": loadings}
+PICTURES = {
+    "idea": idea,
+    "curves": curves,
+    "estimators": estimators,
+    "circuit": circuit,
+    "quad-tree": quad_tree_picture,
+    "loadings": loadings,
+}
 
 
 if __name__ == "__main__":
