@@ -135,9 +135,8 @@ def estimators() -> None:
         sg.ReinMax,
     )
     found = sg.gradient_variance(q, lambda z: -((z - target) @ weight).square().sum(-1), 40, [kind() for kind in kinds])
-    errors = {
-        name: found[name].error_at(10) for name in sorted(found, key=lambda name: found[name].error_at(10) or 0.0)
-    }
+    errors = {name: one.error(10 / (one.evaluations or 1)) or 0.0 for name, one in found.items()}
+    errors = dict(sorted(errors.items(), key=lambda item: item[1]))
     _, axes = plt.subplots(figsize=(5, 3))
     colors = ["#1f77b4" if found[name].unbiased else "#ff7f0e" for name in errors]
     axes.barh([f"{name} *" if found[name].unbiased else name for name in errors], list(errors.values()), color=colors)
