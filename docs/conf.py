@@ -81,7 +81,7 @@ nitpick_ignore = [  # inner types that signatures name
 nitpick_ignore_regex = [
     ("py:obj", ".*"),
     # documented elsewhere, and nothing is fetched
-    ("py:class", r"(anndata|collections|lightning|matplotlib|numpy|pathlib|torch)\..*"),
+    ("py:class", r"(anndata|collections|lightning|lightning_fabric|matplotlib|numpy|pathlib|torch)\..*"),
 ]
 
 

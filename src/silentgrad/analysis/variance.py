@@ -16,7 +16,7 @@ Standard errors are jackknifed over consecutive pairs of batches. A pair has its
 :math:`|E g|^2`, so one earlier gradient is all that has to be kept. They cover batches, draws and signs together, and
 are too large rather than too small: the figures compare all batches with each other, not only those in a pair.
 
-:func:`gradient_variance` compares estimators of one decoder and is quick at it. :func:`training_variance`
+`gradient_variance` compares estimators of one decoder and is quick at it. `training_variance`
 differentiates the whole training loss for every draw, so that a guide that is sampled itself is measured with its host.
 """
 
