@@ -4,8 +4,8 @@ Nothing in the bound :math:`\sum_n E_{q_n}[\log p(x_n|z)] - D_\mathrm{KL}(q_n \,
 climbed to the top. One iteration is
 
 1. Newton's step for every example's q (:mod:`silentgrad.factors.latents`);
-2. Newton's step for every output's weights (:mod:`silentgrad.factors.outputs`), and a secant step for the likelihood's
-   own parameters;
+2. Newton's step for every output's weights (:mod:`silentgrad.factors.outputs`), and for the likelihood's own
+   parameters;
 3. an expansion that costs no likelihood: z can be replaced by any invertible affine map of it, if the weights follow,
    and the divergence from N(0, I) is least where the latents of all examples together have mean 0 and covariance I
    (parameter expansion, Liu, Rubin and Wu 1998).

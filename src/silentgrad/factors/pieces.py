@@ -40,7 +40,8 @@ class Expectation(NamedTuple):
         value: E[log p(x|u)], `(rows,)`.
         first: Its derivative in the mean of every u, `(rows, outputs)`.
         second: The second one, as that in the variance has it.
-        own: The gradients of the likelihood's own parameters, over rows as they count; none unless asked for.
+        own: The first two derivatives in each of the likelihood's own parameters, `(2, *shape)`, over rows as they
+            count; none unless asked for.
         concave: Whether no second derivative is above 0.
     """
 
@@ -97,11 +98,16 @@ class Piece:
         derivatives = getattr(self.decoder.likelihood, "derivatives", None)
         if derivatives is not None:
             x, mean, variance = self._shaped(means, variances)
-            value, first, second = derivatives(x, mean, variance)
-            slopes: list[Tensor] = []
-            if own and own_parameters(self.decoder):
-                slopes = self.decoder.likelihood.own_slopes(x, mean, value, first)  # type: ignore[attr-defined]
-            return self._expectation(value, first, second, [self._counted_entries(slope) for slope in slopes])
+            found = derivatives(x, mean, variance)
+            of_own: list[Tensor] = []
+            parameters = own_parameters(self.decoder) if own else []
+            if parameters:
+                pairs = self.decoder.likelihood.own_derivatives(x, mean, found)  # type: ignore[attr-defined]
+                for parameter, pair in zip(parameters, pairs, strict=True):
+                    sums = [self._counted_entries(entries).sum_to_size(parameter.shape) for entries in pair]
+                    of_own.append(torch.stack(sums))
+            value, first, second = found
+            return self._expectation(value, first, second, of_own)
         return self._by_autograd(means, variances, own)
 
     def means(self, theta: Tensor, latents: Tensor) -> Tensor:
@@ -137,9 +143,7 @@ class Piece:
             if own:
                 parameters = own_parameters(self.decoder)
             first, in_variance = torch.autograd.grad(entries.sum(), [mean, variance], retain_graph=bool(parameters))
-            gradients: Sequence[Tensor] = ()
-            if parameters:
-                gradients = torch.autograd.grad(self._counted(entries), parameters)
+            gradients = derivatives_in(parameters, self._counted(entries))
         return self._expectation(entries.detach(), first, 2 * in_variance, gradients)
 
     def _expectation(self, entries: Tensor, first: Tensor, second: Tensor, own: Sequence[Tensor] = ()) -> Expectation:
@@ -199,6 +203,22 @@ def own_parameters(decoder: LinearLikelihood) -> list[nn.Parameter]:
     if not isinstance(decoder.likelihood, nn.Module):
         return []
     return [parameter for parameter in decoder.likelihood.parameters() if parameter.requires_grad]
+
+
+def derivatives_in(parameters: Sequence[Tensor], value: Tensor) -> list[Tensor]:
+    """The first two derivatives of a value in each number of some parameters, of which none acts upon another's.
+
+    Each is `(2, *shape)`, in double precision.
+    """
+    found = []
+    for parameter in parameters:
+        if not value.requires_grad:
+            found.append(torch.zeros(2, *parameter.shape, dtype=torch.float64, device=parameter.device))
+            continue
+        (slope,) = torch.autograd.grad(value, parameter, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.sum(), parameter, retain_graph=True)
+        found.append(torch.stack([slope, bend]).detach().double())
+    return found
 
 
 def pieces_of(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None) -> Iterator[Piece]:

@@ -27,21 +27,21 @@ class Totals:
     Args:
         elbo: The bound, without what the likelihood's `log_base` adds.
         sums: What the step for the outputs needs.
-        slopes: Gradients of the likelihood's own parameters, without those of its `log_base`.
+        own: The first two derivatives in each of the likelihood's own parameters, without those of its `log_base`.
         moments: Of the latents.
         tally: Numbers of entries by output and count, where they were asked for.
     """
 
     elbo: float
     sums: Sums
-    slopes: list[Tensor]
+    own: list[Tensor]
     moments: Moments
     tally: Tally | None
 
     def __iadd__(self, other: "Totals") -> "Totals":
         self.elbo += other.elbo
         self.sums += other.sums
-        self.slopes = [slope + more for slope, more in zip(self.slopes, other.slopes, strict=True)]
+        self.own = [found + more for found, more in zip(self.own, other.own, strict=True)]
         self.moments += other.moments
         if self.tally is not None and other.tally is not None:
             self.tally += other.tally
@@ -102,13 +102,13 @@ class Rows:
             self.improved.write(piece.rows, better.latents)
             self.curvature[piece.rows] = better.curvature
             if totals is None:
-                slopes = [torch.zeros_like(numbers) for numbers in own]
+                of_own = [numbers.new_zeros(2, *numbers.shape) for numbers in own]
                 moments = Moments.none(self.latents.dimensions, theta.device)
-                totals = Totals(0.0, Sums.none(theta, self.latents.dimensions), slopes, moments, None)
+                totals = Totals(0.0, Sums.none(theta, self.latents.dimensions), of_own, moments, None)
             totals.elbo += piece.total(better.bounds())
             totals.sums.add(piece, better.latents, better.found)
-            for slope, more in zip(totals.slopes, better.found.own, strict=True):
-                slope += more.sum_to_size(slope.shape)
+            for found, more in zip(totals.own, better.found.own, strict=True):
+                found += more
             totals.moments += Moments.of(better.latents, piece.weights)
             if totals.tally is None:
                 totals.tally = counted

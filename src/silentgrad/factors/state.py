@@ -11,13 +11,14 @@ from silentgrad.errors import DomainError
 from silentgrad.factors.anderson import History, shares_of
 from silentgrad.factors.covariates import CovariateScales
 from silentgrad.factors.latents import Latents
+from silentgrad.factors.outputs import LEAST
 from silentgrad.factors.pieces import own_parameters
 from silentgrad.factors.rows import RowSet, Totals
-from silentgrad.factors.secant import MOST, Secant
 from silentgrad.factors.tally import base_of
 
 RADIUS, LEAST_RADIUS = 1.0, 1e-3  # of the change of an output's u, in the mean square
 SLACK = 0.25  # units in the last place by which rounding may lower the bound
+MOST = 0.5  # of the change of a likelihood's own parameter
 PLAIN = 3  # iterations before acceleration begins
 
 
@@ -67,7 +68,6 @@ class Climb:
         self.radius = RADIUS
         self.accepted = 0
         self.history = History()
-        self.secants = [Secant(numbers) for numbers in own]
         self._table: tuple[Tensor, Tensor] | None = None
         self._counts = hasattr(decoder.likelihood, "log_base")
 
@@ -110,21 +110,22 @@ class Climb:
             parameters = own_parameters(self.decoder)
             for parameter, numbers in zip(parameters, place.own, strict=True):
                 parameter.copy_(numbers)
-            base, slopes = base_of(self.decoder.likelihood, *self._table, parameters)
+            base, of_own = base_of(self.decoder.likelihood, *self._table, parameters)
             totals.elbo += base
-            totals.slopes = [slope + more for slope, more in zip(totals.slopes, slopes, strict=True)]
+            totals.own = [found + more for found, more in zip(totals.own, of_own, strict=True)]
         return totals
 
     def _move(self, start: Place, totals: Totals) -> None:
-        """Newton's step for all outputs, the secant's for the likelihood's own parameters, and the expansion.
+        """Newton's step for all outputs, for the likelihood's own parameters, and the expansion.
 
         The expansion gives the same likelihood with the least divergence: latents of mean 0 and covariance I over all
         examples. Then Anderson's method says where the end is to be expected.
         """
         theta = start.theta + totals.sums.step(start.theta, self.dimensions, self.radius)
         own = []
-        for numbers, slope, secant in zip(start.own, totals.slopes, self.secants, strict=True):
-            own.append(numbers + self.radius * secant.step(numbers, slope))
+        for numbers, (slope, bend) in zip(start.own, totals.own, strict=True):
+            step = slope / bend.abs().clamp(min=LEAST)  # which goes up even where the bound is convex
+            own.append(numbers + step.clamp(-MOST * self.radius, MOST * self.radius))
         centre, factor = totals.moments.standardizing()
         w = theta[:, : self.dimensions]
         theta[:, self.dimensions] += w @ centre
@@ -139,7 +140,7 @@ class Climb:
 
     def _accelerate(self, start: Place, totals: Totals, products: Tensor) -> None:
         """Moves on from the plain place to where Anderson's method expects the end."""
-        parts = [totals.sums.diagonal(), *(secant.curvature for secant in self.secants)]
+        parts = [totals.sums.diagonal(), *(bend.abs() for _, bend in totals.own)]
         self.history.add(start.packed(), self.plain.packed())
         metric = torch.cat([part.flatten() for part in parts])
         shares = shares_of(products.to(metric) + self.history.products(metric))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from silentgrad.factors.pieces import Piece
+from silentgrad.factors.pieces import Piece, derivatives_in
 
 SMALL = 64  # counts below this are told by their place
 
@@ -74,13 +74,11 @@ class Tally:
 
 
 def base_of(likelihood: Any, counts: Tensor, often: Tensor, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
-    """The sum of `log_base` over a table's entries, and its gradients in a likelihood's own parameters."""
+    """The sum of `log_base` over a table's entries, and its derivatives in a likelihood's own parameters."""
     with torch.enable_grad():
         base = (often * likelihood.log_base(counts)).sum()
-    gradients: list[Tensor] = []
-    if parameters and base.requires_grad:
-        gradients = list(torch.autograd.grad(base, parameters))
-    return float(base), gradients
+        derivatives = derivatives_in(parameters, base)
+    return float(base), derivatives
 
 
 def _merged(keys: Tensor, often: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ Gauss-Hermite quadrature. A likelihood that knows better says so by attributes o
 - `event_dim`, how many of the last dimensions of an example are one event, as the categories of a share; 0 by default;
 - `derivatives(x, mean, variance)`, for a fit: the expectation less `log_base(x)`, a function of counts x and its own
   parameters alone, and its first two derivatives in the mean; otherwise they are found by autograd. With parameters of
-  its own, `own_slopes(x, mean, value, first)` has the derivatives in them;
+  its own, `own_derivatives(x, mean, found)` has the first two in them;
 - `concave`, whether it is in u, for every x;
 - `neutral`, a number that x can be, which stands where an entry is missing; 0 unless it is declared.
 
