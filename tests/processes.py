@@ -26,6 +26,8 @@ context.set_forkserver_preload(
         "silentgrad.lab.experiments.sweep",
         "silentgrad.lab.reports.compare",
         "silentgrad.lab.cli.training",
+        "silentgrad.lab.training.run",
+        "silentgrad.lab.training.run",
         "sklearn.datasets",
         "alembic.command",
         "psycopg",

@@ -4,11 +4,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from runs import fails
 from silentgrad.lab.build import build_model, plan_for
 from silentgrad.lab.cli import main as command_line
-from silentgrad.lab.cli.main import function_of, main
-from silentgrad.lab.cli.table import COMMANDS, Command, CommandGroup
+from silentgrad.lab.cli.main import COMMANDS, function_of, main, options_of
 from silentgrad.lab.experiments.recipes import read_recipe, recipe_names
 from silentgrad.lab.settings import GROUPS, ConfigError, resolve
 from silentgrad.lab.settings.documents import read_settings
@@ -30,13 +29,13 @@ ONCE = TrainConfig(epochs=1, accelerator="cpu")
 
 WRONG = {
     "demo --seed -1": "--seed has to be at least 0, got -1",
-    "demo --seed x": "--seed: Expected a value of type int. Got value: x",
+    "demo --seed x": "--seed has to be a whole number, got x",
     "demo --folder run": "--folder run is not empty: choose another",
     "demo --folder file": "--folder file: file is a file, not a folder",
     "demo --folder a::b": "taken for an address",
     "demo --train.epochs 3": "there is no option --train.epochs",
-    "train --train.epochs x": "--train.epochs: Expected a value of type int. Got value: x",
-    "train --train.epochs null": "--train.epochs",
+    "train --train.epochs x": "--train.epochs has to be a whole number, got x",
+    "train --train.epochs null": "--train.epochs has to be a whole number, got null",
     "train --train.devices 2 --data.batch_size 3": "--data.batch_size 3 has to be a multiple of --train.devices 2",
     "train --train.devices 3 --data.batch_size 3": "--data.batch_size 3 with --train.devices 3",
     "train --train.accelerator tpu": "--train.accelerator tpu",
@@ -51,8 +50,8 @@ WRONG = {
     "train --train.epoch 3": "there is no option --train.epoch: did you mean --train.epochs?",
     "train --lr=3": "there is no option --lr: did you mean --train.lr?",
     "train --model.latent-dim 3": "did you mean --model.latent_dim?",
-    "train --train.epochs 1:2": "--train.epochs: 1:2 is no number",
-    "train --model.hidden 64,x": "--model.hidden: Expected a value of type int. Got value: x",
+    "train --train.epochs 1:2": "--train.epochs has to be a whole number, got 1:2",
+    "train --model.hidden 64,x": "--model.hidden has to be a whole number, got x",
     "train --train.keep 3,99": "--train.keep 99 comes after the last of 60 epochs",
     "train --train.accelerator tpu --train.devices 2": "--train.accelerator tpu",
     "train --recipe mnist-circuit": "Did you mean mnist-circuit-cpu?",
@@ -101,22 +100,22 @@ WRONG = {
     "train --resume true --folder run --train.epochs 5": "leave out --train.epochs 5",
     "train --config missing.yaml": "missing.yaml",
     "train --config deep.yaml": "nested too deeply",
-    "train --config class.yaml": "trap.Trap is no setting",
-    "train --config misspelt.yaml": "'train' does not accept option 'sed'",
-    "train --config list.yaml": "config",
-    "train --config bytes.yaml": "--config is no text",
+    "train --config class.yaml": "class.yaml: there is no option --model.class_path",
+    "train --config misspelt.yaml": "there is no option --train.sed: did you mean --train.seed?",
+    "train --config list.yaml": "list.yaml: expected options by name, found list",
+    "train --config bytes.yaml": "cannot read bytes.yaml",
     "train --recipe nonsense": "there is no recipe 'nonsense'",
     "train --recipe": "expected one argument",
     "train --train.epochs 3 --recipe": "expected one argument",
-    "train --recipe one --train.epochs 3 --recipe=two": "--recipe one and --recipe=two: settings come from one recipe",
-    "train --config class.yaml --recipe two": "--config class.yaml and --recipe two: settings come from one recipe",
+    "train --recipe one --train.epochs 3 --recipe=two": "one and two: settings come from one recipe",
+    "train --config class.yaml --recipe two": "class.yaml and two: settings come from one recipe",
     "train --recipe missing.yaml": "there is no recipe 'missing.yaml'",
     "evaluate run --recipe mnist-gaussian-none-sg-cpu": "there is no option --recipe",
-    "train --model trap.Trap": "trap.Trap is no setting",
-    'train --model \'{"class_path": "trap.Trap"}\'': "trap.Trap is no setting",
+    "train --model trap.Trap": "there is no option --model",
+    "train --data.covariates '[a'": "--data.covariates has to be a list, got [a",
     "train --model.class_path trap.Trap": "there is no option --model.class_path",
-    "train --train [1]": "--train",
-    "evaluate": "required: run",
+    "train --train [1]": "there is no option --train",
+    "evaluate": "required: RUN",
     "evaluate nothing": "nothing holds no run",
     "evaluate run --samples 0": "--samples has to be at least 1, got 0",
     "evaluate run --data nonsense": "is no dataset",
@@ -147,7 +146,7 @@ WRONG = {
     "bias --run run --latents 4": "are for models that bias trains itself: leave them or --run out",
     "bias --data.kind binarized": "closed form for Gaussian latents only",
     "bias --data.batch_size 0": "--data.batch_size has to be at least 1",
-    "reproduce nonsense": "silentgrad: nonsense is none of variance, fixed",
+    "reproduce nonsense": "silentgrad: WHAT: nonsense is none of variance, fixed",
     "reproduce fixd": "Did you mean fixed?",
     "reproduce bpd --datasets mnist,cifar1": "--datasets takes some of mnist",
     "reproduce circuits --datasets [cifar10]": "circuits are compared on mnist: leave --datasets out",
@@ -165,7 +164,7 @@ WRONG = {
     "reproduce bpd --datasets []": "--datasets takes some of mnist",
     "sweep --over train.lr=": "--train.lr has to have a value",
     "sweep --over train.lr=0.1,-1": "--train.lr has to be above 0, got -1.0 (in the trial train.lr=-1)",
-    "sweep --over train.epochs=1,x": "--train.epochs: Expected a value of type int",
+    "sweep --over train.epochs=1,x": "--train.epochs has to be a whole number, got x",
     "sweep --over model.cutoff=0": "--model.cutoff has to be at least 1",
     "sweep --over train.lr=1..2 --sampler grid": "--over train.lr=1..2 is a range",
     "sweep --jobs 0": "--jobs has to be at least 1",
@@ -178,7 +177,7 @@ WRONG = {
     "sweep --data.name nonsense": "is no dataset",
     "sweep --study ''": "--study has to be a plain name",
     "sweep --study ../x": "--study has to be a plain name",
-    "compare": "required: runs",
+    "compare": "nothing to compare",
     "compare run": "nothing to compare",
     "compare run run": "given twice",
     "compare run nothing": "nothing is no folder",
@@ -187,7 +186,7 @@ WRONG = {
     "export nothing": "nothing is no folder",
     "recipes nonsense": "no recipe's name holds 'nonsense'",
     "recipes mnist-circuits": "Did you mean mnist-circuit-cpu?",
-    "data nonsense": "there is no command 'nonsense'",
+    "data nonsense": "there is no command 'nonsense'; silentgrad --help lists the commands",
     "data get nonsense": "is no dataset",
     "data check mnist": "mnist was not found",
     "data check missing.npz": "missing.npz",
@@ -196,9 +195,10 @@ WRONG = {
 
 # What each command needs before its options, and takes without complaint.
 NEEDS = {
-    **{name: f"{name} run" for name in ("evaluate", "reconstruct", "sample", "latents", "variance", "export")},
+    **{name: f"{name} run" for name in ("evaluate", "reconstruct", "sample", "latents", "variance", "export", "check")},
     "reproduce": "reproduce fixed",
     "compare": "compare run other",
+    "factors": "factors run x.h5ad",
     "data get": "data get digits",
     "data check": "data check digits",
 }
@@ -222,22 +222,7 @@ CONTRADICTIONS = (
 )  # fmt: skip
 
 
-def commands() -> dict[str, Command]:
-    """All commands by their words."""
-    found = {}
-    for name, entry in COMMANDS.items():
-        inner = entry.commands if isinstance(entry, CommandGroup) else {}
-        found |= {f"{name} {second}": command for second, command in inner.items()} or {name: entry}
-    return found
-
-
-def options(owner: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
-    """The options of a command and their types."""
-    for name, hint in get_type_hints(owner).items():
-        if is_dataclass(hint):
-            yield from options(hint, f"{prefix}{name}.")
-        elif name not in ("return", "run", "what", "runs", "words"):
-            yield f"{prefix}{name}", hint
+OPTIONS = {name: options_of(function_of(name)) for name in COMMANDS}
 
 
 def is_typed(hint: Any) -> bool:
@@ -259,13 +244,14 @@ def of_settings() -> Iterator[tuple[str, str]]:
             if allowed.most is not None:
                 yield f"{line} {2 * allowed.most + 1}", f"has to be at most {allowed.most}"
             if "float" in str(setting.type):
-                yield f"{line} .nan", "has to be a finite number, got nan"
+                yield f"{line} nan", "has to be a finite number, got nan"
 
 
 def of_commands() -> Iterator[tuple[str, str]]:
     """For every command: its name and an option misspelt, values of another type, words too many, and wrong places."""
-    for name, command in commands().items():
-        base, known = NEEDS.get(name, name), dict(options(function_of(command)))
+    for name in COMMANDS:
+        known = {f"--{word}": option.hint for word, option in OPTIONS[name].items() if not option.by_place}
+        base = NEEDS.get(name, name)
         yield f"{name}{name[-1]}", "there is no command"
         for option, hint in known.items():
             wrong = "exactly" if get_origin(hint) is Literal else "1x"
@@ -295,10 +281,10 @@ ALL_WRONG = {**dict.fromkeys([*CONTRADICTIONS, *of_files()], ""), **dict([*of_se
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_parser() -> Iterator[None]:
-    """Of each command: it takes a tenth of a second to make, and keeps nothing of what it has parsed."""
+def options_once() -> Iterator[None]:
+    """Of each command: to read its help out of its source takes a hundredth of a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_line, "_option_parser", cache(command_line._option_parser))
+        patch.setattr(command_line, "options_of", cache(options_of))
         yield
 
 
@@ -368,15 +354,15 @@ def test_every_recipe_is_valid(name: str) -> None:
     ("text", "reason"),
     [
         ("train: {epochs: -1}", "--train.epochs has to be at least 1, got -1"),
-        ("train: {epochs: x}", "--train.epochs: Expected a value of type int. Got value: x"),
+        ("train: {epochs: x}", "--train.epochs has to be a whole number, got x"),
         ("train: {epochs: null}", "--train.epochs has to have a value"),
         ("train: {clip: .nan}", "--train.clip has to be a finite number"),
         ("train: {sed: 3}", "there is no setting train.sed"),
         ("extra: {}", "there is no setting extra"),
         ("model: {class_path: trap.Trap}", "there is no setting model.class_path"),
         ("model: 3", "expected settings model.NAME, found int"),
-        ("- 1", "expected groups of settings"),
-        ("", "expected groups of settings"),
+        ("- 1", "expected settings NAME, found list"),
+        ("", "expected settings NAME, found NoneType"),
         ("a: " + "[" * 3000, "nested too deeply"),
         ("a: [", "cannot read"),
     ],

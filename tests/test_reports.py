@@ -26,8 +26,8 @@ from browser import DESK, TELEPHONE, WIDTHS, look, needs_browser
 from refusals import refused
 from silentgrad.errors import SilentgradError
 from silentgrad.lab import tables
-from silentgrad.lab.cli.console import console
 from silentgrad.lab.cli.main import main
+from silentgrad.lab.cli.shared import console
 from silentgrad.lab.cli.training import _figures
 from silentgrad.lab.kinds import BITS_PER_DIMENSION
 from silentgrad.lab.printing import with_error, with_interval

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the laboratory's command line."""
+    """Run the laboratory's command line."""
     try:
         from silentgrad.lab.cli.main import main as laboratory
 

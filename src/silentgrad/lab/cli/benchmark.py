@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from silentgrad.lab.cli.console import show_findings
-from silentgrad.lab.cli.main import going_on
-from silentgrad.lab.cli.options import require_folder
+from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_findings
 from silentgrad.lab.experiments.benchmark.protocol import (
     BenchmarkPlan,
@@ -41,7 +39,7 @@ def benchmark(
     root: Path | None = None,
     accelerator: str = "auto",
 ) -> Findings:
-    """Compares estimators of the gradient of discrete latents on the protocol of the papers, beside the exact one.
+    """Compare estimators of the gradient of discrete latents on the protocol of the papers, beside the exact one.
 
     Every estimator trains the same models on the same batches; the page has their test bound, their training ELBO, bias
     and variance of their gradients on the same weights, milliseconds and evaluations of a step, and toy problems whose

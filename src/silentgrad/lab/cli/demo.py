@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from silentgrad.lab.cli.console import show_table
-from silentgrad.lab.cli.options import next_folder, require_folder
+from silentgrad.lab.cli.shared import next_folder, require_folder, show_table
 from silentgrad.lab.experiments.recipes import read_recipe
 from silentgrad.lab.settings import SEED, ConfigError, DataConfig, ModelConfig, Settings, TrainConfig, require
 from silentgrad.lab.store.folders import DemoFolder
@@ -31,7 +30,7 @@ class DemoRun(NamedTuple):
 
 
 def demo(seed: int = 0, folder: Path | None = None) -> None:
-    """Trains a network, and the silent circuit with and without latents, and shows them beside a histogram.
+    """Train a network, and the silent circuit with and without latents, and show them beside a histogram.
 
     All see the embedded 8x8 digits for 60 epochs; about a minute of processor time.
 

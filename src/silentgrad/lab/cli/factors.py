@@ -24,7 +24,7 @@ def factors(
     drop: list[str] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Fit count factors without an encoder, and writes them with their loadings and a report.
+    """Fit count factors without an encoder, and write them with their loadings and a report.
 
     Args:
         data: Counts, rows by columns: an .h5ad file, or a .csv file with names of columns.

@@ -1,4 +1,4 @@
-"""Commands for finished runs: `evaluate`, `reconstruct`, `sample`, `latents`, `compare` and `export`."""
+"""Commands for finished runs: `evaluate`, `reconstruct`, `sample`, `latents`, `compare`, `export` and `check`."""
 
 import io
 from functools import partial
@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from silentgrad.lab.cli.console import console, show_table, told
-from silentgrad.lab.cli.options import require_folder, require_output
+from silentgrad.checkup import check_up
+from silentgrad.lab.cli.shared import console, require_folder, require_output, show_table, told
+from silentgrad.lab.data import Levels
 from silentgrad.lab.data.h5ad import put_obsm
 from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.compare import write_comparison
 from silentgrad.lab.reports.figures import samples
-from silentgrad.lab.runs.evaluation import evaluate_model
+from silentgrad.lab.runs.evaluation import evaluate_model, seen
 from silentgrad.lab.settings import COUNT, SEED, ConfigError, Range, require
 from silentgrad.lab.store.files import copy_atomically, write_atomically
 from silentgrad.lab.store.folders import ExportFolder, RunFolder
@@ -25,11 +26,12 @@ from silentgrad.lab.training.finishing import generated, pictures
 from silentgrad.lab.training.loading import observations_of
 
 MOST_SAMPLES = 10_000  # images on one picture
+MOST_FITTED = 10_000  # training examples that a check-up's baselines are fitted to
 OBSM = "X_silentgrad"  # where an .h5ad file has the latents
 
 
 def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
-    """Measures a finished run on the test split of its own dataset, or on another dataset's of the same shape.
+    """Measure a finished run on the test split of its own dataset, or on another dataset's of the same shape.
 
     Args:
         run: Folder of the finished run.
@@ -44,7 +46,7 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
 
 
 def reconstruct(run: Path, data: str | None = None, root: Path | None = None, output: Path | None = None) -> None:
-    """Reconstructs test images and draws samples with a finished run; writes the pictures and renews its report.
+    """Reconstruct test images and draw samples with a finished run; write the pictures and renew its report.
 
     Args:
         run: Folder of the finished run.
@@ -64,7 +66,7 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
 
 
 def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
-    """Draws images from a finished run's prior and decoder, as a picture.
+    """Draw images from a finished run's prior and decoder, as a picture.
 
     Args:
         run: Folder of the finished run.
@@ -89,7 +91,7 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
 
 
 def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> None:
-    """Writes the means of the latents of all rows, those of training too, in the order of the data's file.
+    """Write the means of the latents of all rows, those of training too, in the order of the data's file.
 
     Args:
         run: Folder of the finished run.
@@ -117,7 +119,7 @@ def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> N
 
 
 def compare(*runs: Path, output: Path = Path("compare.html")) -> None:
-    """Compares runs: a table of what differs and where they ended, and a page that shows their curves too.
+    """Compare runs: a table of what differs and where they ended, and a page that shows their curves too.
 
     Runs of different data have tables of their own.
 
@@ -138,7 +140,7 @@ def compare(*runs: Path, output: Path = Path("compare.html")) -> None:
 
 
 def export(run: Path, folder: Path | None = None) -> None:
-    """Exports a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.
+    """Export a finished run: weights (safetensors), encoder and decoder (ONNX), each checked, and a model card.
 
     Args:
         run: Folder of the finished run.
@@ -152,3 +154,27 @@ def export(run: Path, folder: Path | None = None) -> None:
     files = ExportFolder(output)
     written = [files.weights, *map(files.network, differences), files.columns, files.card]
     print(f"files: {output}/{', '.join(path.name for path in written if path.exists())}")
+
+
+def check(run: Path, root: Path | None = None, examples: int = 500, output: Path | None = None) -> None:
+    """Say what is wrong with a finished run, each with a number, and what would help; write a page with figures.
+
+    Args:
+        run: Folder of the finished run.
+        root: Folder that holds the datasets; that of the run if absent.
+        examples: Number of test examples that it is judged on.
+        output: A .html file to write; check_up.html in the run's folder if absent.
+    """
+    require("--examples", examples, Range(16))
+    settings = read_config(run)
+    path = output or RunFolder(run).check_up
+    require_output(path, ".html")
+    observations = observations_of(settings, root=root)
+    model = load_run(run, observations)
+    like = next(model.parameters())
+    train, _ = seen(observations, observations.rows("train").between(0, MOST_FITTED), like)
+    test, _ = seen(observations, observations.rows("test").between(0, examples), like, seed=1)
+    levels = observations.levels if isinstance(observations, Levels) else None
+    found = check_up(model, train, test=test, levels=levels, estimator=model.estimator, examples=examples)
+    console.print(str(found), markup=False, highlight=False)
+    console.print(f"page: {found.to_html(path)}", soft_wrap=True)

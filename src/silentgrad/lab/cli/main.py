@@ -1,68 +1,67 @@
-"""The command line from start to end: its words become the call of a command; an error or Ctrl-C, a message."""
+"""The command line from start to end: its words become the call of a command; an error or Ctrl-C, a message.
+
+A command is a function, its options are the function's arguments. Those of a group of settings are --GROUP.NAME.
+"""
 
 import argparse
-import contextlib
 import inspect
-import itertools
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from types import NoneType
+from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
-from jsonargparse import ActionConfigFile, ArgumentParser, set_parsing_settings  # type: ignore[attr-defined]
+import yaml  # type: ignore[import-untyped]
+from docstring_parser import parse_from_object
 from rich.console import Console
 
 import silentgrad
 from silentgrad.errors import SilentgradError
-from silentgrad.lab.cli.table import COMMANDS, Command, CommandGroup
-from silentgrad.lab.cli.wording import HelpFormatter, gathered, in_sixties, nearest_option, option_types, with_brackets
-from silentgrad.lab.settings import GROUPS, Settings
-from silentgrad.lab.settings.documents import plainly
-from silentgrad.lab.store.folders import RunFolder
-from silentgrad.registry import did_you_mean
+from silentgrad.lab.cli.shared import Interrupted
+from silentgrad.lab.settings import GROUPS, ConfigError
+from silentgrad.lab.settings.fields import converted
+from silentgrad.lab.store.files import read_yaml
+from silentgrad.registry import ALIKE, did_you_mean
 
-FILES = ("--recipe", "--config")
-
-
-# Arguments of which a command takes any number, one after the other, as argparse is told of them.
-SEVERAL: dict[str, dict[str, Any]] = {
-    "runs": {"nargs": "+", "type": Path, "metavar": "RUN", "help": "Folders of the runs, one after the other."},
-    "words": {
-        "nargs": "*", "type": str, "metavar": "WORD",
-        "help": "Words that the names have to hold; all recipes are listed without one.",
-    },
-}  # fmt: skip
+# Module and function of each command, which is imported when it is called.
+COMMANDS = {
+    "demo": "demo:demo",
+    "train": "training:train",
+    "evaluate": "finished:evaluate",
+    "reconstruct": "finished:reconstruct",
+    "sample": "finished:sample",
+    "latents": "finished:latents",
+    "factors": "factors:factors",
+    "variance": "measure:variance",
+    "bias": "measure:bias",
+    "reproduce": "reproduce:reproduce",
+    "benchmark": "benchmark:benchmark",
+    "sweep": "sweep:sweep",
+    "compare": "finished:compare",
+    "check": "finished:check",
+    "export": "finished:export",
+    "recipes": "lists:recipes",
+    "data": "lists:data",
+    "data list": "lists:data",
+    "data get": "lists:get",
+    "data check": "lists:verify",
+}
+FILE = "A YAML file of these options; one that is given beside it changes what the file says."
+RECIPE = "A recipe's name, or a file of settings; an option beside it changes what it says."
 
 
 class UsageError(SilentgradError):
     """The command line cannot be understood."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came in work that these words after `silentgrad` go on with; the same as before if there are none."""
-
-    def __init__(self, *words: str) -> None:
-        super().__init__(*words)
-        self.words = words
-
-
-@contextlib.contextmanager
-def going_on(folder: Path | None = None) -> Iterator[None]:
-    """Work that Ctrl-C interrupts and a command goes on with: one of its own for a run, once its folder is made."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if folder is None or not RunFolder(folder).config.exists():
-            raise Interrupted from None
-        raise Interrupted("train", "--folder", str(folder), "--resume", "true") from None
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """The `silentgrad` command.
+    """Run the `silentgrad` command.
 
     Args:
         arguments: The words after `silentgrad`; those of this process if absent.
@@ -76,33 +75,151 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         Console(stderr=True).print("[red]silentgrad:[/red]", end=" ")
         print(error, file=sys.stderr)
-        if isinstance(error, UsageError):
-            raise SystemExit(2) from None
-        raise SystemExit(1) from None
-    except Interrupted as stop:
-        print(f"interrupted; go on by: silentgrad {shlex.join(stop.words or arguments)}", file=sys.stderr)
-        raise SystemExit(130) from None
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
+    except KeyboardInterrupt as stop:
+        go_on = ""
+        if isinstance(stop, Interrupted):
+            go_on = f"; go on by: silentgrad {shlex.join(stop.words or arguments)}"
+        print(f"interrupted{go_on}", file=sys.stderr)
         raise SystemExit(130) from None
 
 
 def _run(words: Sequence[str]) -> None:
-    command, program, rest = _chosen("silentgrad", silentgrad.__doc__, COMMANDS, words)
-    function = function_of(command)
-    parser = _option_parser(function, program)
-    options = parser.instantiate(_parsed(parser, gathered(rest, "--over"), option_types(function)))
-    options.pop("config", None)
-    several: list[object] = []
-    for name in SEVERAL:
-        several += options.pop(name, [])
-    function(*several, **options)
+    if words[:1] == ["--version"]:
+        print(f"silentgrad {silentgrad.__version__}")
+    elif words[:1] in (["-h"], ["--help"]):
+        print(f"usage: silentgrad COMMAND [--OPTION VALUE ...]\n\n{silentgrad.__doc__}\n\ncommands:")
+        print("\n".join(f"    {name:12} {summary(name)}" for name in COMMANDS))
+    else:
+        name = _chosen(words)
+        _call(function_of(name), f"silentgrad {name}", words[len(name.split()) :])
 
 
-def _parsed(parser: "OptionParser", words: Sequence[str], types: Mapping[str, Any]) -> Any:
-    for option, value in in_sixties(words, types):
-        parser.error(f"{option}: {value} is no number")
-    return parser.parse_args(_files_first(with_brackets(words, types)))
+def _chosen(words: Sequence[str]) -> str:
+    """Return the name of the command that the first one or two words are."""
+    if not words:
+        raise UsageError("there is no command; silentgrad --help lists the commands")
+    first, *rest = words
+    seconds = [name.removeprefix(f"{first} ") for name in COMMANDS if name.startswith(f"{first} ")]
+    word, known = first, list(COMMANDS)
+    if seconds and rest and not rest[0].startswith("-"):
+        word, known = rest[0], seconds
+    if word not in known:
+        message = f"there is no command {word!r}.{did_you_mean(word, known)}"
+        raise UsageError(_advised(message, "silentgrad --help lists the commands"))
+    return word if known is not seconds else f"{first} {word}"
+
+
+def summary(command: str) -> str:
+    """Return the first line of a command's docstring, which is found in the text of its module."""
+    module, _, name = COMMANDS[command].partition(":")
+    text = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
+    found = re.search(rf'^def {name}\(.*?"""(.*?)$', text, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def function_of(command: str) -> Callable[..., None]:
+    """Return the function of a command, imported now."""
+    module, _, name = COMMANDS[command].partition(":")
+    function: Callable[..., None] = getattr(import_module(f"silentgrad.lab.cli.{module}"), name)
+    return function
+
+
+class Option(NamedTuple):
+    """An option of a command, or an argument that is given by its place."""
+
+    hint: Any
+    default: Any
+    help: str
+    several: bool = False  # words one after the other
+
+    @property
+    def by_place(self) -> bool:
+        return self.several or self.default is inspect.Parameter.empty
+
+
+def options_of(function: Callable[..., object]) -> dict[str, Option]:
+    """Return the options of a command by name; those of a group of settings stand in its place."""
+    found, told = {}, _told(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint: Any = parameter.annotation
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            found[name] = Option(tuple[hint, ...], (), told.get(name, ""), several=True)
+        elif is_dataclass(hint):
+            inner, group = _told(hint), GROUPS[name]()
+            for field in fields(group):
+                found[f"{name}.{field.name}"] = Option(field.type, getattr(group, field.name), inner[field.name])
+        else:
+            found[name] = Option(hint, parameter.default, told.get(name, ""))
+    return found
+
+
+def _told(owner: Any) -> dict[str, str]:
+    """Return the help on arguments, or on settings, that stands in docstrings."""
+    return {told.arg_name.lstrip("*"): str(told.description) for told in parse_from_object(owner).params}
+
+
+def _call(function: Callable[..., None], program: str, words: Sequence[str]) -> None:
+    """Call a command with what its words say, or else a file of theirs, or else its defaults."""
+    options = options_of(function)
+    given = vars(_parser(function, program, options).parse_args(words))
+    files = given.pop("config", [])
+    if len(files) > 1:
+        raise UsageError(f"{' and '.join(files)}: settings come from one recipe or file, which options change")
+    values = {name: option.default for name, option in options.items()}
+    for file in files:
+        values |= _converted(options, _from_file(file, options))
+    values |= _converted(options, given)
+    groups: dict[str, dict[str, Any]] = {}
+    several: list[Any] = []
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        group, _, own = name.rpartition(".")
+        if options[name].several:
+            several = value
+        elif group:
+            groups.setdefault(group, {})[own] = value
+        else:
+            arguments[name] = value
+    function(*several, **arguments, **{name: GROUPS[name](**own) for name, own in groups.items()})
+
+
+def _converted(options: Mapping[str, Option], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of options from what was written of them."""
+    return {
+        name: _value(name.upper() if options[name].by_place else f"--{name}", options[name].hint, value)
+        for name, value in written.items()
+    }
+
+
+def _value(option: str, hint: Any, written: Any) -> Any:
+    try:
+        return converted(option, hint, written)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _from_file(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the options that a file holds, or a recipe of that name for a command that takes settings."""
+    if "train.lr" in options and not Path(file).is_file():
+        from silentgrad.lab.experiments.recipes import read_recipe
+
+        content: object = {name: asdict(group) for name, group in read_recipe(file)._asdict().items()}
+    else:
+        try:
+            content = read_yaml(Path(file))
+        except (ValueError, yaml.YAMLError) as error:
+            raise UsageError(f"cannot read {file}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{file}: expected options by name, found {type(content).__name__}")
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        found |= {f"{name}.{inner}": own for inner, own in value.items()} if isinstance(value, dict) else {name: value}
+    for name in found:
+        if name not in options or options[name].by_place:
+            raise UsageError(f"{file}: {_no_option(f'--{name}', options)}")
+    return found
 
 
 def setting(option: str, written: str) -> Any:
@@ -111,163 +228,88 @@ def setting(option: str, written: str) -> Any:
     Raises:
         UsageError: There is no such option, or this is none of its values.
     """
-    parser, types = OptionParser(prog="silentgrad train", formatter_class=HelpFormatter), option_types(Settings)
-    for name, group in GROUPS.items():
-        parser.add_class_arguments(group, name)
-    if f"--{option}" not in types:
-        parser.error(_no_option(f"--{option}", types))
+    known = {f"{group}.{field.name}": field.type for group, kind in GROUPS.items() for field in fields(kind)}
+    if option not in known:
+        raise UsageError(_no_option(f"--{option}", known))
     if not written:
-        parser.error(f"--{option} has to have a value")
-    return _parsed(parser, [f"--{option}={written}"], types)[option]
+        raise UsageError(f"--{option} has to have a value")
+    return _value(f"--{option}", known[option], written)
 
 
-def _files_first(words: Sequence[str]) -> list[str]:
-    """The words with the file of settings before all options, which so win over it wherever they stand.
-
-    Raises:
-        UsageError: There are two such files.
-
-    Example:
-        >>> _files_first(["--train.epochs", "3", "--recipe", "mnist-circuit-cpu"])
-        ['--recipe', 'mnist-circuit-cpu', '--train.epochs', '3']
-    """
-    files: list[list[str]] = []
-    others: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        option, given, _ = word.partition("=")
-        if option in FILES and given:
-            files.append([word])
-        elif option in FILES and left and not left[0].startswith("-"):
-            files.append([word, left.pop(0)])
-        else:
-            others.append(word)
-    if len(files) > 1:
-        both = " and ".join(" ".join(file) for file in files)
-        raise UsageError(f"{both}: settings come from one recipe or file, which options change; choose one")
-    return [*itertools.chain(*files), *others]
+# The words and the help
 
 
-def _with_help(message: str, where: str) -> str:
-    """A message and where to look, unless it asks a question already."""
-    if message.endswith("?"):
-        return message
-    return f"{message.removesuffix('.')}; {where}"
-
-
-class ListParser(argparse.ArgumentParser):
-    """The parser of the first word."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(_with_help(message, f"{self.prog} --help lists the commands"))
-
-
-def _chosen(
-    program: str, description: str | None, commands: Mapping[str, Command | CommandGroup], words: Sequence[str]
-) -> tuple[Command, str, Sequence[str]]:
-    """The command that the first words name, these words, and the others."""
-    parser = ListParser(prog=program, description=description, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"silentgrad {silentgrad.__version__}")
-    names = parser.add_subparsers(title="commands", metavar="COMMAND", dest="name", required=True)
-    for name, entry in commands.items():
-        names.add_parser(name, help=entry.help, add_help=False)
-    for word in words[:1]:
-        if not word.startswith("-") and word not in commands:
-            parser.error(f"there is no command {word!r}.{did_you_mean(word, commands)}")
-    name = parser.parse_args(words[:1]).name
-    entry = commands[name]
-    if isinstance(entry, CommandGroup):
-        return _chosen(f"{program} {name}", entry.help, entry.commands, words[1:])
-    return entry, f"{program} {name}", words[1:]
-
-
-def function_of(command: Command) -> Callable[..., None]:
-    """The command itself, imported now."""
-    module, _, name = command.place.partition(":")
-    function: Callable[..., None] = getattr(import_module(f"silentgrad.lab.cli.{module}"), name)
-    return function
-
-
-class OptionParser(ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser that says what is wrong, instead of listing everything that would be right."""
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().parse_args(*args, **kwargs)
-        except RecursionError as error:
-            self.error("an option or the file of --config is nested too deeply", error)
-        except UnicodeDecodeError as error:
-            self.error(f"the file of --config is no text: {error}", error)
-        except ValueError as error:  # an import that was denied, among others
-            self.error(str(error), error)
+    options: Sequence[str] = ()
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        message = " ".join(plainly(message).split())
-        # A refused import, told as what it means here.
-        message = re.sub(r"Importing '(.*?)' is not allowed.*", r"\1 is no setting; a file is given as ./\1", message)
+    def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (-\S*[^\s\d-]\S*)", message)
         if unknown is not None:
-            options = [option for action in self._actions for option in action.option_strings[:1]]
-            message = _no_option(unknown[1].partition("=")[0], options)
-        for action in self._actions:
-            if not action.option_strings:  # it is given by its place
-                message = message.removeprefix(f"--{action.dest}: ")
-        raise UsageError(_with_help(message, f"{self.prog} --help lists the options")) from ex
+            message = _no_option(unknown[1].partition("=")[0], self.options)
+        raise UsageError(_advised(message, f"{self.prog} --help lists the options"))
+
+
+def _advised(message: str, advice: str) -> str:
+    """Return a message and where to look, unless it asks a question already."""
+    return message if message.endswith("?") else f"{message.removesuffix('.')}; {advice}"
 
 
 def _no_option(word: str, options: Iterable[str]) -> str:
-    near = nearest_option(word, options)
-    return f"there is no option {word}" + (f": did you mean {near}?" if near else "")
+    """Return the message about an option that there is none of, and the nearest as a whole or by its last name.
+
+    Example:
+        >>> _no_option("--epoch", ["train.lr", "train.epochs"])
+        'there is no option --epoch: did you mean --train.epochs?'
+        >>> _no_option("--banana", ["train.lr", "train.epochs"])
+        'there is no option --banana'
+    """
+    name = word.lstrip("-")
+    last = {option.rpartition(".")[2]: option for option in options}
+    near = get_close_matches(name, last.values(), 1, ALIKE)
+    near += [last[match] for match in get_close_matches(name.rpartition(".")[2], last, 1, ALIKE)]
+    return f"there is no option {word}" + (f": did you mean --{near[0]}?" if near else "")
 
 
-class SettingsFile(ActionConfigFile):
-    """Takes a file of settings, or a recipe by its name."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        if option_string == "--recipe":
-            from silentgrad.lab.experiments.recipes import recipe_source
-
-            values = recipe_source(values)
-        super().__call__(parser, cfg, values, option_string)
-
-
-def _usage(program: str, parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Return the line of usage, with all options of the command in one."""
-    words = [program]
-    optional = False
-    for name, parameter in parameters.items():
-        if name in SEVERAL:
-            words.append(f"{SEVERAL[name]['metavar']} ...")
-        elif parameter.default is parameter.empty:
-            words.append(name.upper())
+def _parser(function: Callable[..., object], program: str, options: Mapping[str, Option]) -> Parser:
+    """Return the parser of a command's words, which leaves their values as they were written."""
+    usage = [program, *(name.upper() for name, option in options.items() if option.by_place), "[--OPTION VALUE ...]"]
+    description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+    parser = Parser(program, " ".join(usage), description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    parser.options = [name for name, option in options.items() if not option.by_place]
+    settings = "train.lr" in options
+    parser.add_argument(
+        *(["--recipe"] if settings else []), "--config", action="append", metavar="RECIPE" if settings else "FILE",
+        dest="config", help=RECIPE if settings else FILE,
+    )  # fmt: skip
+    for name, option in options.items():
+        told = f"{option.help} ({in_words(option.hint, option.default)})".replace("%", "%%")
+        if option.by_place:
+            parser.add_argument(name, nargs="*" if option.several else None, metavar=name.upper(), help=told)
         else:
-            optional = True
-    if optional:
-        words.append("[--OPTION VALUE ...]")
-    return " ".join(words)
-
-
-def _option_parser(function: Callable[..., None], program: str) -> OptionParser:
-    """The parser of a command's options, which are the arguments of its function."""
-    parameters = inspect.signature(function).parameters
-    # A setting is a value, never the name of something to import, and has its help below it.
-    set_parsing_settings(import_path_denylist=["*"], docstring_parse_attribute_docstrings=True)
-    parser = OptionParser(
-        prog=program,
-        usage=_usage(program, parameters),
-        description=(inspect.getdoc(function) or "").partition("\n\nArgs:")[0],
-        allow_abbrev=False,
-        formatter_class=HelpFormatter,
-    )
-    if GROUPS.keys() <= parameters.keys():
-        told = "A recipe's name, or a file of settings, such as the one that a sweep leaves of its best trial; options "
-        told += "beside it change what it says."
-        parser.add_argument(*FILES, action=SettingsFile, metavar="RECIPE", dest="config", help=told)
-    elif parameters:
-        parser.add_argument("--config", action=ActionConfigFile, metavar="FILE", help="A YAML file of these options.")
-    for name, several in SEVERAL.items():
-        if name in parameters:
-            parser.add_argument(name, **several)
-    parser.add_function_arguments(function, as_group=False, as_positional=True, sub_configs=True)
+            action = "append" if get_origin(option.hint) is tuple else "store"
+            parser.add_argument(f"--{name}", action=action, metavar=name.rpartition(".")[2].upper(), help=told)
     return parser
+
+
+def in_words(hint: Any, default: Any = None) -> str:
+    """Return in the help's words what an option takes, and its default.
+
+    Example:
+        >>> in_words(list[int], [64, 32]), in_words(Literal["cpu", "gpu"] | None), in_words(bool, True)
+        ('list of int, default: 64,32', 'one of cpu, gpu', 'true or false, default: true')
+    """
+    kinds = get_args(hint)
+    if NoneType in kinds:
+        return in_words(kinds[0], default)
+    if get_origin(hint) is Literal:
+        told = f"one of {', '.join(kinds)}"
+    elif kinds:
+        told = in_words(kinds[0]).replace("one of", "some of") if get_args(kinds[0]) else f"list of {kinds[0].__name__}"
+    else:
+        told = "true or false" if hint is bool else hint.__name__
+    if default in (None, inspect.Parameter.empty, [], ()):
+        return told
+    shown = ",".join(map(str, default)) if kinds and not isinstance(default, str) else str(default)
+    return f"{told}, default: {shown.lower() if hint is bool else shown}"

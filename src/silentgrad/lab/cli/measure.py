@@ -10,8 +10,7 @@ from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_varian
 from silentgrad.analysis.variance import FEWEST_BATCHES
 from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate
-from silentgrad.lab.cli.console import console, show_table
-from silentgrad.lab.cli.options import next_folder, require_folder, require_output
+from silentgrad.lab.cli.shared import console, next_folder, require_folder, require_output, show_table
 from silentgrad.lab.experiments.bias import biases
 from silentgrad.lab.settings import COUNT, SEED, ConfigError, EstimatorName, Range, require
 from silentgrad.lab.store.files import write_rows_atomically
@@ -38,7 +37,7 @@ def variance(
     root: Path | None = None,
     output: Path | None = None,
 ) -> None:
-    """Decomposes the encoder's gradient variance into the batches' part and the latent draws', as the paper does.
+    """Decompose the encoder's gradient variance into the batches' part and the latent draws', as the paper does.
 
     Args:
         run: Folder of the finished run.
@@ -97,7 +96,7 @@ def bias(
     seed: int = 0,
     folder: Path | None = None,
 ) -> None:
-    """Measures how far gradients are from the true one, which is found by enumerating Bernoulli latents.
+    """Measure how far gradients are from the true one, which is found by enumerating Bernoulli latents.
 
     With no options: trains two small models on the embedded digits, with linear and exponential precision link, and
     compares their closed forms and estimators that sample with the enumerated gradient. About a minute on two cores.

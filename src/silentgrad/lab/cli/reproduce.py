@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from silentgrad.lab.cli.console import show_findings
-from silentgrad.lab.cli.main import going_on
-from silentgrad.lab.cli.options import require_folder
+from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
 from silentgrad.lab.experiments import circuits, guide, linear
 from silentgrad.lab.experiments.cells import Cell, Scale
 from silentgrad.lab.experiments.experiment import Experiment, Request
@@ -43,7 +41,7 @@ def reproduce(
     root: Path | None = None,
     accelerator: str = "auto",
 ) -> None:
-    """Makes the runs behind a table and writes it; those of the paper stand beside the paper's own figures.
+    """Make the runs behind a table and write it; those of the paper stand beside the paper's own figures.
 
     Runs that are finished are kept, interrupted ones go on; so this can be stopped and called again. The tables share
     runs: bpd, kld and mse theirs, fixed and variance theirs.

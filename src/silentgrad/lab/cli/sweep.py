@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from silentgrad.lab.cli.shared import going_on, require_folder, show_table
 from silentgrad.lab.settings import COUNT, ConfigError, DataConfig, ModelConfig, Settings, TrainConfig, require
 from silentgrad.lab.store.folders import RunFolder, SweepFolder
 
@@ -17,7 +18,7 @@ def sweep(
     data: DataConfig = DataConfig(),  # noqa: B008
     model: ModelConfig = ModelConfig(),  # noqa: B008
     train: TrainConfig = TrainConfig(),  # noqa: B008
-    over: list[str] = ["train.lr"],  # noqa: B006
+    over: tuple[str, ...] = ("train.lr",),
     sampler: Literal["grid", "tpe"] | None = None,
     trials: int | None = None,
     study: str | None = None,
@@ -27,7 +28,7 @@ def sweep(
     cluster: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Trains with many values of any settings, compares the runs, and writes the best one's recipe.
+    """Train with many values of any settings, compare the runs, and write the best one's recipe.
 
     The same command goes on with a sweep that was interrupted. Started on several machines with one --storage, they
     share the work.
@@ -50,8 +51,7 @@ def sweep(
         quiet: Whether to show no progress bar.
     """
     # Here and below, so that --help does not wait for Lightning, Optuna and matplotlib.
-    from silentgrad.lab.cli.main import going_on, setting
-    from silentgrad.lab.cli.options import require_folder
+    from silentgrad.lab.cli.main import setting
     from silentgrad.lab.experiments.runner import workers_at
     from silentgrad.lab.experiments.space import Sweep, search_space
     from silentgrad.lab.experiments.sweep import run_sweep
@@ -76,10 +76,8 @@ def sweep(
 
 def _name(study: str | None, data: DataConfig, space: Iterable[str]) -> str:
     """Return the name of the sweep: the one that was given, or one of the data's name and of what is varied."""
-    from silentgrad.lab.cli.options import stem_of
-
     if study is None:
-        study = "-".join([stem_of(data.name), *(option.rpartition(".")[2] for option in space)])
+        study = "-".join([Path(data.name).stem, *(option.rpartition(".")[2] for option in space)])
     if not study or study != Path(study).name:
         raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
     return study
@@ -99,7 +97,6 @@ def _database(storage: str | None, files: SweepFolder) -> str:
 
 def _show(outcome: "Outcome", size: int, files: SweepFolder) -> None:
     """Print the trials and the best one, and write the page that compares them."""
-    from silentgrad.lab.cli.console import show_table
     from silentgrad.lab.experiments.study import PATIENCE
     from silentgrad.lab.reports.compare import write_comparison
 

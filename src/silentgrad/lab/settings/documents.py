@@ -1,24 +1,17 @@
 """Settings in words: out of YAML files, which are recipes and runs' `config.yaml`, and as the command that has them."""
 
 import json
-import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from jsonargparse import ArgumentError, ArgumentParser
 
-from silentgrad.lab.settings.fields import ConfigError
+from silentgrad.lab.settings.fields import ConfigError, converted
 from silentgrad.lab.settings.options import GROUPS, Settings
 from silentgrad.lab.store.files import read_yaml
-from silentgrad.registry import did_you_mean
-
-UNION = r"(?s)Does not validate against any of the Union.*?- (.*?)(?:\. Got value: .*?)?\n.*Given value: (.*)"
-CHOICE = r"Expected a typing\.Literal\[(.*?)\]\. Got value: (.*)"
 
 
 class UnknownSettingError(ConfigError):
@@ -26,7 +19,7 @@ class UnknownSettingError(ConfigError):
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings in a recipe or a run's `config.yaml`; what the file leaves out is the default.
+    """Return the settings in a recipe or a run's `config.yaml`; what the file leaves out is the default.
 
     Raises:
         ConfigError: The file is no YAML, or holds something else than settings, or a value outside its range.
@@ -42,58 +35,24 @@ def read_settings(path: Path) -> Settings:
 
 
 def _settings(content: object) -> Settings:
-    """Settings from what a YAML file holds, converted and checked as the command line does it."""
-    if not isinstance(content, dict):
-        raise ConfigError(f"expected groups of settings, {', '.join(GROUPS)}; found {type(content).__name__}")
-    _require_known("", content, list(GROUPS))
+    """Return settings from what a YAML file holds, converted and checked as the command line does it."""
+    parts = _known("", content, GROUPS)
+    groups = {}
     for name, group in GROUPS.items():
-        _require_known(f"{name}.", content.get(name, {}), list(group.__dataclass_fields__))
-    try:
-        parsed = _parser().instantiate(_parser().parse_object(content))
-    except (ArgumentError, OverflowError) as error:
-        raise ConfigError(plainly(str(error))) from None
-    return Settings(parsed.data, parsed.model, parsed.train)
+        hints = {field.name: field.type for field in fields(group)}
+        given = _known(f"{name}.", parts.get(name, {}), hints)
+        groups[name] = group(**{key: converted(f"--{name}.{key}", hints[key], own) for key, own in given.items()})
+    return Settings(**groups)
 
 
-@cache
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False)
-    for name, group in GROUPS.items():
-        parser.add_class_arguments(group, name)
-    return parser
-
-
-def _require_known(prefix: str, content: object, names: list[str]) -> None:
-    """Refuses other names than those of settings, so that the parser gives no meaning to them."""
+def _known(prefix: str, content: object, names: Collection[str]) -> dict[str, Any]:
+    """Return named values, none of which has another name than these."""
     if not isinstance(content, dict):
         raise ConfigError(f"expected settings {prefix}NAME, found {type(content).__name__}")
     for key in content:
         if key not in names:
             raise UnknownSettingError(f"there is no setting {prefix}{key}")
-
-
-def plainly(message: str) -> str:
-    r"""Tell a message of jsonargparse about a value in the user's terms.
-
-    Example:
-        >>> plainly("Parser key \"train.epochs\":\n  Expected a <class 'int'>. Got value: x")
-        '--train.epochs: Expected a value of type int. Got value: x'
-        >>> plainly("Parser key \"model.leaves\":\n  Expected a typing.Literal['exp', 'constant']. Got value: expo")
-        '--model.leaves: expo is none of exp, constant. Did you mean exp?'
-    """
-    # Of a type and None, what is wrong with the type.
-    message = re.sub(UNION, r"\1. Got value: \2", message)
-    message = re.sub(r'Parser key "([^"]+)":\s*', r"--\1: ", message)
-    message = re.sub(CHOICE, _choice, message)
-    return re.sub(r"<class '(\w+)'>", r"value of type \1", message)
-
-
-def _choice(found: re.Match[str]) -> str:
-    """A value that is none of those to choose from."""
-    names = found[1].replace("'", "").split(", ")
-    given = re.sub(r"[\[\]']", "", found[2]).split(", ")
-    wrong = next((word for word in given if word not in names), found[2])
-    return f"{wrong} is none of {', '.join(names)}.{did_you_mean(wrong, names)}"
+    return content
 
 
 def with_options(settings: Settings, values: Mapping[str, Any]) -> Settings:
@@ -106,7 +65,7 @@ def with_options(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def train_command(settings: Settings) -> str:
-    """The `silentgrad train` that has exactly these settings: the data's name, and every option that is no default.
+    """Return the `silentgrad train` with exactly these settings: the data's name, and all options that are no default.
 
     Example:
         >>> from silentgrad.lab.settings import DataConfig, ModelConfig, TrainConfig
@@ -124,12 +83,12 @@ def train_command(settings: Settings) -> str:
 
 
 def _option(name: str, word: str) -> list[str]:
-    """An option and its value: two words, but one where the value would be taken for an option."""
+    """Return an option and its value: two words, but one where the value would be taken for an option."""
     return [f"--{name}={word}"] if word.startswith("-") else [f"--{name}", word]
 
 
 def _word(value: object) -> str:
-    """A value as the command line takes it."""
+    """Return a value as the command line takes it."""
     if isinstance(value, bool | list) or value is None:
         return json.dumps(value)
     return str(value)

@@ -1,15 +1,76 @@
-"""Fields of settings: the range of their numbers, what they belong to, and the message about a number outside."""
+"""Fields of settings: their values out of what was written, the range of numbers, and what an option belongs to."""
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+import yaml  # type: ignore[import-untyped]
 
 from silentgrad.errors import DomainError
+from silentgrad.registry import did_you_mean
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 
 
 class ConfigError(DomainError):
     """A setting has a value that no run can be made with."""
+
+
+def converted(option: str, hint: Any, written: Any) -> Any:
+    """Return the value of an option, of its type, from a word of the command line or from what a YAML file holds.
+
+    Raises:
+        ConfigError: It is no value of that type.
+
+    Example:
+        >>> converted("--sizes", list[int] | None, "64,32"), converted("--rate", float, "1e-3")
+        ([64, 32], 0.001)
+        >>> converted("--leaves", Literal["exp", "constant"], "expo")
+        Traceback (most recent call last):
+        silentgrad.lab.settings.fields.ConfigError: --leaves: expo is none of exp, constant. Did you mean exp?
+    """
+    kinds, origin = get_args(hint), get_origin(hint)
+    if NoneType in kinds:
+        return None if written in (None, "null") else converted(option, kinds[0], written)
+    if written is None:
+        raise ConfigError(f"{option} has to have a value")
+    if origin is list:
+        return [converted(option, kinds[0], item) for item in _items(option, written)]
+    if origin is tuple:  # what was given several times
+        return tuple(converted(option, kinds[0], item) for item in written)
+    if origin is Literal:
+        if written not in kinds:
+            raise ConfigError(f"{option}: {written} is none of {', '.join(kinds)}.{did_you_mean(str(written), kinds)}")
+        return written
+    try:
+        return _scalar(hint, written)
+    except (KeyError, ValueError, OverflowError):
+        raise ConfigError(f"{option} has to be {KINDS[hint]}, got {written}") from None
+
+
+def _items(option: str, written: Any) -> list[Any]:
+    """Return the items of a list, which words may hold without brackets: 64,64 or [64,64]."""
+    if isinstance(written, str):
+        if not written.startswith("["):
+            return [item.strip() for item in written.split(",")]
+        with suppress(yaml.YAMLError, RecursionError):
+            written = yaml.load(written, yaml.BaseLoader)  # which takes no item for more than text
+    if not isinstance(written, list):
+        raise ConfigError(f"{option} has to be a list, got {written}")
+    return written
+
+
+def _scalar(hint: Any, written: Any) -> Any:
+    if hint is bool:
+        return {"true": True, "false": False}[str(written).lower()]
+    kinds = {int: str | int, float: str | int | float}.get(hint, str | Path)
+    if isinstance(written, bool) or not isinstance(written, kinds):
+        raise ValueError
+    return hint(written)
 
 
 @dataclass(frozen=True)
@@ -95,8 +156,6 @@ class Group:
     def __post_init__(self) -> None:
         for setting in fields(self):
             name, value = f"--{self._word}.{setting.name}", getattr(self, setting.name)
-            if value is None and setting.default is not None:
-                raise ConfigError(f"{name} has to have a value")
             allowed = setting.metadata.get("range")
             if allowed is not None:
                 require(name, value, allowed)
