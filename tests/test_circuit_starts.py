@@ -9,6 +9,7 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
+from refusals import refused
 from silentgrad.decoders.starts import clusters
 from silentgrad.likelihoods import Bernoulli, Normal, Poisson
 
@@ -175,30 +176,12 @@ def test_noise_of_a_circuit_is_below_fresh_noise() -> None:
     drawn = x + 0.2 * torch.randn(20_000, 2, 2).double()
     many = td.Normal(q.loc.expand(20_000, 2), q.scale.expand(20_000, 2))
     assert circuit.expected_log_prob(x, q) < plain.expected_log_prob(drawn, many).mean()
-    with pytest.raises(sg.DomainError, match="noise"):
-        sg.Circuit(2, 4, noise=-1.0)
+    refused(sg.DomainError, "noise", lambda: sg.Circuit(2, 4, noise=-1.0))
     with pytest.raises(sg.DomainError, match="belong to the leaves"):
         sg.Circuit(2, 4, 1, leaves=[sg.LinearGaussian(2, 4)], noise=0.1)
 
 
 # --- units of the deviation
-
-
-def test_a_step_moves_every_leaf_by_the_same_part_of_its_width() -> None:
-    torch.manual_seed(7)
-    scales = torch.tensor([1e-3, 1.0, 50.0])
-    decoder = sg.StandardizedGaussian(2, 3)
-    decoder.start_outputs(torch.zeros(3), scales.square(), torch.zeros(3, 2))
-    x = scales * torch.randn(64, 1).expand(64, 3)  # the same in every output, but for the width
-    q = td.Normal(torch.randn(64, 2), torch.ones(64, 2))
-    optimizer = torch.optim.Adam(decoder.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        (-decoder.expected_log_prob(x, q).mean()).backward()
-        optimizer.step()
-    moved = decoder(q.loc).mean / scales
-    assert moved.abs().max() > 0.1
-    torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("method", ["mean", "ppca"])

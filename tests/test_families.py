@@ -12,7 +12,6 @@ from torch import distributions as td
 
 import silentgrad as sg
 from refusals import refused
-from silentgrad.estimators import Estimator
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, mlp_body
@@ -71,28 +70,26 @@ def test_all_families_are_found_by_name() -> None:
 
 
 @EACH
-def test_numbers_that_are_zero_make_the_standard_prior(name: str) -> None:
-    family = FAMILIES[name](4)
-    prior = family.prior()()
+def test_numbers_make_a_latent_and_zeros_the_standard_prior(name: str) -> None:
+    """A latent is taken apart and built again, and an exported encoder has names for all that it gives."""
+    family, default = small(name), FAMILIES[name](4)
+    prior = default.prior()()
     mean, variance = STANDARD[name]
-    torch.testing.assert_close(prior.mean, torch.full(family.shape, mean))
-    torch.testing.assert_close(prior.variance, torch.full(family.shape, variance))
-    assert (prior.batch_shape, prior.event_shape) == ((), family.shape)
-
-
-@EACH
-def test_a_latent_is_taken_apart_and_built_again(name: str) -> None:
-    family = small(name)
+    torch.testing.assert_close(prior.mean, torch.full(default.shape, mean))
+    torch.testing.assert_close(prior.variance, torch.full(default.shape, variance))
+    assert (prior.batch_shape, prior.event_shape) == ((), default.shape)
     numbers = numbers_of(family).requires_grad_()
     q = family.latent(numbers)
     assert (q.batch_shape, q.event_shape) == ((4,), family.shape)
     assert type(base_of(q)) is family.distribution
-    again = family.rebuild(q, family.parameters(q))
-    z = q.sample()
+    again, z = family.rebuild(q, family.parameters(q)), q.sample()
     results = [torch.autograd.grad(p.log_prob(z).sum(), numbers, retain_graph=True)[0] for p in (q, again)]
     assert again.event_shape == q.event_shape
     torch.testing.assert_close(results[1], results[0])
     assert results[0].abs().max() > 0
+    outputs = outputs_of(q)
+    assert list(outputs) == EXPORTED[name]
+    torch.testing.assert_close(next(iter(outputs.values())), q.mean)
 
 
 @EACH
@@ -102,8 +99,7 @@ def test_a_scaled_latent_is_the_same_and_passes_its_part_of_the_gradient(name: s
     numbers = numbers_of(family).requires_grad_()
     q = family.latent(numbers)
     scaled, z = scale_gradient(q, weight, family), q.sample()
-    assert type(base_of(scaled)) is type(base_of(q))
-    assert scaled.event_shape == q.event_shape
+    assert (type(base_of(scaled)), scaled.event_shape) == (type(base_of(q)), q.event_shape)
     torch.testing.assert_close((scaled.mean, scaled.variance), (q.mean, q.variance))
     part, whole = (
         torch.autograd.grad(p.log_prob(z).sum() + 0 * numbers.sum(), numbers, retain_graph=True)[0] for p in (scaled, q)
@@ -118,9 +114,9 @@ def test_latents_may_have_a_shape(name: str) -> None:
     row, laid_out = flat.latent(numbers), grid.latent(numbers)
     assert laid_out.event_shape == grid.shape
     torch.testing.assert_close(laid_out.mean.reshape(4, -1), row.mean.reshape(4, -1))
-    torch.testing.assert_close(grid.prior().double().divergence(laid_out), flat.prior().double().divergence(row))
-    per_latent = grid.prior().double().divergence_per_latent(laid_out)
-    torch.testing.assert_close(per_latent, flat.prior().double().divergence_per_latent(row))
+    of_row, of_grid = flat.prior().double(), grid.prior().double()
+    torch.testing.assert_close(of_grid.divergence(laid_out), of_row.divergence(row))
+    torch.testing.assert_close(of_grid.divergence_per_latent(laid_out), of_row.divergence_per_latent(row))
 
 
 def test_a_full_covariance_is_what_its_numbers_say() -> None:
@@ -144,28 +140,20 @@ FOREIGN = {
 def test_a_foreign_latents_family_is_known(name: str) -> None:
     q = FOREIGN[name]
     family = family_of(q)
-    assert family.name == name
-    assert family.shape == q.sample().shape[1:]
+    assert (family.name, family.shape) == (name, q.sample().shape[1:])
     assert family.prior().divergence(q).abs().max() < 1e-6
     again = family.rebuild(q, family.parameters(q))
     assert (again.batch_shape, again.event_shape) == (q.batch_shape, q.event_shape)
 
 
-def test_families_and_mixtures_of_nothing_are_refused() -> None:
+def test_what_families_and_priors_refuse() -> None:
     refused(sg.DomainError, "at least one latent, got 0", lambda: FAMILIES["gaussian"](0))
     refused(sg.DomainError, "at least two categories, got 1", lambda: FAMILIES["categorical"](3, categories=1))
-    with pytest.raises(sg.ShapeError, match=r"one row of latents, got latents of shape \(2, 2\)"):
-        FAMILIES["full-gaussian"]((2, 2))
+    square = r"one row of latents, got latents of shape \(2, 2\)"
+    refused(sg.ShapeError, square, lambda: FAMILIES["full-gaussian"]((2, 2)))
     refused(sg.DomainError, "at least one component, got 0", lambda: sg.MixturePrior(FAMILIES["gaussian"](2), 0))
-
-
-@EACH
-def test_an_exported_encoder_has_names_for_all_that_it_gives(name: str) -> None:
-    family = small(name)
-    q = family.latent(numbers_of(family))
-    outputs = outputs_of(q)
-    assert list(outputs) == EXPORTED[name]
-    torch.testing.assert_close(next(iter(outputs.values())), q.mean)
+    model = GuidedVAE(nn.Identity(), sg.LinearGaussian(2, 3))  # a foreign model, whose prior has to be given
+    refused(sg.DomainError, "prior=", lambda: model.generate(1))
 
 
 # --- priors
@@ -181,9 +169,18 @@ def sampled_divergence(q: td.Distribution, prior: sg.latents.Prior, draws: int =
 @EACH
 @pytest.mark.parametrize("kind", [sg.latents.StandardPrior, sg.LearnedPrior])
 def test_the_divergence_is_its_definition(name: str, kind: type[sg.latents.Prior]) -> None:
+    """And a learned prior starts as the standard one, and learns."""
     family = small(name)
     prior, q = kind(family).double(), family.latent(numbers_of(family))
     if isinstance(prior, sg.LearnedPrior):
+        before = family.prior().double().divergence(q).mean()
+        torch.testing.assert_close(prior.divergence(q).mean(), before)
+        optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
+        for _ in range(60):
+            optimizer.zero_grad()
+            prior.divergence(q).mean().backward()
+            optimizer.step()
+        assert prior.divergence(q).mean() < 0.9 * before
         nn.init.uniform_(prior.numbers, -0.5, 0.5)
     assert prior.exactness is sg.Exactness.EXACT
     assert deviation(sampled_divergence(q, prior), prior.divergence(q)) < 5
@@ -196,47 +193,26 @@ def test_the_divergence_is_its_definition(name: str, kind: type[sg.latents.Prior
 
 
 @EACH
-def test_a_learned_prior_starts_as_the_standard_one_and_learns(name: str) -> None:
-    family = small(name)
-    prior, q = sg.LearnedPrior(family).double(), family.latent(numbers_of(family))
-    before = family.prior().double().divergence(q).mean()
-    torch.testing.assert_close(prior.divergence(q).mean(), before)
-    optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
-    for _ in range(60):
-        optimizer.zero_grad()
-        prior.divergence(q).mean().backward()
-        optimizer.step()
-    assert prior.divergence(q).mean() < 0.9 * before
-
-
-@EACH
 def test_the_mixtures_divergence_is_a_bound(name: str) -> None:
+    """With one component it has no gap."""
     family = small(name)
     torch.manual_seed(4)
     prior, q = sg.MixturePrior(family, 3).double(), family.latent(numbers_of(family))
     nn.init.normal_(prior.numbers)
     nn.init.normal_(prior.logits)
-    sampled, bound = sampled_divergence(q, prior), prior.divergence(q)
+    sampled = sampled_divergence(q, prior)
+    state, bound = torch.get_rng_state(), prior.divergence(q)
+    assert torch.equal(state, torch.get_rng_state())
     error = sampled.std(0) / len(sampled) ** 0.5
     assert prior.exactness is sg.Exactness.LOWER_BOUND
     assert (bound > sampled.mean(0) - 5 * error).all()
     assert (bound > sampled.mean(0) + 5 * error).any()
     assert prior.divergence_per_latent(q).shape == (4, 2)
-    state = torch.get_rng_state()
-    prior.divergence(q)
-    assert torch.equal(state, torch.get_rng_state())
-
-
-@EACH
-def test_a_mixture_of_one_component_has_no_gap(name: str) -> None:
-    family = small(name)
-    mixture, single = sg.MixturePrior(family, 1).double(), sg.LearnedPrior(family).double()
+    mixture, single, z = sg.MixturePrior(family, 1).double(), sg.LearnedPrior(family).double(), q.sample()
     with torch.no_grad():
         single.numbers.copy_(mixture.numbers[0])
-    q = family.latent(numbers_of(family))
     torch.testing.assert_close(mixture.divergence(q), single.divergence(q))
     torch.testing.assert_close(mixture.divergence_per_latent(q), single.divergence_per_latent(q))
-    z = q.sample()
     torch.testing.assert_close(mixture.log_prob(z), single.log_prob(z))
 
 
@@ -250,15 +226,7 @@ def test_distant_components_leave_the_bound_tight() -> None:
     torch.testing.assert_close(prior.divergence(q), torch.tensor([math.log(2)], dtype=torch.float64))
 
 
-@EACH
-def test_a_prior_that_was_evaluated_first_trains_and_follows_its_model(name: str) -> None:
-    model, x = vae(small(name)), images()
-    with torch.inference_mode():
-        model(x, epoch=1)
-    model(x, epoch=1).total.backward()
-    model.float()
-    assert model(x.float(), epoch=1).kld.dtype == torch.float32
-    assert not any(key.startswith("prior") for key in model.state_dict())
+# --- models
 
 
 @EACH
@@ -273,21 +241,13 @@ def test_a_model_draws_from_its_prior(name: str, kind: type[sg.latents.Prior]) -
     assert deviation(draws, model.prior().mean.detach()) < 5
 
 
-def test_a_foreign_models_prior_has_to_be_given_before_it_can_draw() -> None:
-    model = GuidedVAE(nn.Identity(), sg.LinearGaussian(2, 3))
-    refused(sg.DomainError, "prior=", lambda: model.generate(1))
-
-
-# --- models
-
-
 @EACH
 def test_the_objective_and_the_figures_have_the_models_prior(name: str) -> None:
+    """And a prior that was evaluated first trains, and follows its model to another precision."""
     family = small(name)
-    model = vae(family, prior=sg.LearnedPrior(family))
+    model, standard, x = vae(family, prior=sg.LearnedPrior(family)), vae(family), images()
     assert model.prior is not None
     nn.init.uniform_(model.prior.numbers, -0.5, 0.5)
-    x = images()
     q = model.encoder(x)
     divergence = model.prior.divergence(q)
     losses = model(x, epoch=1)
@@ -301,34 +261,11 @@ def test_the_objective_and_the_figures_have_the_models_prior(name: str) -> None:
     # With many samples the importance-weighted bound is above the ELBO.
     torch.manual_seed(0)
     assert evaluate(model, x, samples=200).elbo > found.elbo
-
-
-# --- estimators
-
-
-SUITABLE: dict[type[Estimator], list[str]] = {
-    sg.Exact: NAMES,
-    sg.Enumerate: ["bernoulli", "categorical"],
-    sg.Reparameterized: ["full-gaussian", "gaussian", "laplace"],
-    sg.GumbelSoftmax: ["bernoulli", "categorical"],
-    sg.StraightThrough: ["bernoulli", "categorical"],
-    sg.Reinforce: NAMES,
-    sg.RLOO: NAMES,
-    sg.DisARM: ["bernoulli"],
-}
-
-
-@EACH
-@pytest.mark.parametrize("estimator", SUITABLE)
-def test_an_estimator_takes_the_families_that_it_says(estimator: type[Estimator], name: str) -> None:
-    family, suits = small(name), estimator.suits(FAMILIES[name])
-    assert suits == (name in SUITABLE[estimator])
-    decoder = sg.LinearGaussian(family.shape.numel(), 3).double()
-    q, integrand = family.latent(numbers_of(family)), sg.integrand_of(decoder, torch.zeros(4, 3).double())
-    if suits:
-        assert estimator()(q, integrand).shape == (4,)
-        return
-    refused(sg.IntractableError, family.distribution.__name__, lambda: estimator()(q, integrand))
+    with torch.inference_mode():
+        standard(x, epoch=1)
+    standard(x, epoch=1).total.backward()
+    assert standard.float()(x.float(), epoch=1).kld.dtype == torch.float32
+    assert not any(key.startswith("prior") for key in standard.state_dict())
 
 
 # --- configurations

@@ -136,34 +136,6 @@ def test_log_rising_equals_mpmath(dtype: torch.dtype, coarse: float, fine: float
         assert bend[n].item() == pytest.approx(slopes[1], rel=fine, abs=1e-30)
 
 
-def softplus_by_quadrature(mean: float, variance: float) -> list[float]:
-    """E log(1 + e^u) and its derivative in the mean, and the same of -u."""
-    results = []
-    with mp.workdps(25):
-        s = mp.sqrt(variance)
-        panels = mp.linspace(-12, 12 + s, 13)  # e^u moves the weight of the tail to s
-        for sign in (1, -1):
-            m = sign * mp.mpf(mean)
-            functions = (lambda u: mp.log1p(mp.exp(u)), lambda u: 1 / (1 + mp.exp(-u)))
-            for f in functions:
-                results.append(float(mp.quad(lambda e, f=f, m=m: f(m + s * e) * mp.npdf(e), panels)))
-    return results
-
-
-@pytest.mark.parametrize(("mean", "variance"), [(-40.0, 1.0), (12.0, 4.0), (-0.5, 1.0), (0.0, 0.25), (3.0, 9.0)])
-def test_expected_softplus_of_both_signs_has_the_digits_of_its_tails(mean: float, variance: float) -> None:
-    truth = softplus_by_quadrature(mean, variance)
-    unit = [min(1, math.exp(sign * mean + variance / 2)) for sign in (1, 1, -1, -1)]
-    for dtype, limit in ((torch.float64, 1e-11), (torch.float32, 3e-6)):
-        m, v = (torch.tensor(t, dtype=dtype, requires_grad=True) for t in (mean, variance))
-        found = []
-        for sign, value in zip((1, -1), expected_softplus_of_both(m, v), strict=True):
-            (slope,) = torch.autograd.grad(value, m, retain_graph=True)
-            found += [value.item(), sign * slope.item()]
-        errors = [abs(a - b) / max(u, abs(b)) for a, b, u in zip(found, truth, unit, strict=True)]
-        assert max(errors) < limit, errors
-
-
 def at_counts(r: Tensor, variance: Tensor) -> Tensor:
     """Both functions at once, as the negative binomial has them; a mean of exactly zero among others."""
     x = torch.tensor([0.0, 1.0, 30.0, 2.0], dtype=r.dtype)

@@ -11,7 +11,7 @@ from torch import distributions as td
 import silentgrad as sg
 from refusals import refused
 from silentgrad.decoders import is_tractable
-from silentgrad.estimators import Exact, integrand_of, joint_log_prob, per_example, value_with_gradient_of
+from silentgrad.estimators import Exact, integrand_of
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
@@ -158,19 +158,6 @@ def test_plain_quadrature_is_an_approximation() -> None:
     refused(sg.IntractableError, "LinearLikelihood", lambda: Exact()(NORMAL, integrand_of(decoder, x)))
 
 
-def test_a_claim_of_exactness_holds() -> None:
-    """Against enumeration: what claims to be exact is, what claims to be an approximation is not."""
-    torch.manual_seed(3)
-    x = torch.rand(4, 3).double()
-    q = td.Bernoulli(torch.rand(4, 6).double())
-    for link, log_term in (("exp", "auto"), ("linear", "auto"), ("linear", "taylor")):
-        decoder = sg.LinearPrecisionGaussian(6, 3, link, log_term).double()  # type: ignore[arg-type]
-        nn.init.normal_(decoder.precision_affine.weight, std=0.5)
-        integrand = integrand_of(decoder, x)
-        error = (Exact(allow_approximation=True)(q, integrand) - sg.Enumerate()(q, integrand)).abs().max()
-        assert (error < 1e-10) == (decoder.exactness(q) is EXACT)
-
-
 class Below:
     """A decoder that knows a bound only."""
 
@@ -275,50 +262,6 @@ def test_a_likelihood_that_declares_nothing_needs_a_gaussian() -> None:
 
 
 # --- estimators with parameters
-
-
-class LearnedBaseline(sg.Estimator):
-    """REINFORCE with a baseline that is learned by least squares."""
-
-    unbiased = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.baseline = nn.Parameter(torch.zeros(()))
-        self.loss: Tensor | None = None
-
-    def forward(self, q: td.Distribution, integrand: Callable[[Tensor], Tensor]) -> Tensor:
-        z = q.sample()
-        f = per_example(integrand(z), q)
-        gain = f.detach() - self.baseline
-        self.loss = gain.square().mean()
-        return value_with_gradient_of(f, f + gain.detach() * joint_log_prob(q, z, f.shape))
-
-    def auxiliary_loss(self) -> Tensor | None:
-        loss, self.loss = self.loss, None
-        return loss
-
-
-def test_an_estimator_may_own_parameters_and_a_loss() -> None:
-    """Its baseline descends to the mean log-probability; the decoder's weight does not scale its loss."""
-    x, estimator = batches()[0], LearnedBaseline()
-    model = vae(KnownLoadings(), "bernoulli", tractable_estimator=estimator)
-    assert "tractable_estimator.baseline" in model.state_dict()
-    torch.manual_seed(0)
-    losses = model(x, epoch=1)
-    assert losses.tractable is not None
-    assert losses.total > losses.tractable + losses.kld
-    optimizer = torch.optim.SGD([estimator.baseline], 0.1)
-    values = []
-    for _ in range(200):
-        optimizer.zero_grad()
-        losses = model(x, epoch=1)
-        losses.total.backward()
-        optimizer.step()
-        assert losses.tractable is not None
-        values.append(-losses.tractable.item())
-    assert estimator.baseline.item() == pytest.approx(sum(values) / len(values), rel=0.2)
-    assert sg.gradient_variance(model, batches(), 20, [estimator])["LearnedBaseline"].est > 0
 
 
 def test_an_estimator_takes_a_plain_function_of_z() -> None:
