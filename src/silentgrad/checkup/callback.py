@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from silentgrad.checkup.examination import first_of, undisturbed
-from silentgrad.checkup.subject import subject_of
+from silentgrad.checkup.examination import examined
 from silentgrad.checkup.tracking import Tracker
 from silentgrad.errors import DomainError
 
@@ -31,10 +29,7 @@ class CheckUpCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if batch_idx % self.every:
-            return
-        x = first_of(batch)
-        with undisturbed([pl_module], seed=batch_idx), torch.no_grad():
-            subject = subject_of(pl_module, x, **self.options)
-            q, self.tracker.prior = subject.encoder(x), subject.prior
-            self.tracker(x, q, subject.decoder.at(q.sample(), x))
+        if batch_idx % self.every == 0:
+            with examined(pl_module, [batch], batch_idx, **self.options) as (subject, x):
+                q, self.tracker.prior = subject.encoder(x), subject.prior
+                self.tracker(x, q, subject.decoder.at(q.sample(), x))

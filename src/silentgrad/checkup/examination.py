@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
+from torch.utils.data import DataLoader, Dataset
 
 from silentgrad.analysis.variance import seeded
-from silentgrad.checkup.advice import advice_on
-from silentgrad.checkup.checks import CHECKS  # from where each is entered
-from silentgrad.checkup.findings import SEVERITY, CheckUp, Finding
+from silentgrad.checkup.checks import examine
+from silentgrad.checkup.findings import CheckUp
 from silentgrad.checkup.loss import LossUnits, loss_units
 from silentgrad.checkup.measurements import ACTIVE, Measurements
-from silentgrad.checkup.subject import subject_of
-from silentgrad.errors import DomainError, ShapeError, SilentgradError
+from silentgrad.checkup.subject import Subject, subject_of
+from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator
 from silentgrad.latents.families import family_of, standard_prior
 from silentgrad.latents.priors import Prior
@@ -44,8 +44,8 @@ def check_up(
     The model's parameters, buffers, modes and gradients, and the random state, are left as they were.
 
     Args:
-        model: A pair of functions (encoder, decoder); or a model that has `encoder` and `decoder`, or `encode` and
-            `decode`, such as a `LightningModule`; or one of pythae, diffusers, Pyro or scvi-tools. The encoder returns
+        model: A pair of functions (encoder, decoder); or a model that has `encode` and `decode`, or `encoder` and
+            `decoder`, such as a `LightningModule`; or one of pythae, diffusers, Pyro or scvi-tools. The encoder returns
             a distribution or (mu, logvar). The decoder takes z and returns p(x|z), or a tensor with `likelihood`; one
             of two arguments is log p(x|z) as a function of x and z.
         data: Training examples as the model sees them: a tensor, an array, a data set or a loader.
@@ -66,28 +66,13 @@ def check_up(
         >>> found.verdict, found.findings[0].name
         ('wrong', 'training')
     """
-    train, held = rows_of(data, MOST), None if test is None else rows_of(test, examples)
-    if held is not None and held.shape[1:] != train.shape[1:]:
-        raise ShapeError(f"test examples have shape {tuple(held.shape[1:])}, training ones {tuple(train.shape[1:])}")
-    roots = [part for part in [model, likelihood, prior] if isinstance(part, nn.Module)]
-    with undisturbed(roots, seed):
-        train = _like(train, roots)
-        subject = subject_of(model, train[:4], likelihood, prior, loss, estimator)
-        with undisturbed([subject.encoder, subject.decoder, subject.prior, *roots], seed):
-            train = _like(train, [subject.encoder, subject.decoder])
-            x, split = (train[:examples], "training") if held is None else (held.to(train), "test")
-            m = Measurements(subject, x, train, split, levels, steps)
-            found: list[Finding] = []
-            skipped: dict[str, str] = {}
-            for name, check in CHECKS.items():
-                try:
-                    found += filter(None, [check(m)])
-                except (SilentgradError, NotImplementedError) as error:
-                    skipped[name] = str(error)
-                if name == "finite numbers" and found[0].verdict == "wrong":
-                    break
-            found.sort(key=lambda finding: SEVERITY.index(finding.verdict))
-            return CheckUp(subject.name, found, advice_on(m, found), skipped, m)
+    with examined(model, data, seed, likelihood, prior, loss, estimator) as (subject, train):
+        x, split = train[:examples], "training"
+        if test is not None:
+            x, split = rows_of(test, examples).to(train), "test"
+            if x.shape[1:] != train.shape[1:]:
+                raise ShapeError(f"test examples have shape {tuple(x.shape[1:])}, training {tuple(train.shape[1:])}")
+        return examine(Measurements(subject, x, train, split, levels, steps))
 
 
 def check_loss(
@@ -103,23 +88,15 @@ def check_loss(
     Example:
         >>> encoder, decoder = nn.Linear(4, 2 * 2), nn.Linear(2, 4)
         >>> def loss(x):  # a mean over the four outputs
-        ...     mu, logvar = encoder(x).chunk(2, -1)
-        ...     z = mu + (logvar / 2).exp() * torch.randn_like(mu)
-        ...     kl = -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(-1).mean()
-        ...     return (decoder(z) - x).square().mean() / 2 + kl
+        ...     q = td.Normal(encoder(x)[:, :2], (encoder(x)[:, 2:] / 2).exp())
+        ...     kl = td.kl_divergence(q, td.Normal(0.0, 1.0)).sum(-1).mean()
+        ...     return (decoder(q.rsample()) - x).square().mean() / 2 + kl
         >>> model = (lambda x: encoder(x).chunk(2, -1)), (lambda z: td.Normal(decoder(z), 1.0))
-        >>> found = check_loss(model, torch.randn(200, 4), loss)
-        >>> round(found.reconstruction.value, 2), round(found.kl.value, 2)
-        (0.25, 1.0)
-        >>> found.cause
+        >>> check_loss(model, torch.randn(200, 4), loss).cause
         'the reconstruction is a mean over the 4 outputs, the KL divergence is not'
     """
-    roots = [part for part in [model, likelihood, prior] if isinstance(part, nn.Module)]
-    with undisturbed(roots, seed):
-        x = _like(rows_of(data, MOST), roots)
-        subject = subject_of(model, x[:4], likelihood, prior)
-        with undisturbed([subject.encoder, subject.decoder], seed):
-            return loss_units(subject, x, loss)
+    with examined(model, data, seed, likelihood, prior) as (subject, x):
+        return loss_units(subject, x, loss)
 
 
 def active_units(q: td.Distribution, prior: Prior | None = None, threshold: float = ACTIVE) -> Tensor:
@@ -135,9 +112,8 @@ def active_units(q: td.Distribution, prior: Prior | None = None, threshold: floa
         >>> active_units(q).tolist()
         [True, False]
     """
-    prior = prior or standard_prior(q, family_of(q))
     with torch.no_grad():
-        return prior.divergence_per_latent(q).mean(0) > threshold
+        return (prior or standard_prior(q, family_of(q))).divergence_per_latent(q).mean(0) > threshold
 
 
 def rows_of(data: Any, most: int) -> Tensor:
@@ -146,30 +122,25 @@ def rows_of(data: Any, most: int) -> Tensor:
     Raises:
         ShapeError: There are fewer than two.
     """
-    if isinstance(data, np.ndarray):
-        data = torch.from_numpy(data)
-    if isinstance(data, Tensor):
-        rows = data[:most]
-    elif isinstance(data, torch.utils.data.Dataset):
-        count = min(most, len(data))  # type: ignore[arg-type]
-        rows = torch.stack([first_of(data[number]) for number in range(count)])
-    elif isinstance(data, Iterable):
-        batches, count = [], 0
-        for batch in data:
-            batches.append(first_of(batch))
-            count += len(batches[-1])
-            if count >= most:
-                break
-        rows = torch.cat(batches)[:most] if batches else torch.empty(0, 1)
-    else:
+    if isinstance(data, Tensor | np.ndarray):
+        data = [data[:most]]
+    elif isinstance(data, Dataset):
+        data = DataLoader(data, batch_size=min(most, 500))
+    elif not isinstance(data, Iterable):
         raise DomainError(f"data has to be a tensor, an array, a data set or a loader, got {type(data).__name__}")
+    batches: list[Tensor] = []
+    for batch in data:
+        batches.append(_examples(batch))
+        if sum(map(len, batches)) >= most:
+            break
+    rows = torch.cat(batches)[:most] if batches else torch.empty(0, 1)
     if rows.dim() < 2 or len(rows) < 2 or rows[0].numel() == 0:
         raise ShapeError(f"data of shape {tuple(rows.shape)} are not examples (examples, *event_shape), two at least")
     return rows.detach()
 
 
-def first_of(batch: Any) -> Tensor:
-    """The examples of a batch, alone, first, or under a usual name."""
+def _examples(batch: Any) -> Tensor:
+    """The examples of a batch: alone, first, or under a usual name."""
     if isinstance(batch, dict):
         batch = next((batch[name] for name in ("data", "x", "pixel_values", "X") if name in batch), batch)
     while isinstance(batch, tuple | list):
@@ -177,27 +148,36 @@ def first_of(batch: Any) -> Tensor:
     return torch.as_tensor(batch)
 
 
+@contextmanager
+def examined(model: Any, data: Any, seed: int, *options: Any, **named: Any) -> Iterator[tuple[Subject, Tensor]]:
+    """A model as a subject and examples as it takes them; the model is as it was at the end."""
+    roots = [part for part in (model, *options, *named.values()) if isinstance(part, nn.Module)]
+    with _undisturbed(roots, seed):
+        x = _like(rows_of(data, MOST), roots)
+        subject = subject_of(model, x[:4], *options, **named)
+        parts = [subject.encoder, subject.decoder, subject.prior]
+        with _undisturbed(parts, seed):
+            yield subject, _like(x, parts)
+
+
 def _like(x: Tensor, modules: Iterable[nn.Module]) -> Tensor:
     """Examples in the precision and on the device of a model; whole numbers in the default precision."""
-    for module in modules:
-        for parameter in module.parameters():
-            if parameter.is_floating_point():
-                return x.to(parameter)
-    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    parameters = (p for module in modules for p in module.parameters() if p.is_floating_point())
+    return x.to(next(parameters, x if x.is_floating_point() else torch.empty(0)))
 
 
 @contextmanager
-def undisturbed(roots: Iterable[nn.Module], seed: int) -> Iterator[None]:
+def _undisturbed(roots: Iterable[nn.Module], seed: int) -> Iterator[None]:
     """Evaluation mode, a random state of its own and unvalidated distributions; all as it was at the end."""
     modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
     modes = [(module, module.training) for module in modules]
     buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(recurse=False)]
     validated, generators = td.Distribution._validate_args, (random.getstate(), np.random.get_state())
     device = next((p.device for module in modules for p in module.parameters(recurse=False)), torch.device("cpu"))
-    for module in modules:
-        module.training = False
-    td.Distribution.set_default_validate_args(False)
     try:
+        for module in modules:
+            module.training = False
+        td.Distribution.set_default_validate_args(False)
         with seeded(seed, device), torch.no_grad():
             yield
     finally:

@@ -1,8 +1,8 @@
-"""Findings, what would help, and the whole check-up: records that print; and the registry of checks."""
+"""Findings, what would help, and the whole check-up: records that print."""
 
 import textwrap
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,10 +17,15 @@ WIDTH = 80
 
 
 class Estimate(NamedTuple):
-    """A number and its standard error, which is 0 where the number is exact for the examples that were looked at."""
+    """Number and its standard error, which is 0 where the number is exact for the examples that were looked at."""
 
     value: float
     error: float = 0.0
+
+    @property
+    def told(self) -> bool:
+        """Whether it is told from zero."""
+        return abs(self.value) > 3 * self.error
 
     def __str__(self) -> str:
         return f"{self.value:.4g}" + f" ± {self.error:.1g}" * (self.error > 0)
@@ -41,7 +46,7 @@ class Finding:
         number: What was found.
         unit: Unit of the number.
         verdict: "fine", "suspicious" or "wrong".
-        cause: The suspected cause, or what the number says where all is well.
+        cause: The suspected cause; empty where all is well.
         change: The line to change; empty where all is well.
         error: Standard error of the number; 0 if it is exact for the examples that were looked at.
     """
@@ -50,7 +55,7 @@ class Finding:
     number: float
     unit: str
     verdict: Verdict
-    cause: str
+    cause: str = ""
     change: str = ""
     error: float = 0.0
 
@@ -119,49 +124,14 @@ class CheckUp:
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page with the findings and figures; needs matplotlib."""
-        from silentgrad.checkup.page import figures, page
+        from silentgrad.checkup.page import page
 
-        Path(path).write_text(page(self, figures(self.measurements)), encoding="utf-8")
+        Path(path).write_text(page(self), encoding="utf-8")
         return Path(path)
 
     def _repr_html_(self) -> str:
-        from silentgrad.checkup.page import page
-
-        return page(self, {})
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * max(indent, 4))
-
-
-Answer = tuple[float | Estimate, str, Verdict, str | tuple[str, str], str]
-"""Number, unit, verdict, cause (or what is said of a fine number and of another one), and the line to change."""
-CHECKS: dict[str, Callable[["Measurements"], Finding | None]] = {}
-"""All checks by what they look at, in the order of causes."""
-
-
-def check(
-    name: str,
-) -> Callable[[Callable[["Measurements"], Answer | None]], Callable[["Measurements"], Finding | None]]:
-    """Enter a check, which returns its answer, or None where it does not apply."""
-
-    def entered(function: Callable[["Measurements"], Answer | None]) -> Callable[["Measurements"], Finding | None]:
-        def found(m: "Measurements") -> Finding | None:
-            answer = function(m)
-            if answer is None:
-                return None
-            number, unit, verdict, cause, change = answer
-            value, error = number if isinstance(number, Estimate) else (number, 0.0)
-            if isinstance(cause, tuple):
-                cause = cause[verdict != "fine"]
-            return Finding(name, value, unit, verdict, cause, change * (verdict != "fine"), error)
-
-        CHECKS[name] = found
-        return found
-
-    return entered
-
-
-def graded(value: float, suspicious: float, wrong: float = float("inf")) -> Verdict:
-    """Return the verdict on a number of which more is worse."""
-    return SEVERITY[2 - (value > suspicious) - (value > wrong)]

@@ -70,7 +70,7 @@ class LossUnits(NamedTuple):
         """What the weights look like."""
         size = BATCH if self.reconstruction_growth > 1.5 else 1
         a, b = self.reconstruction.value / size, self.kl.value / size
-        if abs(self.beta.value) < 1e-4:
+        if abs(b / a) < 1e-4:
             return "the loss has no KL divergence"
         if self.mixed:
             first, second = ("sum", "mean") if size > 1 else ("mean", "sum")
@@ -84,38 +84,36 @@ class LossUnits(NamedTuple):
 
 def loss_units(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any]) -> LossUnits:
     """Return the weights of a loss on examples x by the regression that the module describes."""
-    found: list[tuple[Estimate, Estimate]] = []
-    for batch in (BATCH, 2 * BATCH):
-        rows = [row for move in MOVES for row in _points(subject, x[:EXAMPLES], loss, batch, move)]
-        points = torch.tensor(rows, dtype=torch.float64)
-        points = points[points.isfinite().all(1)]
-        if len(points) < EXAMPLES:
-            raise DomainError("the loss is not finite on most examples")
-        found.append(_regression(points))
-    if abs(found[0][0].value) <= 3 * found[0][0].error:
+    (a, b), (twice_a, twice_b) = (_regression(subject, x[:EXAMPLES], loss, size) for size in (BATCH, 2 * BATCH))
+    if not a.told:
         raise DomainError("the loss does not change with -log p(x|z): is it that of this model, as a function of x?")
-    (reconstruction, kl), twice = found
-    return LossUnits(reconstruction, kl, _growth(reconstruction, twice[0]), _growth(kl, twice[1]), outputs=x[0].numel())
+    of_a, of_b = (twice.value / once.value if once.told else 1.0 for once, twice in ((a, twice_a), (b, twice_b)))
+    return LossUnits(a, b, of_a, of_b, x[0].numel())
 
 
-def _growth(once: Estimate, twice: Estimate) -> float:
-    """Return the factor of a weight with twice the batch; 1 where the weight is not told from zero."""
-    return twice.value / once.value if abs(once.value) > 3 * once.error else 1.0
-
-
-def _points(
-    subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batch: int, move: float
-) -> Iterator[tuple[float, float, float]]:
-    """Reconstruction, KL divergence and loss of each example, with the encoder moved."""
-    with moved(subject.encoder, move):
-        for number, row in enumerate(x):
-            rows = row.repeat(batch, *[1] * row.dim())
-            torch.manual_seed(number)  # a loss that draws as torch does then has the same z
-            q = subject.encoder(rows)
-            z = q.rsample() if q.has_rsample else q.sample()
-            nll, kld = -subject.decoder.log_prob(rows, z).mean(), subject.prior.divergence(q).mean()
-            torch.manual_seed(number)
-            yield float(nll), float(kld), float(value_of(loss(rows)))
+def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batch: int) -> list[Estimate]:
+    """Weights of reconstruction and KL divergence by least squares of the loss on them, with a constant."""
+    rows = []
+    for move in MOVES:
+        with _moved(subject.encoder, move):
+            for number, row in enumerate(x):
+                same = row.repeat(batch, *[1] * row.dim())
+                torch.manual_seed(number)  # a loss that draws as torch does then has the same z
+                q = subject.encoder(same)
+                z = q.rsample() if q.has_rsample else q.sample()
+                nll, kld = -subject.decoder.log_prob(same, z).mean(), subject.prior.divergence(q).mean()
+                torch.manual_seed(number)
+                rows.append([float(nll), float(kld), float(value_of(loss(same)))])
+    points = torch.tensor(rows, dtype=torch.float64)
+    points = points[points.isfinite().all(1)]
+    if len(points) < EXAMPLES:
+        raise DomainError("the loss is not finite on most examples")
+    centered = points - points.mean(0)
+    design, target = centered[:, :2], centered[:, 2]
+    inverse = torch.linalg.pinv(design.T @ design)
+    weights = inverse @ design.T @ target
+    residual = (target - design @ weights).square().sum() / (len(points) - 3)
+    return list(map(Estimate, weights.tolist(), (inverse.diagonal() * residual).sqrt().tolist()))
 
 
 def value_of(found: Any) -> Tensor:
@@ -131,7 +129,7 @@ def value_of(found: Any) -> Tensor:
 
 
 @contextmanager
-def moved(module: nn.Module, move: float) -> Iterator[None]:
+def _moved(module: nn.Module, move: float) -> Iterator[None]:
     """A module whose parameters are moved at random, in units of their root mean square; put back at the end."""
     kept = [(p, p.detach().clone()) for p in module.parameters() if p.is_floating_point()]
     generator = torch.Generator().manual_seed(0)
@@ -145,33 +143,20 @@ def moved(module: nn.Module, move: float) -> Iterator[None]:
             parameter.data.copy_(value)
 
 
-def _regression(points: Tensor) -> tuple[Estimate, Estimate]:
-    """Least squares of the loss on reconstruction and KL divergence, with a constant."""
-    centered = points - points.mean(0)
-    design, target = centered[:, :2], centered[:, 2]
-    inverse = torch.linalg.pinv(design.T @ design)
-    weights = inverse @ design.T @ target
-    residual = (target - design @ weights).square().sum() / (len(points) - 3)
-    a, b = map(Estimate, weights.tolist(), (inverse.diagonal() * residual).sqrt().tolist())
-    return a, b
-
-
 def implied_kl_weight(subject: Subject, x: Tensor) -> Estimate:
     """Return the weight of the KL divergence at which the encoder would be at its optimum; see the module."""
     q = subject.encoder(x)
-    base, family = base_of(q), family_of(q)
+    base = base_of(q)
     if not isinstance(base, td.Normal):
         raise IntractableError("without the loss its weights are known for Gaussian latents: pass loss=...")
     moves = torch.zeros(2, *base.loc.shape).to(base.loc).requires_grad_()
     with torch.enable_grad():
         loc, scale = base.loc * (1 + moves[0]), base.scale * moves[1].exp()
-        (of_kl,) = torch.autograd.grad(subject.prior.divergence(family.rebuild(q, [loc, scale])).sum(), moves)
-        of_nll = torch.zeros_like(of_kl)
-        for _ in range(DRAWS):
-            loc, scale = base.loc * (1 + moves[0]), base.scale * moves[1].exp()
-            nll = -subject.decoder.log_prob(x, loc + scale * torch.randn_like(loc)).sum()
-            of_nll += torch.autograd.grad(nll, moves)[0] / DRAWS
-    slopes, losses = (g.transpose(0, 1).flatten(1).double() for g in (of_kl, of_nll))
+        kld = subject.prior.divergence(family_of(q).rebuild(q, [loc, scale])).sum()
+        draws = (loc + scale * torch.randn_like(loc) for _ in range(DRAWS))
+        nll = -torch.stack([subject.decoder.log_prob(x, z).sum() for z in draws]).mean()
+    found = [torch.autograd.grad(part, moves, retain_graph=True)[0] for part in (kld, nll)]
+    slopes, losses = (gradient.transpose(0, 1).flatten(1).double() for gradient in found)
     if slopes.mean(0).square().mean() < IDENTIFIED:
         raise IntractableError("all latents have collapsed, so that nothing tells the weight: pass loss=...")
 

@@ -15,28 +15,44 @@ q(z) gives a lower bound of I, of at most log N.
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.checkup.comparison import Comparison, compared
+from silentgrad.baselines import baselines, bits_per_dim, dequantization_floor
 from silentgrad.checkup.findings import Estimate, estimate
 from silentgrad.checkup.noise import estimators_for, gradients
 from silentgrad.checkup.subject import Subject, log_prob_of
-from silentgrad.decoders import LinearDecoder, LinearGaussian, LinearLikelihood, StandardizedGaussian
 from silentgrad.errors import IntractableError, SilentgradError
+from silentgrad.guide import SilentGuide
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.independent import base_of
 from silentgrad.likelihoods import Bernoulli
-from silentgrad.ppca import leading_components, principal_components
+from silentgrad.ppca import leading_components, ppca_weights, principal_components
+from silentgrad.schedules import constant
 
 DRAWS = 16  # of z for every example
 ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used, as in the laboratory
 FITTED = 1000  # training examples that the linear decoder is fitted to
 FEW = 1e-6  # variance below which an output is taken to be constant
 REFINED, RATE = 80, 0.05  # steps and learning rate of the refinement of q for every example
+NEAR = 0.05  # bits above the floor of dequantization
+
+
+class Comparison(NamedTuple):
+    """Figure of which less is better, and those of models without latents in the same unit."""
+
+    figure: Estimate
+    unit: str
+    baselines: dict[str, float]
+    at_floor: bool = False
+
+    @property
+    def independent(self) -> float:
+        """The figure of the best model of independent outputs; infinity if there is none."""
+        return min(self.baselines.get(name, math.inf) for name in ("histogram", "gaussian"))
 
 
 class Measurements:
@@ -56,15 +72,11 @@ class Measurements:
     ) -> None:
         self.subject, self.x, self.train, self.split = subject, x, train, split
         self.levels, self.steps, self.outputs = levels, steps, x[0].numel()
+        self.q = subject.encoder(x)
 
     def __str__(self) -> str:
         sizes = f"{len(self.x)} {self.split} examples of {self.outputs} outputs"
         return f"{sizes}, {self.q.mean[0].numel()} latents" + f" ({self.subject.note})" * bool(self.subject.note)
-
-    @cached_property
-    def q(self) -> td.Distribution:
-        """q(z|x) of the examples."""
-        return self.subject.encoder(self.x)
 
     @cached_property
     def family(self) -> Family:
@@ -78,26 +90,19 @@ class Measurements:
 
     @cached_property
     def kld_per_latent(self) -> Tensor:
-        """KL divergences from the prior, `(examples, latents)`; by the draws where there is no closed form."""
-        try:
-            return self.subject.prior.divergence_per_latent(self.q)
-        except IntractableError:
-            ratio = base_of(self.q).log_prob(self.z) - base_of(self.subject.prior()).log_prob(self.z)
-            return ratio.mean(0).flatten(1)
+        """KL divergences from the prior, `(examples, latents)`."""
+        return self.subject.prior.divergence_per_latent(self.q)
 
     @cached_property
     def kld(self) -> Tensor:
         """KL divergence of each example."""
-        try:
-            return self.subject.prior.divergence(self.q)
-        except IntractableError:
-            return self.kld_per_latent.sum(1)
+        return self.subject.prior.divergence(self.q)
 
     @cached_property
     def information(self) -> tuple[float, float]:
         """Bounds of the mutual information of x and z in nats, from below and above; see the module."""
         q, p = base_of(self.q), base_of(self.subject.prior())
-        if not isinstance(q, td.Normal) or type(p) is not td.Normal or (p.mean != 0).any() or (p.stddev != 1).any():
+        if not isinstance(q, td.Normal) or not isinstance(p, td.Normal) or (p.mean != 0).any() or (p.stddev != 1).any():
             raise IntractableError("bounds are known for Gaussian latents under a standard normal prior")
         loc, scale = q.loc.flatten(1).double(), q.scale.flatten(1).double()
         z, precision = loc + scale * torch.randn_like(loc), scale.square().reciprocal()
@@ -165,17 +170,13 @@ class Measurements:
         if not 1 < len(values) <= min(4096, self.x.numel() / 4):
             return None
         places = (values - values[0]) / values.diff().min()
-        if places[-1] > 4096 or ((places - places.round()).abs() > 0.01).any():
-            return None
-        return float(values.diff().min())
+        on_levels = places[-1] <= 4096 and ((places - places.round()).abs() <= 0.01).all()
+        return float(values.diff().min()) if on_levels else None
 
     @cached_property
-    def explained(self) -> float | None:
-        """How far the decoder's mean goes from that of the training data, 0, to x, 1: in nats, at its own variance."""
-        constant, perfect = self.with_mean(self.train.mean(0).expand_as(self.x)), self.with_mean(self.x)
-        if constant is None or perfect is None:
-            return None
-        return float((self.log_px[0] - constant).mean() / (perfect - constant).mean().clamp(min=FEW))
+    def floor(self) -> float:
+        """The least variance that densities of the data are given: that within a level, or that of rounding."""
+        return self.spacing**2 / 12 if self.spacing else FEW * max(float(self.train.double().var()), FEW)
 
     def with_mean(self, mean: Tensor) -> Tensor | None:
         """log p of each example under the decoder's distribution with another mean; None for other likelihoods."""
@@ -186,21 +187,23 @@ class Measurements:
         return None
 
     @cached_property
-    def of_use(self) -> int | None:
-        """Number of principal components whose variance is above the decoder's own: so many a linear VAE would use.
+    def explained(self) -> float | None:
+        """How far the decoder's mean goes from that of the training data, 0, to x, 1: in nats, at its own variance."""
+        constant, perfect = self.with_mean(self.train.mean(0).expand_as(self.x)), self.with_mean(self.x)
+        if constant is None or perfect is None:
+            return None
+        return float((self.log_px[0] - constant).mean() / (perfect - constant).mean().clamp(min=FEW))
 
-        Outputs are measured in units of the decoder's deviations; a weight of the KL divergence would multiply the
-        variance (Lucas et al. 2019, Don't blame the ELBO). None where p has no variance.
+    @cached_property
+    def of_use(self) -> int | None:
+        """Number of principal components above the decoder's own variance: so many a linear VAE would use.
+
+        Outputs are in units of the decoder's deviations (Lucas et al. 2019, Don't blame the ELBO).
         """
         if self.variance is None:
             return None
         scale, most = self.variance.mean(0).clamp(min=FEW).sqrt(), self.kld_per_latent.shape[1]
         return int((leading_components(self.train / scale, most).variances[:most] > 1).sum())
-
-    @cached_property
-    def floor(self) -> float:
-        """The least variance that densities of the data are given: that within a level, or that of rounding."""
-        return self.spacing**2 / 12 if self.spacing else FEW * max(float(self.train.double().var()), FEW)
 
     @cached_property
     def ppca(self) -> Tensor:
@@ -210,10 +213,9 @@ class Measurements:
         """
         components, size = principal_components(self.train), min(self.kld_per_latent.shape[1], self.outputs - 1)
         noise = self.fixed_variance or max(float(components.variances[size:].mean()), self.floor)
-        spectrum = torch.full_like(components.variances, noise)
-        spectrum[:size] = components.variances[:size].clamp(min=noise)
-        scores = (self.x.flatten(1).double() - components.mean) @ components.directions
-        return -((2 * math.pi * spectrum).log() + scores.square() / spectrum).sum(1) / 2
+        weights = ppca_weights(components, size, noise)
+        p = td.LowRankMultivariateNormal(components.mean, weights, torch.full_like(components.mean, noise))
+        return p.log_prob(self.x.flatten(1).double())
 
     @cached_property
     def linear(self) -> Tensor:
@@ -221,9 +223,13 @@ class Measurements:
 
         The fit descends the closed form of the expectation on the training examples: its gradient is exact.
         """
+        if not self.bits and not self.gaussian:
+            raise IntractableError(f"a {type(base_of(self.p)).__name__} likelihood has no linear counterpart here")
+        options: dict[str, Any] = {"likelihood": Bernoulli()} if self.bits else {"variance": self.fixed_variance}
         x = self.train[:FITTED].double()
-        decoder, q = self._linear_decoder().to(x), self._wide(self.subject.encoder(self.train[:FITTED]))
-        decoder.init_from_data(x)
+        guide = SilentGuide(self.family.shape.numel(), x.shape[1:], constant(1.0), check=False, **options).to(x)
+        guide.init_from_data(x)
+        decoder, q = guide.decoder, self._wide(self.subject.encoder(self.train[:FITTED]))
         optimizer = torch.optim.LBFGS(decoder.parameters(), max_iter=40, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
@@ -235,16 +241,6 @@ class Measurements:
         with torch.enable_grad():
             optimizer.step(closure)
         return decoder.expected_log_prob(self.x.double(), self._wide(self.q)) - self.kld
-
-    def _linear_decoder(self) -> LinearDecoder:
-        shape, size = self.x.shape[1:], self.family.shape.numel()
-        if self.bits:
-            return LinearLikelihood(size, shape, Bernoulli())
-        if not self.gaussian:
-            raise IntractableError(f"a {type(base_of(self.p)).__name__} likelihood has no linear counterpart here")
-        if self.fixed_variance:
-            return LinearGaussian(size, shape, self.fixed_variance)
-        return StandardizedGaussian(size, shape)
 
     def _wide(self, q: td.Distribution) -> td.Distribution:
         return self.family.rebuild(q, [part.double() for part in self.family.parameters(q)])
@@ -267,27 +263,25 @@ class Measurements:
         q = base_of(self.q)
         if not isinstance(q, td.Normal):
             raise IntractableError("q is refined where the latents are independent Gaussians")
-        refined = [part.clone().requires_grad_() for part in (q.loc, q.scale.log())]
+        loc, log_scale = refined = [part.clone().requires_grad_() for part in (q.loc, q.scale.log())]
         optimizer = torch.optim.Adam(refined, lr=RATE)
         for step in range(REFINED):
             optimizer.param_groups[0]["lr"] = RATE * (1 - step / REFINED)
             with torch.enable_grad():
-                loc, scale = refined[0], refined[1].exp()
+                scale = log_scale.exp()
                 z, fixed = loc + scale * torch.randn_like(loc), td.Normal(loc.detach(), scale.detach())
                 loss = fixed.log_prob(z).sum() - self.subject.prior.log_prob(z).sum()  # no noise at the optimum, as STL
                 loss = loss - self.subject.decoder.log_prob(self.x, z).sum()
-                refined[0].grad, refined[1].grad = torch.autograd.grad(loss, refined)
+            loc.grad, log_scale.grad = torch.autograd.grad(loss, refined)
             optimizer.step()
         gains = []
-        loc, log_scale = refined
         for noise in torch.randn(DRAWS, *q.loc.shape, dtype=q.loc.dtype).to(q.loc):  # the same before and after
-            gains.append(self._elbo(loc, log_scale, noise) - self._elbo(q.loc, q.scale.log(), noise))
+            gains.append(self._elbo(loc, log_scale.exp(), noise) - self._elbo(q.loc, q.scale, noise))
         return estimate(torch.stack(gains).mean(0))
 
-    def _elbo(self, loc: Tensor, log_scale: Tensor, noise: Tensor) -> Tensor:
-        q = self.family.rebuild(self.q, [loc, log_scale.exp()])
-        found: Tensor = self.subject.decoder.log_prob(self.x, loc + log_scale.exp() * noise)
-        return found - self.subject.prior.divergence(q)
+    def _elbo(self, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+        kld: Tensor = self.subject.prior.divergence(self.family.rebuild(self.q, [loc, scale]))
+        return self.subject.decoder.log_prob(self.x, loc + scale * noise) - kld
 
     @cached_property
     def calibration(self) -> Estimate:
@@ -297,8 +291,32 @@ class Measurements:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The bound beside models without latents."""
-        return compared(self)
+        """The bound beside models without latents, fitted to the training examples.
+
+        In bits per dimension where p(x|z) is a probability of levels or a density of dequantized ones, else in nats.
+        """
+        bound, levels = estimate(self.elbo), self.levels
+        whole = bool((self.x == self.x.round()).all() and self.x.min() >= 0)
+        try:
+            discrete = self.p.support is not None and self.p.support.is_discrete
+        except NotImplementedError:  # one that does not say what it is of is of what the data are
+            discrete = whole
+        if levels is None and discrete and whole:
+            levels = max(2, int(max(self.train.max(), self.x.max())) + 1)
+        if levels is None or levels > 256:
+            figure, found = Estimate(-bound.value, bound.error), {}
+            if not discrete:
+                mean, spread = self.train.double().mean(0), self.train.double().var(0).clamp(min=self.floor).sqrt()
+                found["gaussian"] = -float(
+                    log_prob_of(td.Normal(mean.expand_as(self.x), spread), self.x.double()).mean()
+                )
+            return Comparison(figure, "nats an example", found)
+        scale = levels if not discrete and self.x.max() <= 1 else 1
+        bits = float(bits_per_dim(bound.value, self.outputs, None if discrete else scale))
+        train, test = ((part * scale).floor().clamp(0, levels - 1).long() for part in (self.train, self.x))
+        at_floor = not discrete and bits < dequantization_floor() + NEAR
+        figure = Estimate(bits, bound.error / self.outputs / math.log(2))
+        return Comparison(figure, "bits per dimension", baselines(train, test, levels), at_floor)
 
     @cached_property
     def gradients(self) -> dict[str, Any]:

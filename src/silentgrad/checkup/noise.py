@@ -17,7 +17,6 @@ from silentgrad.estimators import RLOO, STL, Averaged, DisARM, Estimator, Gumbel
 from silentgrad.latents.independent import base_of
 
 BATCHES, BATCH, DRAWS = 8, 32, 20
-ENUMERABLE = 256  # configurations, by which a bias is measured
 
 
 def estimators_for(q: td.Distribution, own: Estimator | None) -> dict[str, Estimator]:
@@ -30,10 +29,8 @@ def estimators_for(q: td.Distribution, own: Estimator | None) -> dict[str, Estim
     elif q.has_rsample:
         usual = [Reparameterized(), STL()]
     own = own or usual[0]
-    return {_name(one): one for one in (own, *usual)} | {
-        _name(own): own,
-        f"4 samples of {_name(own)}": Averaged(own, 4),
-    }
+    found = {_name(one): one for one in (own, *usual)}
+    return found | {_name(own): own, f"4 samples of {_name(own)}": Averaged(own, 4)}
 
 
 def _name(estimator: Estimator) -> str:
@@ -54,7 +51,7 @@ def relative_bias(subject: Subject, x: Tensor, estimator: Estimator) -> float | 
     """Return an estimator's bias as a share of the gradient; None where the truth is too long to enumerate."""
     base = base_of(subject.encoder(x[:1]))
     values = base.event_shape.numel() if isinstance(base, td.OneHotCategorical) else 2
-    if values ** base.batch_shape.numel() > ENUMERABLE:
+    if values ** base.batch_shape.numel() > 256:
         return None
     with torch.enable_grad():
         return gradient_bias(_model(subject), x, {"own": estimator}, draws=1000)["own"].relative
@@ -62,16 +59,15 @@ def relative_bias(subject: Subject, x: Tensor, estimator: Estimator) -> float | 
 
 def decoder_snr(subject: Subject, data: Tensor, draws: int = 4) -> float:
     """Return |E g|^2 / Var g of the decoder's gradient, of a batch and one draw of z."""
-    parameters = [p for p in subject.decoder.parameters() if p.requires_grad]
+    parameters, tally = [p for p in subject.decoder.parameters() if p.requires_grad], Tally(draws)
     if not parameters:
         return float("nan")
-    tally = Tally(draws)
     for x in _batches(data):
-        q, found = subject.encoder(x), []
-        for z in q.sample(torch.Size([draws])):
+        found = []
+        for z in subject.encoder(x).sample(torch.Size([draws])):
             with torch.enable_grad():
                 loss = -subject.decoder.log_prob(x, z).mean()
-                found.append(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+            found.append(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
         mean = [torch.stack(each).mean(0) for each in zip(*found, strict=True)]
         squares = [squared_norms(difference(list(gradient), mean)) for gradient in found]
         tally.add(mean, torch.stack(squares).sum(0) / (draws - 1))

@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,16 +28,21 @@ A_TENSOR = (
 )
 
 
-class Encoding(nn.Module):
-    """An encoder, as a function and the module whose parameters it has; returns one distribution in any case."""
+class Part(nn.Module):
+    """Encoder or decoder as a function, with the modules whose parameters it uses."""
 
-    def __init__(self, encode: Function, owner: nn.Module) -> None:
+    def __init__(self, function: Function, of: Any = None) -> None:
         super().__init__()
-        self.owner, self._encode = owner, (encode,)  # a tuple hides a module, whose parameters are the owner's
-        self.temperature: float | None = None
+        self.function, self.owner = (function,), owner_of(of or function)  # a tuple hides a module: it is the owner's
+
+
+class Encoding(Part):
+    """Encoder that returns one distribution in any case."""
+
+    temperature: float | None = None
 
     def forward(self, x: Tensor) -> td.Distribution:
-        found = latent_of(self._encode[0](x))
+        found = latent_of(self.function[0](x))
         q = base_of(found)
         if not isinstance(q, td.RelaxedBernoulli | td.RelaxedOneHotCategorical):
             return found
@@ -44,16 +50,16 @@ class Encoding(nn.Module):
         return (td.Bernoulli if isinstance(q, td.RelaxedBernoulli) else td.OneHotCategorical)(logits=q.logits)
 
 
-class Decoding(nn.Module):
-    """A decoder of z and x, as a function and its module; `likelihood` makes p(x|z) of a tensor that it returns."""
+class Decoding(Part):
+    """Decoder of z and x; `likelihood` makes p(x|z) of a tensor that it returns."""
 
-    def __init__(self, decode: Function, owner: nn.Module, likelihood: Function | None = None) -> None:
-        super().__init__()
-        self.owner, self._decode, self.likelihood = owner, (decode,), likelihood
+    likelihood: Function | None = None
 
     def at(self, z: Tensor, x: Tensor) -> td.Distribution:
         """p(x|z), of as many x as z."""
-        p = self._decode[0](z, x)
+        p = self.function[0](z, x)
+        if not isinstance(p, td.Distribution):
+            p = getattr(p, "reconstruction", getattr(p, "sample", p))  # of pythae, and of diffusers
         if isinstance(p, Tensor) and self.likelihood is not None:
             p = self.likelihood(p.reshape(x.shape) if p.numel() == x.numel() else p)
         if isinstance(p, td.Distribution):
@@ -65,14 +71,25 @@ class Decoding(nn.Module):
         return log_prob_of(self.at(z, x), x)
 
 
+def owner_of(function: Function) -> nn.Module:
+    """Return the modules that a function uses: itself, that of a method, or those that it closes over."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    if isinstance(owner, nn.Module):
+        return owner
+    try:
+        seen = inspect.getclosurevars(function)
+    except TypeError:
+        return nn.ModuleList()
+    used = [*seen.nonlocals.values(), *seen.globals.values()]
+    return nn.ModuleList(dict.fromkeys(one for one in used if isinstance(one, nn.Module)))
+
+
 def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
     """Return log p of each example; in the shape of p's outputs, if they are as many."""
     shape = p.batch_shape + p.event_shape
-    if shape and shape != x.shape:
-        if shape.numel() != x.numel():
-            raise ShapeError(f"p(x|z) is of outputs {tuple(shape)}, x has shape {tuple(x.shape)}")
-        x = x.reshape(shape)
-    values = p.log_prob(x)
+    if shape and shape.numel() != x.numel():
+        raise ShapeError(f"p(x|z) is of outputs {tuple(shape)}, x has shape {tuple(x.shape)}")
+    values = p.log_prob(x.reshape(shape or x.shape))
     if values.shape[:1] != x.shape[:1]:
         raise ShapeError(f"log p(x|z) has shape {tuple(values.shape)} for x of shape {tuple(x.shape)}")
     return sum_over_latents(values, x.shape[:1])
@@ -91,12 +108,11 @@ class Scored(td.Distribution):
 
 
 class GivenPrior(Prior):
-    """A distribution that was given as the prior, of the shape of one example's latents."""
+    """Distribution that was given as the prior, of the shape of one example's latents."""
 
     def __init__(self, p: td.Distribution, shape: torch.Size) -> None:
-        super().__init__(type("", (), {"shape": shape, "latents": shape, "marginals": staticmethod(base_of)})())
-        beyond = shape[: len(shape) - len(p.event_shape)]
-        self.p = independent(p.expand(beyond), len(shape))
+        super().__init__(SimpleNamespace(shape=shape, marginals=base_of))  # type: ignore[arg-type]
+        self.p = independent(p.expand(shape[: len(shape) - len(p.event_shape)]), len(shape))
 
     def forward(self) -> td.Distribution:
         return self.p
@@ -104,7 +120,7 @@ class GivenPrior(Prior):
 
 @dataclass
 class Subject:
-    """A model under examination: what an adapter finds, and then, as `subject_of` completes it, what is measured."""
+    """Model under examination: what an adapter finds, and then, as `subject_of` completes it, what is measured."""
 
     encoder: Encoding
     decoder: Decoding
@@ -127,14 +143,13 @@ def subject_of(
     """Return a model as the check-up sees it, tried on a few examples x; arguments as in `check_up`."""
     found = _adapted(model, x)
     q = found.encoder(x)
-    shape = tuple(q.batch_shape + q.event_shape)
+    shape = q.batch_shape + q.event_shape
     if len(shape) < 2 or shape[0] != len(x):
-        raise ShapeError(f"q has shape {shape} for x of shape {tuple(x.shape)}: expected (examples, *latents)")
-    if prior is None:
-        prior = found.prior
-    if isinstance(prior, td.Distribution):
-        prior = GivenPrior(prior, shape_of_one(q) if q.event_shape else torch.Size(shape[1:]))
-    found.prior = prior if prior is not None else standard_prior(q, family_of(q))
+        raise ShapeError(f"q has shape {tuple(shape)} for x of shape {tuple(x.shape)}: expected (examples, *latents)")
+    found.prior = prior if prior is not None else found.prior
+    if isinstance(found.prior, td.Distribution):
+        found.prior = GivenPrior(found.prior, shape_of_one(q) if q.event_shape else shape[1:])
+    found.prior = found.prior or standard_prior(q, family_of(q))
     found.loss, found.estimator = loss or found.loss, estimator
     if estimator is None and found.encoder.temperature is not None:
         found.estimator = GumbelSoftmax(found.encoder.temperature)
@@ -154,11 +169,11 @@ def _adapted(model: Any, x: Tensor) -> Subject:
         return _of_functions(*model)
     for kind in type(model).__mro__:
         adapter = HOSTS.get(kind.__module__.partition(".")[0])
-        if adapter is not None and (adapter is not _of_pyro or hasattr(model, "guide")):
-            return adapter(model, x)
+        if adapter is not None:
+            return adapter(model)
     if callable(getattr(model, "guide", None)) and callable(getattr(model, "model", None)) and "pyro" in sys.modules:
         return _of_pyro(model, x)
-    return _of_attributes(model, x)
+    return _of_attributes(model)
 
 
 def _of_functions(encode: Function, decode: Function) -> Subject:
@@ -169,43 +184,28 @@ def _of_functions(encode: Function, decode: Function) -> Subject:
     except (TypeError, ValueError):
         given = []
     decoder: Function = (lambda z, x: Scored(decode, z)) if len(given) == 2 else (lambda z, x: decode(z))
-    return Subject(Encoding(encode, _owner(encode)), Decoding(decoder, _owner(decode)))
+    return Subject(Encoding(encode), Decoding(decoder, decode))
 
 
-def _owner(function: Function) -> nn.Module:
-    """The modules that a function uses: itself, that of a method, or those that it closes over."""
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    if isinstance(owner, nn.Module):
-        return owner
-    try:
-        seen = inspect.getclosurevars(function)
-    except TypeError:
-        return nn.ModuleList()
-    used = [*seen.nonlocals.values(), *seen.globals.values()]
-    return nn.ModuleList(dict.fromkeys(value for value in used if isinstance(value, nn.Module)))
-
-
-def _of_attributes(model: Any, x: Tensor) -> Subject:
-    """The first of `encoder` and `encode` that gives a latent, the first of `decode` and `decoder` that there is."""
-    reasons = [f"{type(model).__name__} has neither encoder and decoder nor encode and decode that give q and p"]
-    decode = getattr(model, "decode", None) or getattr(model, "decoder", None)
-    for name in ("encoder", "encode"):
-        encode = getattr(model, name, None)
-        if not callable(encode) or not callable(decode):
-            continue
-        try:
-            latent_of(encode(x))
-        except Exception as error:  # whatever a stranger's function raises: the other one may do
-            reasons.append(f"model.{name}: {error}")
-            continue
-        found, prior = _of_functions(encode, decode), getattr(model, "prior", None)
-        found.prior = prior if isinstance(prior, Prior | td.Distribution) else None
-        return found
-    raise DomainError(f"{'; '.join(reasons)}. Give the functions themselves: check_up((encoder, decoder), data)")
+def _of_attributes(model: Any) -> Subject:
+    """A model's `encode`, or `encoder` without one, and likewise of the decoder."""
+    encode, decode = (getattr(model, name, None) or getattr(model, f"{name}r", None) for name in ("encode", "decode"))
+    if not callable(encode) or not callable(decode):
+        raise DomainError(
+            f"{type(model).__name__} has neither encoder and decoder nor encode and decode that give q and p. Give the "
+            "functions themselves: check_up((encoder, decoder), data)"
+        )
+    found, prior = _of_functions(encode, decode), getattr(model, "prior", None)
+    found.prior = prior if isinstance(prior, Prior | td.Distribution) else None
+    return found
 
 
 def latent_of(found: Any) -> td.Distribution:
     """Return q(z|x) of what an encoder returned: a distribution, or mean and log-variance."""
+    found = getattr(found, "latent_dist", found)  # of diffusers
+    for mean, log_variance in (("embedding", "log_covariance"), ("mean", "logvar")):  # of pythae, and of diffusers
+        if hasattr(found, log_variance):
+            found = getattr(found, mean), getattr(found, log_variance)
     if isinstance(found, td.Distribution):
         return found
     if isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(part, Tensor) for part in found):
@@ -219,75 +219,62 @@ def latent_of(found: Any) -> td.Distribution:
     )
 
 
-def _of_pythae(model: Any, x: Tensor) -> Subject:
-    def encode(x: Tensor) -> td.Distribution:
-        code = model.encoder(x)
-        return latent_of((code.embedding, code.log_covariance))
-
-    bits = model.model_config.reconstruction_loss == "bce"
-    likelihood: Function = td.Bernoulli if bits else lambda mean: td.Normal(mean, 1.0)
-    decoder = Decoding(lambda z, x: model.decoder(z).reconstruction, model.decoder, likelihood)
-    note = "" if bits else "pythae's squared error, halved and summed, is a Gaussian of variance 1"
-    return Subject(Encoding(encode, model.encoder), decoder, loss=lambda x: model({"data": x}).loss, note=note)
+def _of_pythae(model: Any) -> Subject:
+    found, bits = _of_attributes(model), model.model_config.reconstruction_loss == "bce"
+    found.decoder.likelihood = td.Bernoulli if bits else _unit_gaussian
+    found.note = "pythae's squared error, halved and summed, is a Gaussian of variance 1" * (not bits)
+    found.loss = lambda x: model({"data": x}).loss
+    return found
 
 
-def _of_diffusers(model: Any, x: Tensor) -> Subject:
-    def encode(x: Tensor) -> td.Distribution:
-        code = model.encode(x).latent_dist
-        return td.Normal(code.mean, code.std)
-
-    decoder = Decoding(lambda z, x: model.decode(z).sample, model.decoder, lambda mean: td.Normal(mean, 1.0))
-    note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
-    return Subject(Encoding(encode, model.encoder), decoder, note=note)
+def _of_diffusers(model: Any) -> Subject:
+    found = _of_attributes(model)
+    found.decoder.likelihood = _unit_gaussian
+    found.note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
+    return found
 
 
-def _of_scvi(model: Any, x: Tensor) -> Subject:
+def _unit_gaussian(mean: Tensor) -> td.Distribution:
+    return td.Normal(mean, 1.0)
+
+
+def _of_scvi(model: Any) -> Subject:
     module = getattr(model, "module", model)
 
-    def batch(x: Tensor) -> Tensor:
-        return torch.zeros(len(x), 1, dtype=torch.long, device=x.device)
+    def inferred(x: Tensor) -> tuple[Any, Tensor]:
+        batch = torch.zeros(len(x), 1, dtype=torch.long, device=x.device)
+        return module.inference(x, batch), batch
 
     def decode(z: Tensor, x: Tensor) -> td.Distribution:
-        found: td.Distribution = module.generative(z, module.inference(x, batch(x))["library"], batch(x))["px"]
-        return found
+        found, batch = inferred(x)
+        p: td.Distribution = module.generative(z, found["library"], batch)["px"]
+        return p
 
-    encoder = Encoding(lambda x: module.inference(x, batch(x))["qz"], module.z_encoder)
-    return Subject(encoder, Decoding(decode, module.decoder), note="cells are taken to be of the first batch")
+    encoder, decoder = Encoding(lambda x: inferred(x)[0]["qz"], module), Decoding(decode, module)
+    return Subject(encoder, decoder, note="cells are taken to be of the first batch")
 
 
 def _of_pyro(model: Any, x: Tensor) -> Subject:
     """One latent site of `model.guide(x)`, and one observed site of `model.model(x)`."""
     from pyro import poutine
 
-    def sites(function: Function, x: Tensor) -> dict[str, td.Distribution]:
+    def sites(function: Function, x: Tensor) -> dict[str, Any]:
         nodes = poutine.util.prune_subsample_sites(poutine.trace(function).get_trace(x)).nodes.items()
-        return {name: _plain(site["fn"]) for name, site in nodes if site["type"] == "sample"}
+        return {name: site["fn"] for name, site in nodes if site["type"] == "sample"}
 
-    def modelled(z: Tensor, x: Tensor) -> dict[str, td.Distribution]:
+    def modelled(z: Tensor, x: Tensor) -> dict[str, Any]:
         return sites(poutine.condition(model.model, data={name: z}), x)
 
-    def decode(z: Tensor, x: Tensor) -> td.Distribution:
-        return next(fn for other, fn in modelled(z, x).items() if other != name)
-
-    name, *others = sites(model.guide, x)
-    q = sites(model.guide, x)[name]
+    ((name, q), *others) = sites(model.guide, x).items()
     known = modelled(q.sample(), x)
     if others or len(known) != 2:
         raise IntractableError(f"expected one latent and one observed site, the model has {', '.join(known)}")
-    owner = model if isinstance(model, nn.Module) else nn.ModuleList()
-    p, family = known[name], family_of(known[name])
-    kind: Any = type(base_of(p))
-    first = kind(*(part.expand(q.batch_shape + q.event_shape)[0] for part in family.parameters(p)))
-    return Subject(Encoding(lambda x: sites(model.guide, x)[name], owner), Decoding(decode, owner), first)
+    (observed,) = known.keys() - {name}
+    p: Any = base_of(known[name])
+    first = type(p)(*(part.expand(q.batch_shape + q.event_shape)[0] for part in family_of(p).parameters(p)))
+    encoder = Encoding(lambda x: sites(model.guide, x)[name], model)
+    return Subject(encoder, Decoding(lambda z, x: modelled(z, x)[observed], model), first)
 
 
-def _plain(found: Any) -> Any:
-    """Return Pyro's Normal as torch's."""
-    base = base_of(found)
-    return td.Normal(base.loc, base.scale) if isinstance(base, td.Normal) else found
-
-
-HOSTS: dict[str, Callable[[Any, Tensor], Subject]] = {
-    "pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi, "pyro": _of_pyro
-}  # fmt: skip
+HOSTS: dict[str, Callable[[Any], Subject]] = {"pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi}
 """Adapters by the package of the model's class or of one of its bases."""

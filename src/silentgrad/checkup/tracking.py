@@ -31,37 +31,29 @@ class Tracker:
 
     def __init__(self, prior: Prior | None = None) -> None:
         self.prior, self.history = prior, list[dict[str, float]]()
-        self._alive = torch.zeros(0, dtype=torch.bool)
+        self._alive: Tensor | bool = False
         self._warned: set[str] = set()
 
     @torch.no_grad()
     def __call__(self, x: Tensor, q: td.Distribution, p: td.Distribution | None = None) -> dict[str, float]:
-        """Record a batch's latents q and, if it is given, p(x|z).
-
-        Args:
-            x: The batch.
-            q: Its latents.
-            p: Its likelihood.
-        """
+        """Record the latents q of a batch x and, if it is given, its likelihood p(x|z)."""
         prior = self.prior or standard_prior(q, family_of(q))
         each = prior.divergence_per_latent(q).mean(0)
         row = {"kld": float(each.sum()), "active": int((each > DEAD).sum())}
-        if self._alive.shape != each.shape:
-            self._alive = torch.zeros_like(each, dtype=torch.bool)
-        dead = (self._alive & (each < DEAD)).nonzero().flatten().tolist()
-        self._alive |= each > ALIVE
-        self._warn("dead", dead, f"latents {dead} have died: their KL divergence fell below {DEAD} nats")
-        self._warn("nan", not each.isfinite().all(), "the KL divergence is not finite: bound the log-variance of q")
+        dead = ((each < DEAD) & self._alive).nonzero().flatten().tolist()
+        self._alive = (each > ALIVE) | self._alive
+        self._warn(dead, "have died: their KL divergence fell below 0.01 nats", f"latents {dead}")
+        self._warn(not each.isfinite().all(), "the KL divergence is not finite: bound the log-variance of q")
         if p is not None:
-            narrow = float(p.stddev.min() / x.std().clamp(min=1e-30))
-            row["narrowest"] = narrow
-            runs = not narrow >= NARROW
-            said = f"the likelihood's deviation fell to {narrow:.1e} of the data's: its variance runs away, bound it"
-            self._warn("variance", runs, said)
+            row["narrowest"] = float(p.stddev.min() / x.std().clamp(min=1e-30))
+            trouble = (
+                "the likelihood's deviation fell to almost nothing beside the data's: its variance runs away, bound it"
+            )
+            self._warn(not row["narrowest"] >= NARROW, trouble)
         self.history.append(row)
         return row
 
-    def _warn(self, kind: str, trouble: object, message: str) -> None:
-        if trouble and kind not in self._warned:
-            self._warned.add(kind)
-            warnings.warn(message, stacklevel=4)
+    def _warn(self, found: object, trouble: str, where: str = "") -> None:
+        if found and trouble not in self._warned:
+            self._warned.add(trouble)
+            warnings.warn(f"{where} {trouble}".strip(), stacklevel=4)
