@@ -1,10 +1,9 @@
-"""Every latent family, every decoder and every estimator, the first two with an oracle. Listing a member tests it."""
+"""Every latent family and every decoder, with an oracle. Listing a member tests it."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ import oracles
 import silentgrad as sg
 from oracles import Expectation
 from silentgrad.decoders.gates import LinearGate
-from silentgrad.estimators import ESTIMATORS, Estimator
 
 BATCH, OUTPUTS = 2, 3
 Draw = Callable[[float, float], Tensor]
@@ -262,58 +260,6 @@ ALL_DECODERS = [
         lambda latent: latent.tilts,
     ),
 ]  # fmt: skip
-
-
-KINDS = {"gaussian": td.Normal, "bernoulli": td.Bernoulli, "one-hot": td.OneHotCategorical, "subsets": sg.KSubset}
-
-
-@dataclass(frozen=True)
-class Member:
-    """An estimator, the kinds of latents that it takes, and the samples of its bound."""
-
-    name: str
-    build: Callable[[], Estimator]
-    kinds: tuple[str, ...]
-    samples: int = 1
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Those of its kinds that have one number for each latent."""
-        return tuple(kind for kind in self.kinds if kind in ("gaussian", "bernoulli"))
-
-
-def member_of(name: str, build: Callable[[], Estimator]) -> Member:
-    estimator = build()
-    inner = getattr(estimator, "estimator", estimator)  # that of an average, which knows its latents
-    kinds = [kind for kind, latent in KINDS.items() if inner.suits(SimpleNamespace(distribution=latent))]
-    if inner.uses_prior and "subsets" in kinds:
-        kinds.remove("subsets")  # which are of no family, and so have no prior
-    return Member(name, build, tuple(kinds), samples=2 if isinstance(estimator, sg.VIMCO | sg.DReG) else 1)
-
-
-def registered(estimator: type[Estimator]) -> Callable[[], Estimator]:
-    """With few samples of a bound, or a small network."""
-    return lambda: estimator(2) if estimator in (sg.VIMCO, sg.DReG) else estimator.sized(16)
-
-
-ALL_ESTIMATORS = [
-    *(member_of(estimator.__name__, registered(estimator)) for estimator in ESTIMATORS.values()),
-    member_of("GumbelSoftmax hard", lambda: sg.GumbelSoftmax(hard=True)),
-    member_of("RLOO 5", lambda: sg.RLOO(5)),
-    member_of("ARMS 2", lambda: sg.ARMS(2)),
-    member_of("ARMS 3", lambda: sg.ARMS(3)),
-    member_of("DoubleCV 2", lambda: sg.DoubleCV(2)),
-    member_of("Averaged Reparameterized", lambda: sg.Averaged(sg.Reparameterized(), 3)),
-    member_of("Averaged GumbelSoftmax", lambda: sg.Averaged(sg.GumbelSoftmax(), 3)),
-    member_of("Averaged Reinforce", lambda: sg.Averaged(sg.Reinforce(), 2)),
-    member_of("Averaged REBAR", lambda: sg.Averaged(sg.REBAR(), 2)),
-]
-PLAIN_ESTIMATORS = [member for member in ALL_ESTIMATORS if member.name != "Exact"]  # which takes no plain function
-
-
-def latent_of(family: str, numbers: Tensor) -> td.Distribution:
-    """Independent latents, one for each number, whose parameters all depend on it."""
-    return td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, 0.5 + numbers.sigmoid())
 
 
 class Posterior(torch.nn.Module):

@@ -13,7 +13,7 @@ from torch import distributions as td
 from torch.utils.checkpoint import checkpoint
 
 import silentgrad as sg
-from members import PLAIN_ESTIMATORS, Member, latent_of
+from contenders import PLAIN_ESTIMATORS, Member, latent_of
 from silentgrad.estimators import Estimator, Integrand, Learning, PriorIntegrand
 from silentgrad.estimators.choices import Choices
 from silentgrad.latents.families import FAMILIES

@@ -20,6 +20,7 @@ of Gamma variables, of which k add up to a Gumbel variable: every subset then ha
 the others, and the draws are more certain than those of q. The value is that of these draws.
 """
 
+import math
 from typing import ClassVar
 
 import torch
@@ -32,7 +33,7 @@ from silentgrad.estimators.choices import choices_of
 from silentgrad.estimators.slopes import mean_with_gradient
 from silentgrad.latents.independent import base_of
 from silentgrad.latents.subsets import KSubset
-from silentgrad.tracing import require_untransformed
+from silentgrad.tracing import require_untransformed, widened
 
 
 @ESTIMATORS.register("simple")
@@ -104,11 +105,11 @@ class Subsets:
 
     def noisy(self) -> Tensor:
         """Add sums of Gamma variables: k of them add up to a Gumbel variable as their series gets longer."""
-        shape = torch.full_like(self.logits, 1 / self.k)
-        noise = torch.zeros_like(self.logits)
+        logits = widened(self.logits)  # Gamma variables are not drawn in half precision
+        shape, noise = torch.full_like(logits, 1 / self.k), torch.zeros_like(logits)
         for term in range(1, GAMMA_TERMS + 1):
             noise = noise + td.Gamma(shape, term / self.k, validate_args=False).sample()
-        return self.logits + (noise - torch.log(torch.tensor(float(GAMMA_TERMS)))) / self.k
+        return logits + (noise - math.log(GAMMA_TERMS)) / self.k
 
     def hard(self, noisy: Tensor) -> Tensor:
         """Return the subset that noisy logits stand for."""

@@ -1,0 +1,65 @@
+"""Every estimator as the tests build it. Registering one tests it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from silentgrad.estimators import ESTIMATORS, Estimator
+from silentgrad.testing import KINDS, Kind
+
+
+@dataclass(frozen=True)
+class Member:
+    """An estimator."""
+
+    name: str
+    build: Callable[[], Estimator]
+
+    @property
+    def samples(self) -> int:
+        """Those of its bound; one, if it is no bound of several."""
+        estimator = self.build()
+        return estimator.evaluations() if estimator.uses_prior else 1
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The latents that it takes."""
+        return [kind for kind in KINDS if kind.taken_by(self.build())]
+
+    @property
+    def families(self) -> list[str]:
+        """Those of `latent_of` among them, which have one number for each latent."""
+        return [family for family, kind in (("gaussian", KINDS[3]), ("bernoulli", KINDS[0])) if kind in self.kinds]
+
+
+def registered(estimator: type[Estimator]) -> Callable[[], Estimator]:
+    """With few samples of a bound, or a small network."""
+    return lambda: estimator(2) if estimator in (sg.VIMCO, sg.DReG) else estimator.sized(16)
+
+
+ALL_ESTIMATORS = [
+    *(Member(estimator.__name__, registered(estimator)) for estimator in ESTIMATORS.values()),
+    Member("GumbelSoftmax hard", lambda: sg.GumbelSoftmax(hard=True)),
+    Member("RLOO 5", lambda: sg.RLOO(5)),
+    Member("ARMS 2", lambda: sg.ARMS(2)),
+    Member("ARMS 3", lambda: sg.ARMS(3)),
+    Member("DoubleCV 2", lambda: sg.DoubleCV(2)),
+    Member("Averaged Reparameterized", lambda: sg.Averaged(sg.Reparameterized(), 3)),
+    Member("Averaged GumbelSoftmax", lambda: sg.Averaged(sg.GumbelSoftmax(), 3)),
+    Member("Averaged Reinforce", lambda: sg.Averaged(sg.Reinforce(), 2)),
+    Member("Averaged REBAR", lambda: sg.Averaged(sg.REBAR(), 2)),
+]
+PLAIN_ESTIMATORS = [member for member in ALL_ESTIMATORS if member.name != "Exact"]  # which takes no plain function
+SILENT = [
+    Member("SilentControlVariate RLOO", lambda: sg.SilentControlVariate(sg.RLOO())),
+    Member("SilentControlVariate Reinforce", lambda: sg.SilentControlVariate(sg.Reinforce())),
+    Member("SilentControlVariate Reparameterized", lambda: sg.SilentControlVariate(sg.Reparameterized())),
+]  # which take functions of statistics
+
+
+def latent_of(family: str, numbers: Tensor) -> td.Distribution:
+    """Independent latents, one for each number, whose parameters all depend on it."""
+    return td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, 0.5 + numbers.sigmoid())
