@@ -41,10 +41,7 @@ def bits_per_dim(log_likelihood: Tensor | float, outputs: int, levels: int | Non
         >>> round(bits_per_dim(-784 * math.log(2), 784), 6)
         1.0
     """
-    bits = -log_likelihood / (outputs * math.log(2))
-    if levels is None:
-        return bits
-    return bits + math.log2(levels)
+    return -log_likelihood / (outputs * math.log(2)) + math.log2(levels or 1)
 
 
 def dequantization_floor() -> float:

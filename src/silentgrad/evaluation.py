@@ -1,4 +1,4 @@
-"""What a model is worth on a batch: its bound, and what that bound is."""
+"""Figures of a model on a batch: its bound, and what that bound is."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class BatchEvaluation(NamedTuple):
 def evaluate(
     model: GuidedVAE, x: Tensor, samples: int = 1, noise: float = 0.0, side_info: SideInfo = NOTHING
 ) -> BatchEvaluation:
-    """The figures of a batch under the decoder the model is judged by.
+    """Return the figures of a batch under the decoder the model is judged by.
 
     The bound is the ELBO: a tractable decoder's expectation is its closed form, with the most exact log term that its
     latents allow; a nonlinear one's is sampled. With `samples` > 1 it is the importance-weighted bound of Burda et al.
@@ -65,8 +65,7 @@ def evaluate(
     if samples > 1:
         bound, sampled = _importance_weighted(decoder, points, q, prior, samples)
     elif is_tractable(model.decoder):
-        bound = _closed_form(model.decoder, points, q, side_info) - kld
-        sampled = bound
+        bound = sampled = _closed_form(model.decoder, points, q, side_info) - kld
         if exactness(model, q) is not Exactness.EXACT:
             sampled = _sampled_elbo(decoder, points, q, prior, z)
     else:
@@ -97,13 +96,11 @@ def sampled_elbos(model: GuidedVAE, x: Tensor, draws: int, noise: float = 0.0, s
 
 def _points(x: Tensor, noise: float) -> list[Tensor]:
     """Return points with the mean and the mean square of x and the noise around it."""
-    if noise == 0:
-        return [x]
-    return [x - noise, x + noise]
+    return [x - noise, x + noise] if noise else [x]
 
 
 def exactness(model: GuidedVAE, q: td.Distribution, samples: int = 1) -> str:
-    """What the bound of :func:`evaluate` is to the ELBO: exact, a lower bound, an approximation, or sampled."""
+    """Return what the bound of :func:`evaluate` is to the ELBO: exact, a lower bound, an approximation, or sampled."""
     if samples > 1 or not is_tractable(model.decoder):
         return "sampled"
     return weakest(_of_decoder(model.decoder, q), model.prior_of(q).exactness)
@@ -116,16 +113,18 @@ def _of_decoder(decoder: Tractable, q: td.Distribution) -> Exactness:
 
 
 def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution, side_info: SideInfo) -> Tensor:
-    """E_q[log p(x|z)] in the most exact form that the latents allow, whichever log term the decoder is trained with."""
+    """Return E_q[log p(x|z)] in the most exact form that the latents allow, whatever the decoder is trained with."""
     if isinstance(decoder, LinearPrecisionGaussian):
-        return _mean([decoder.expected_log_prob_given(x, q, side_info, log_term="auto") for x in points])
-    given = given_decoder(decoder, side_info)
-    assert is_tractable(given)
-    return _mean([given.expected_log_prob(x, q) for x in points])
+        found = [decoder.expected_log_prob_given(x, q, side_info, log_term="auto") for x in points]
+    else:
+        given = given_decoder(decoder, side_info)
+        assert is_tractable(given)
+        found = [given.expected_log_prob(x, q) for x in points]
+    return torch.stack(found).mean(0)
 
 
 def _sampled_elbo(decoder: Decoder, points: Sequence[Tensor], q: td.Distribution, prior: Prior, z: Tensor) -> Tensor:
-    """The ELBO at one draw of z; the KL divergence is the prior's own only where that is exact."""
+    """Return the ELBO at one draw of z; the KL divergence is the prior's own only where that is exact."""
     log_prob = _log_prob(decoder, points, z)
     if prior.exactness is Exactness.EXACT:
         return log_prob - prior.divergence(q)
@@ -133,29 +132,18 @@ def _sampled_elbo(decoder: Decoder, points: Sequence[Tensor], q: td.Distribution
 
 
 def _log_ratio(q: td.Distribution, prior: Prior, z: Tensor) -> Tensor:
-    """log p(z) - log q(z|x), one number per example."""
+    """Return log p(z) - log q(z|x), one number per example."""
     return prior.log_prob(z) - sum_over_latents(base_of(q).log_prob(z), z.shape[:1])
 
 
 def _log_prob(decoder: Decoder, points: Sequence[Tensor], z: Tensor) -> Tensor:
-    return _mean([log_prob_of(decoder, x, z) for x in points])
-
-
-def _mean(numbers: list[Tensor]) -> Tensor:
-    return torch.stack(numbers).mean(0)
+    return torch.stack([log_prob_of(decoder, x, z) for x in points]).mean(0)
 
 
 def _importance_weighted(
-    decoder: Decoder,
-    points: Sequence[Tensor],
-    q: td.Distribution,
-    prior: Prior,
-    samples: int,
+    decoder: Decoder, points: Sequence[Tensor], q: td.Distribution, prior: Prior, samples: int
 ) -> tuple[Tensor, Tensor]:
-    """The log of the mean of p(x, z) / q(z|x) over samples, and the mean of the log; one per example."""
-    weights = []
-    for _ in range(samples):
-        z = q.sample()
-        weights.append(_log_prob(decoder, points, z) + _log_ratio(q, prior, z))
-    log_weights = torch.stack(weights)
+    """Return the log of the mean of p(x, z) / q(z|x) over samples, and the mean of the log; one per example."""
+    draws = (q.sample() for _ in range(samples))
+    log_weights = torch.stack([_log_prob(decoder, points, z) + _log_ratio(q, prior, z) for z in draws])
     return log_weights.logsumexp(0) - math.log(samples), log_weights.mean(0)

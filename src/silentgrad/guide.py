@@ -104,7 +104,7 @@ class Guide(nn.Module):
         mask: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """The annealed reconstruction loss, reduced as the host's; once w is 0 and in `eval()` mode, the host's own.
+        """Return the annealed reconstruction loss, reduced as the host's; once w is 0, and in `eval()`, the host's own.
 
         Args:
             x: Examples `(batch, *event_shape)`.
@@ -146,13 +146,11 @@ class Guide(nn.Module):
         ) -> Tensor: ...
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
-        """w, the weight of the tractable decoder's loss, in an epoch or at a step."""
+        """Return w, the weight of the tractable decoder's loss, in an epoch or at a step."""
         count = _either(epoch, step)
         if count < 1:
             raise DomainError(f"epochs and steps are counted from 1, got {count}")
-        counted = "epochs"
-        if epoch is None:
-            counted = "steps"
+        counted = "steps" if epoch is None else "epochs"
         if isinstance(self.schedule, LinearDecay) and self.schedule.counted not in (None, counted):
             unit = str(self.schedule.counted)
             raise DomainError(f"the schedule is over {unit}, and was asked at one of the {counted}: pass {unit[:-1]}=")
@@ -166,14 +164,10 @@ class Guide(nn.Module):
     def _reduced(self, silent: Tensor) -> Tensor:
         if self.reduction == "none":
             return silent
-        if self.reduction == "mean":
-            return silent.mean()
-        return silent.sum()
+        return silent.mean() if self.reduction == "mean" else silent.sum()
 
     def _require_reduction(self, nll: Tensor, silent: Tensor, x: Tensor) -> None:
-        expected = torch.Size()
-        if self.reduction == "none":
-            expected = silent.shape
+        expected = silent.shape if self.reduction == "none" else torch.Size()
         if nll.shape != expected:
             raise ShapeError(
                 f"nll has shape {tuple(nll.shape)}; with reduction={self.reduction!r} it has to be {tuple(expected)}. "
@@ -190,17 +184,14 @@ class Guide(nn.Module):
         if not self._check or silent.numel() == 0 or transformed():
             return
         if self._unchecked:
-            begins = _either(epoch, step) == 1
-            nll, silent, x = nll.detach(), silent.detach(), x.detach()
-            spread, at_random = self._start_spread, self._starts_at_random()
-            call = FirstCall(self.decoder, self.reduction, x, mask, nll, silent, begins, spread, at_random)
-            call.require_plausible()
+            call = FirstCall(self.decoder, self.reduction, x.detach(), mask, nll.detach(), silent.detach())
+            call.require_plausible(_either(epoch, step) == 1, self._start_spread, self._starts_at_random())
             self._unchecked = False
         self._reductions.call(self.reduction, silent.numel(), nll)
         self._watch.call(self, epoch)
 
     def _starts_at_random(self) -> bool:
-        """Whether the decoder is known to have been neither started nor loaded nor trained."""
+        """Return whether the decoder is known to have been neither started nor loaded nor trained."""
         return False
 
 
@@ -213,7 +204,7 @@ def _either(epoch: int | None, step: int | None) -> int:
 
 
 def _require_latent(q: object) -> None:
-    """Refuse bare parameters; a hierarchy's own error names the families."""
+    """Raise for bare parameters; a hierarchy's own error names the families."""
     if isinstance(q, tuple | list) and len(q) == 2 and all(isinstance(part, Tensor) for part in q):
         raise IntractableError(
             "q is a pair of tensors, no distribution: of (mu, logvar) make torch.distributions.Normal(mu, (logvar / "
@@ -262,11 +253,7 @@ class SilentGuide(Guide):
         check: bool = True,
         allow_approximation: bool = False,
     ) -> None:
-        chosen = 0
-        for option in (link, variance, likelihood):
-            if option is not None:
-                chosen += 1
-        if chosen > 1:
+        if sum(option is not None for option in (link, variance, likelihood)) > 1:
             raise DomainError("link, variance and likelihood exclude each other: each chooses the linear decoder")
         decoder: LinearDecoder
         if variance is not None:
@@ -334,7 +321,7 @@ class SilentGuide(Guide):
         offset: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> None:
-        """Starts the linear decoder from data `(examples, *event_shape)`, as its `init_from_data` does.
+        """Start the linear decoder from data `(examples, *event_shape)`, as its `init_from_data` does.
 
         An offset and a mask are for a guide that was built with a likelihood.
         """
@@ -345,12 +332,10 @@ class SilentGuide(Guide):
             raise IntractableError("a start with an offset or a mask is for a guide built with likelihood=...")
         else:
             self.decoder.init_from_data(data, method, prior)
-        self._start_spread = None
+        has_unit = self._check and mask is None and is_location(self.decoder)
+        self._start_spread = (float(data.std(correction=0)) or None) if has_unit else None
         if not self._check:
             return
-        has_unit = mask is None and is_location(self.decoder)
-        if has_unit:
-            self._start_spread = float(data.std(correction=0)) or None
         if method == "ppca" and len(data) <= self.decoder.latent_dim:
             warn_of_few_examples(len(data), self.decoder.latent_dim)
         elif has_unit:
@@ -362,7 +347,7 @@ class SilentGuide(Guide):
 
 
 def freeze(encoder: nn.Module) -> nn.Module:
-    """Stops an encoder from learning, its batch statistics too: the cut-off of Algorithm 1.
+    """Stop an encoder from learning, its batch statistics too: the cut-off of Algorithm 1.
 
     `train()` on the host would wake the batch statistics again: call this after it, in every epoch from the cut-off on.
     """

@@ -85,28 +85,20 @@ class GuidedVAE(nn.Module):
         self.estimator = estimator
         self.schedule = schedule or constant(1.0)
         self.weighting, self.cutoff = weighting, cutoff
-        if not callable(kl_weight):
-            kl_weight = constant(kl_weight)
-        self.kl_weight = kl_weight
+        self.kl_weight = kl_weight if callable(kl_weight) else constant(kl_weight)
         self.family = family_of_encoder(encoder)
-        if prior is None and self.family is not None:
-            prior = self.family.prior()
-        self.prior = prior
+        self.prior = self.family.prior() if prior is None and self.family is not None else prior
 
     def family_of(self, q: td.Distribution) -> Family:
-        """The family of the encoder's latents; a foreign encoder's is known by its latents' distribution."""
-        if self.family is None:
-            return family_of(q)
-        return self.family
+        """Return the family of the encoder's latents; a foreign encoder's is known by its latents' distribution."""
+        return family_of(q) if self.family is None else self.family
 
     def prior_of(self, q: td.Distribution) -> Prior:
-        """The prior that stands against a latent."""
-        if self.prior is not None:
-            return self.prior
-        return standard_prior(q, self.family_of(q))
+        """Return the prior that stands against a latent."""
+        return standard_prior(q, self.family_of(q)) if self.prior is None else self.prior
 
     def weight(self, epoch: float | None) -> float:
-        """The weight of the tractable decoder in an epoch, counted from 1; the nonlinear one has the rest.
+        """Return the weight of the tractable decoder in an epoch, counted from 1; the nonlinear one has the rest.
 
         Without an epoch, the decoder that the model is judged by has the whole weight.
         """
@@ -117,7 +109,7 @@ class GuidedVAE(nn.Module):
         return self.schedule(epoch)
 
     def on_epoch(self, epoch: int) -> None:
-        """What changes between epochs: temperatures, and the encoder's freezing at the cut-off."""
+        """Change what does between epochs: temperatures, and the encoder, which freezes at the cut-off."""
         for estimator in (self.tractable_estimator, self.estimator):
             if estimator is not None:
                 estimator.on_epoch(epoch)
@@ -127,7 +119,7 @@ class GuidedVAE(nn.Module):
     def forward(
         self, x: Tensor, epoch: float, side_info: SideInfo = NOTHING, example_weights: Tensor | None = None
     ) -> Losses:
-        """What Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1.
+        """Return what Algorithm 1 takes a gradient step on, for a batch in an epoch counted from 1.
 
         Args:
             x: Examples; what the encoder sees where an entry is missing is whatever stands there.
@@ -143,15 +135,13 @@ class GuidedVAE(nn.Module):
         return Losses(total, kld, losses.get("tractable"), losses.get("nonlinear"))
 
     def encode(self, x: Tensor, side_info: SideInfo = NOTHING) -> td.Distribution:
-        """q(z|x) of examples; an encoder with a method `given`, as decoders have it, sees their side information."""
-        encoder: Callable[[Tensor], td.Distribution] = self.encoder
-        given = getattr(encoder, "given", None)
-        if side_info and given is not None:
-            encoder = given(side_info)
+        """Return q(z|x) of examples; an encoder with a method `given` sees their side information."""
+        given = getattr(self.encoder, "given", None)
+        encoder: Callable[[Tensor], td.Distribution] = given(side_info) if side_info and given else self.encoder
         return encoder(x)
 
     def objective(self, q: td.Distribution, epoch: float | None) -> Objective:
-        """The objective of an epoch, counted from 1, for latents q; without one, that which the schedules end with."""
+        """Return the objective of an epoch, counted from 1, for latents q; without one, that which schedules end in."""
         w_lin = self.weight(epoch)  # w_lin <- max(0, 1 - n lambda)
         w_nl = 1 - w_lin
         terms: dict[str, Term] = {}
@@ -160,12 +150,11 @@ class GuidedVAE(nn.Module):
         if self.nonlinear is not None and (w_nl > 0 or self.weighting == "encoder"):
             assert self.estimator is not None
             terms["nonlinear"] = Term(self.nonlinear, self.estimator, w_nl)  # L_nl <- -log p_nl(x|z)
-        if epoch is None:
-            epoch = math.inf
-        return Objective(terms, self.prior_of(q), self.family, self.kl_weight(epoch), self.weighting)
+        kl_weight = self.kl_weight(math.inf if epoch is None else epoch)
+        return Objective(terms, self.prior_of(q), self.family, kl_weight, self.weighting)
 
     def generate(self, count: int) -> td.Distribution:
-        """p(x|z) for draws of z from the prior."""
+        """Return p(x|z) for draws of z from the prior."""
         if self.prior is None:
             raise DomainError("a prior that its encoder does not name has to be given: GuidedVAE(..., prior=...)")
         return self.decoder(self.prior.sample(count))
@@ -173,7 +162,8 @@ class GuidedVAE(nn.Module):
     @property
     def decoder(self) -> Callable[[Tensor], td.Distribution]:
         """The decoder that a trained model is judged by, the nonlinear one if there is one."""
-        if self.nonlinear is not None:
-            return self.nonlinear
-        assert self.tractable is not None
-        return self.tractable
+        decoder: Callable[[Tensor], td.Distribution] | None = (
+            self.tractable if self.nonlinear is None else self.nonlinear
+        )
+        assert decoder is not None
+        return decoder

@@ -23,9 +23,9 @@ Where the size changes by a factor of two and back, as at the end of an epoch, a
 both times, the guide refuses to go on. One number per example is the safest loss: its shape says what it is.
 """
 
+import functools
 import math
 import warnings
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +48,13 @@ GAUSSIANS = (LinearGaussian, StandardizedGaussian, LinearPrecisionGaussian)
 
 
 def require_tensor(name: str, value: object) -> None:
-    """Refuses whatever is no tensor."""
+    """Raise unless a value is a tensor."""
     if not isinstance(value, Tensor):
         raise DomainError(f"{name} has to be a tensor, got {type(value).__name__}")
 
 
 def require_data(data: object) -> None:
-    """Refuses data to start from that are no tensor, and says how to make one of them."""
+    """Raise for data to start from that are no tensor, and say how to make one of them."""
     if isinstance(data, Tensor):
         if not data.is_floating_point():
             raise DomainError(f"a guide starts from data as x is, floating point and scaled alike; got {data.dtype}")
@@ -68,12 +68,12 @@ def require_data(data: object) -> None:
 
 
 def is_location(decoder: nn.Module) -> bool:
-    """Whether a linear decoder gives the location of x, so that it has x's unit."""
+    """Return whether a linear decoder gives the location of x, so that it has x's unit."""
     return not isinstance(decoder, LinearLikelihood) or isinstance(decoder.likelihood, LocationScale)
 
 
 def can_start(decoder: LinearDecoder) -> bool:
-    """Whether `init_from_data` has a start for a linear decoder: a stranger's likelihood may have none."""
+    """Return whether `init_from_data` has a start for a linear decoder: a stranger's likelihood may have none."""
     likelihood = getattr(decoder, "likelihood", None)
     return likelihood is None or hasattr(likelihood, "u_at_mean") or hasattr(likelihood, "rough_u")
 
@@ -92,8 +92,7 @@ def warn_of_unlike_columns(data: Tensor) -> None:
 
     The middle four fifths of a column's values tell its unit: pixels that are black but for a few images have none.
     """
-    every = max(1, len(data) // ROWS)
-    rows = data[::every].flatten(1)
+    rows = data[:: max(1, len(data) // ROWS)].flatten(1)
     tenth = len(rows) // 10
     widths = rows.kthvalue(len(rows) - tenth, dim=0).values - rows.kthvalue(1 + tenth, dim=0).values
     widths = widths[widths > 0]
@@ -107,8 +106,8 @@ def warn_of_unlike_columns(data: Tensor) -> None:
     )
 
 
-class FirstCall(NamedTuple):
-    """What a guide's first call is judged by.
+class FirstCall:
+    """Figures by which a guide's first call is judged, per example.
 
     Args:
         decoder: The guide's decoder.
@@ -117,160 +116,116 @@ class FirstCall(NamedTuple):
         mask: Which of their entries were observed, if not all.
         nll: The host's loss.
         silent: The guide's, one number per example.
-        begins: Whether training begins with it.
-        spread: Standard deviation of the data that the guide started from, if it did.
-        at_random: Whether the guide's decoder is as it was drawn.
     """
 
-    decoder: Tractable
-    reduction: str
-    x: Tensor
-    mask: Tensor | None
-    nll: Tensor
-    silent: Tensor
-    begins: bool
-    spread: float | None
-    at_random: bool
+    def __init__(
+        self, decoder: Tractable, reduction: str, x: Tensor, mask: Tensor | None, nll: Tensor, silent: Tensor
+    ) -> None:
+        self.decoder, self.reduction, self.nll, self.silent = decoder, reduction, nll, silent
+        self.masked = mask is not None
+        self.observed = x if mask is None else torch.where(mask, x, 0)
+        self.x = x if mask is None else x[mask]
+        self.outputs = self.x.numel() / silent.numel()
+        over = silent.numel() if reduction == "sum" else 1
+        self.host, self.size = float(nll.mean()) / over, float(nll.abs().mean()) / over
 
-    def require_plausible(self) -> None:
-        """Raise for numbers that only a mistake gives, and warn of those that may be meant; see the module."""
-        self._require_units()
+    def require_plausible(self, begins: bool, spread: float | None, at_random: bool) -> None:
+        """Raise for numbers that only a mistake gives, and warn of those that may be meant; see the module.
+
+        Args:
+            begins: Whether training begins with the call.
+            spread: Standard deviation of the data that the guide started from, if it did.
+            at_random: Whether the guide's decoder is as it was drawn.
+        """
+        if spread is not None and not self.masked:
+            self._require_units(spread)
         self._require_scale()
-        self._require_sign()
-        for doubt in (self._of_start(), self._of_reduction(), self._of_sign(), self._of_bits()):
+        if self.host < self._least:
+            raise DomainError(
+                f"nll is {self.host:.3g} per example of {self.outputs:g} outputs, lower than a negative log-likelihood "
+                f"of the guide's kind can be. It looks like log p(x|z): pass -log p(x|z). {RIGHT_AS_IT_IS}"
+            )
+        start = ""
+        if at_random:
+            start = (
+                "the guide starts at random, and its start is what helps: call guide.init_from_data(data) with some "
+                "training examples before the first step. If a random start is meant, build the guide with check=False"
+            )
+        for doubt in (start, self._of_reduction(), self._of_sign(begins), self._of_bits()):
             if doubt:
                 warnings.warn(doubt, stacklevel=6)  # the caller of the guide
 
-    @property
-    def batch(self) -> int:
-        """Number of examples."""
-        return self.silent.numel()
-
-    @property
-    def outputs(self) -> float:
-        """Number of observed outputs of an example, on average."""
-        if self.mask is None:
-            return self.x.numel() / self.batch
-        return float(self.mask.sum()) / self.batch
-
-    @property
-    def observed(self) -> Tensor:
-        """x, zero where it was not observed."""
-        if self.mask is None:
-            return self.x
-        return torch.where(self.mask, self.x, 0)
-
-    def per_example(self, loss: Tensor) -> float:
-        """A host's loss per example."""
-        if self.reduction == "sum":
-            return float(loss) / self.batch
-        return float(loss.mean())
-
-    def _require_units(self) -> None:
-        if self.spread is None or self.mask is not None:
-            return
+    def _require_units(self, started: float) -> None:
         spread = float(self.x.std(correction=0))
-        if spread == 0 or 1 / UNLIKE < spread / self.spread < UNLIKE:
-            return
-        raise DomainError(
-            f"x has a standard deviation of {spread:.3g}, the data that the guide started from {self.spread:.3g}: "
-            f"start it from data that are scaled as x is. {RIGHT_AS_IT_IS}"
-        )
+        if spread != 0 and not 1 / UNLIKE < spread / started < UNLIKE:
+            raise DomainError(
+                f"x has a standard deviation of {spread:.3g}, the data that the guide started from {started:.3g}: "
+                f"start it from data that are scaled as x is. {RIGHT_AS_IT_IS}"
+            )
 
     def _require_scale(self) -> None:
-        if self._least() == 0 and float(self.silent.min()) < -self.outputs / 100:
+        if self._least == 0 and float(self.silent.min()) < -self.outputs / 100:
             raise DomainError(
                 "x has a probability above 1 under the guide's likelihood, which does not take such numbers: scale x, "
                 "pixels from 0 to 255 to 0 to 1"
             )
-        if not isinstance(self.decoder, GAUSSIANS):
-            return
         each = float(self.silent.mean()) / max(1.0, self.outputs)
-        if each <= FARTHEST:
-            return
-        raise DomainError(
-            f"x lies {math.sqrt(2 * each):.0f} deviations from the linear decoder's mean, {each:.3g} nats per output. "
-            "Scale it, pixels from 0 to 255 to 0 to 1 and columns to a standard deviation of 1, or start the guide "
-            f"from data that are scaled as x is, guide.init_from_data(data). {RIGHT_AS_IT_IS}"
-        )
-
-    def _require_sign(self) -> None:
-        host = self.per_example(self.nll)
-        if host < self._least():
+        if isinstance(self.decoder, GAUSSIANS) and each > FARTHEST:
             raise DomainError(
-                f"nll is {host:.3g} per example of {self.outputs:g} outputs, lower than a negative log-likelihood of "
-                f"the guide's kind can be. It looks like log p(x|z): pass -log p(x|z). {RIGHT_AS_IT_IS}"
+                f"x lies {math.sqrt(2 * each):.0f} deviations from the linear decoder's mean, {each:.3g} nats per "
+                "output. Scale it, pixels from 0 to 255 to 0 to 1 and columns to a standard deviation of 1, or start "
+                f"the guide from data that are scaled as x is, guide.init_from_data(data). {RIGHT_AS_IT_IS}"
             )
 
-    def _of_start(self) -> str | None:
-        if not self.at_random:
-            return None
-        return (
-            "the guide starts at random, and its start is what helps: call guide.init_from_data(data) with some "
-            "training examples before the first step. If a random start is meant, build the guide with check=False"
-        )
-
-    def _of_reduction(self) -> str | None:
-        size, outputs = self.per_example(self.nll.abs()), self.outputs
-        largest = 5.0 * outputs
+    def _of_reduction(self) -> str:
+        largest, usual = 5.0 * self.outputs, self.outputs
         if isinstance(self.decoder, LinearGaussian):
-            largest += float(5 * (self.observed.square() / self.decoder.variance).sum() / self.batch)
-        if self.reduction == "mean" and size > largest:
+            largest += float(5 * (self.observed.square() / self.decoder.variance).sum() / self.silent.numel())
+        if self._least == 0:
+            usual = min(usual, float(self.silent.mean()))  # rare counts and bits take less
+        if self.reduction == "mean" and self.size > largest:
             doubt = "a sum over the batch (then say reduction='sum') or by a host of small variance"
-        elif size < self._smallest():
-            averaged = "outputs"
-            if self.reduction == "sum":
-                averaged = "batch or the outputs"
+        elif self.size < (usual / 20 if self.reduction == "sum" else min(10, usual / 20)):
+            averaged = "batch or the outputs" if self.reduction == "sum" else "outputs"
             doubt = (
                 f"a mean over the {averaged} (a log-likelihood is a sum over outputs), by a density of about 1 or by a "
                 "host that is already trained"
             )
         else:
-            return None
+            return ""
         return (
-            f"nll is {size:.3g} per example of {outputs:g} outputs, where about a nat each is usual. It can be made so "
-            f"by {doubt}. {RIGHT_AS_IT_IS}"
+            f"nll is {self.size:.3g} per example of {self.outputs:g} outputs, where about a nat each is usual. It can "
+            f"be made so by {doubt}. {RIGHT_AS_IT_IS}"
         )
 
-    def _smallest(self) -> float:
-        """The size below which a loss is likely a mean over outputs or, said to be a sum, over the batch."""
-        usual = self.outputs
-        if self._least() == 0:
-            usual = min(usual, float(self.silent.mean()))  # rare counts and bits take less
-        if self.reduction == "sum":
-            return usual / 20
-        return min(10, usual / 20)
-
-    def _of_sign(self) -> str | None:
-        host, guide = self.per_example(self.nll), float(self.silent.mean())
-        if not self.begins or host >= min(0, guide - self.outputs / 2):
-            return None
+    def _of_sign(self, begins: bool) -> str:
+        guide = float(self.silent.mean())
+        if not begins or self.host >= min(0, guide - self.outputs / 2):
+            return ""
         return (
-            f"nll is {host:.3g} per example of {self.outputs:g} outputs before anything was learned, and the guide's "
-            f"own {guide:.3g}. Is it log p(x|z) in place of -log p(x|z)? A density's may be negative: then build the "
-            "guide with check=False"
+            f"nll is {self.host:.3g} per example of {self.outputs:g} outputs before anything was learned, and the "
+            f"guide's own {guide:.3g}. Is it log p(x|z) in place of -log p(x|z)? A density's may be negative: then "
+            "build the guide with check=False"
         )
 
-    def _of_bits(self) -> str | None:
+    def _of_bits(self) -> str:
         x = self.x
-        if self.mask is not None:
-            x = x[self.mask]
         if not isinstance(self.decoder, GAUSSIANS) or x.numel() == 0 or self.nll.min() < 0:
-            return None
+            return ""
         bits = float(((x == 0) | (x == 1)).float().mean())
         if bits < NEARLY_ALL or x.min() != 0 or x.max() != 1:
-            return None
+            return ""
         return (
             f"x is 0 or 1 in {bits:.0%} of its entries and nll is not negative, as that of a cross-entropy, but the "
             "guide is Gaussian. Give it the host's likelihood, likelihood=silentgrad.likelihoods.Bernoulli(). If the "
             "host is Gaussian too, build the guide with check=False"
         )
 
+    @functools.cached_property
     def _least(self) -> float:
-        """What a loss of the guide's likelihood cannot be below, if there is such a number."""
+        """The number that a loss of the guide's likelihood cannot be below, if there is one."""
         if isinstance(self.decoder, LinearGaussian):
-            volume = float((2 * math.pi * self.decoder.variance).log().mean()) / 2
-            return min(0.0, self.outputs * volume)
+            return min(0.0, self.outputs * float((2 * math.pi * self.decoder.variance).log().mean()) / 2)
         if isinstance(self.decoder, LinearLikelihood) and _gives_probabilities(self.decoder):
             return 0.0
         return -math.inf
@@ -278,7 +233,7 @@ class FirstCall(NamedTuple):
 
 @torch.no_grad()
 def _gives_probabilities(decoder: LinearLikelihood) -> bool:
-    """Whether x is discrete under the decoder's likelihood, so that no log-probability is above 0."""
+    """Return whether x is discrete under the decoder's likelihood, so that no log-probability is above 0."""
     at_zero = decoder.likelihood(decoder.affine.bias.new_zeros(decoder.event_shape))
     try:
         return at_zero.support is not None and at_zero.support.is_discrete
@@ -287,7 +242,7 @@ def _gives_probabilities(decoder: LinearLikelihood) -> bool:
 
 
 class Reductions:
-    """Compares how a host says that its loss is reduced with how the loss changes with the size of the batch.
+    """Comparison of how a host says that its loss is reduced with how the loss changes with the size of the batch.
 
     Nothing is read back from a device unless the size changes.
     """
@@ -295,51 +250,35 @@ class Reductions:
     def __init__(self) -> None:
         self.over = False
         self.contrary = 0  # changes of the batch's size, one after the other, that the loss followed in the other way
-        self.batch = 0
-        self.loss = torch.empty(0)
+        self.batch, self.loss = 0, torch.empty(0)
 
     def call(self, said: str, batch: int, nll: Tensor) -> None:
-        """Look at a call's loss beside that of the call before.
-
-        Args:
-            said: "mean" or "sum": how the host says that its loss is reduced; "none" needs no comparison.
-            batch: Number of examples.
-            nll: The host's loss.
+        """Look at a call's loss, said to be a "mean" or a "sum" over the batch, beside that of the call before.
 
         Raises:
             DomainError: The size has changed and changed back, and the loss is reduced in the other way.
         """
         if self.over or said == "none":
             return
-        batch_before, before = self.batch, self.loss
-        self.batch, self.loss = batch, nll.detach()
-        if min(batch, batch_before) < FEWEST or max(batch, batch_before) < 2 * min(batch, batch_before):
+        size, loss, self.batch, self.loss = self.batch, self.loss, batch, nll.detach()
+        if min(batch, size) < FEWEST or max(batch, size) < 2 * min(batch, size):
             return
-        ratio = float(self.loss / before)
-        grown, size = -math.inf, math.log(batch / batch_before)
-        if ratio > 0:
-            grown = math.log(ratio)
-        right, wrong = 0.0, size
-        if said == "sum":
-            right, wrong = wrong, right
-        near = abs(size) / 4
-        self.over = abs(grown - right) <= near
-        if abs(grown - wrong) > near:
-            self.contrary = 0
-            return
-        self.contrary += 1
-        if self.contrary < 2:
-            return
-        truth = {"mean": "sum", "sum": "mean"}[said]
-        raise DomainError(
-            f"with {batch_before} and then {batch} examples nll went from {float(before):.3g} to "
-            f"{float(self.loss):.3g}, and likewise the time before: it is a {truth} over the batch, not a {said}. Say "
-            f"reduction={truth!r}. {RIGHT_AS_IT_IS}"
-        )
+        ratio = float(nll / loss)
+        growth = math.log(ratio) / math.log(batch / size) if ratio > 0 else -math.inf  # 0 of a mean, 1 of a sum
+        summed = said == "sum"
+        self.over = abs(growth - summed) <= 0.25
+        self.contrary = (self.contrary + 1) * (abs(growth - (not summed)) <= 0.25)
+        if self.contrary == 2:
+            truth = "mean" if summed else "sum"
+            raise DomainError(
+                f"with {size} and then {batch} examples nll went from {float(loss):.3g} to {float(nll):.3g}, and "
+                f"likewise the time before: it is a {truth} over the batch, not a {said}. Say reduction={truth!r}. "
+                f"{RIGHT_AS_IT_IS}"
+            )
 
 
 class Watch:
-    """Looks once, after a while of training, whether an optimizer moves a module's parameters.
+    """Look, once after a while of training, at whether an optimizer moves a module's parameters.
 
     A step changes a parameter's value, unless its learning rate is zero; and whoever takes steps clears gradients.
     Where nobody does, the same gradient is added to time after time.
@@ -347,30 +286,23 @@ class Watch:
 
     def __init__(self) -> None:
         self.over = False
-        self.calls = 0
+        self.calls = self.added = 0  # and of these, those since another gradient was there
         self.epoch: int | None = None
-        self.value = torch.empty(0)
+        self.value: Tensor | None = None
         self.gradient: Tensor | None = None
-        self.added = 0  # calls since another gradient was there
 
     def call(self, module: nn.Module, epoch: int | None) -> None:
-        """Counts a call of the module in training, and warns once if nothing has moved its parameters.
-
-        Args:
-            module: The module; one whose parameters do not learn is left alone.
-            epoch: The epoch, if epochs are what is counted.
-        """
+        """Count a call of the module in training, in an epoch if epochs are counted; warn if nothing has moved it."""
         learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if self.over or not learning or not torch.is_grad_enabled():
             return
         smallest = min(learning, key=Tensor.numel)
-        if self.calls == 0:
+        if self.value is None:
             self.epoch, self.value = epoch, smallest.detach().clone()
         self.calls += 1
         self.added = self.added + 1 if smallest.grad is self.gradient else 0
         self.gradient = smallest.grad
-        new_epoch = epoch != self.epoch and self.calls > CALLS_IN_EPOCHS
-        if not new_epoch and self.calls <= CALLS:
+        if self.calls <= (CALLS if epoch == self.epoch else CALLS_IN_EPOCHS):
             return
         self.over = True
         uncleared = self.gradient is not None and 4 * self.added >= self.calls and bool(self.gradient.any())
@@ -380,4 +312,4 @@ class Watch:
                 "guide.parameters() beside the host's. A guide that is not to learn is guide.requires_grad_(False)",
                 stacklevel=6,  # the caller of the guide
             )
-        self.value, self.gradient = torch.empty(0), None
+        self.value = self.gradient = None

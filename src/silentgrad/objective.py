@@ -43,7 +43,7 @@ class Term(NamedTuple):
     weight: float = 1.0
 
     def loss(self, x: Tensor, q: td.Distribution, prior: Prior | None = None) -> Tensor:
-        """-E_q[log p(x|z)] as the estimator has it, one number per example, without the weight.
+        """Return -E_q[log p(x|z)] as the estimator has it, one number per example, without the weight.
 
         Args:
             x: Examples.
@@ -53,21 +53,19 @@ class Term(NamedTuple):
         return self.loss_of(integrand_of(self.decoder, x), q, prior)
 
     def loss_of(self, integrand: Integrand, q: td.Distribution, prior: Prior | None = None) -> Tensor:
-        """The same of an integrand that evaluates log p(x|z) in a way of its own."""
+        """Return the same of an integrand that evaluates log p(x|z) in a way of its own."""
         if prior is not None and self.estimator.uses_prior:
             integrand = PriorIntegrand(integrand, prior)
         return -self.estimator(q, integrand)
 
     def auxiliary(self) -> list[Tensor]:
-        """The estimator's own loss of the latest evaluation, if it has one. The weight does not apply to it."""
+        """Return the estimator's own loss of the latest evaluation, if it has one; the weight does not apply to it."""
         loss = self.estimator.auxiliary_loss()
-        if loss is None:
-            return []
-        return [loss]
+        return [] if loss is None else [loss]
 
 
 class Value(NamedTuple):
-    """An objective's value and its parts, averaged over the examples; the terms' losses are without their weights."""
+    """Value of an objective and its parts, averaged over the examples; the terms' losses are without their weights."""
 
     total: Tensor
     kld: Tensor
@@ -95,7 +93,7 @@ class Objective(NamedTuple):
     def __call__(
         self, x: Tensor, q: td.Distribution, side_info: SideInfo = NOTHING, example_weights: Tensor | None = None
     ) -> Value:
-        """The objective of examples x and their latents.
+        """Return the objective of examples x and their latents.
 
         Args:
             x: Examples.
@@ -129,13 +127,11 @@ class Objective(NamedTuple):
         return weakest(*claims)
 
     def family_of(self, q: td.Distribution) -> Family:
-        """The family of a latent."""
-        if self.family is None:
-            return family_of(q)
-        return self.family
+        """Return the family of a latent."""
+        return family_of(q) if self.family is None else self.family
 
     def _weighted(self, term: Term, x: Tensor, q: td.Distribution) -> tuple[Tensor, float]:
-        """A term's loss, one number per example, and the weight that is left to apply to it."""
+        """Return a term's loss, one number per example, and the weight that is left to apply to it."""
         if self.weighting == "loss":
             return term.loss(x, q, self.prior), term.weight
         return term.loss(x, scale_gradient(q, term.weight, self.family_of(q)), self.prior), 1.0
@@ -159,7 +155,7 @@ def given_decoder(decoder: Decoder, side_info: SideInfo) -> Decoder:
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """The mean over examples, each counted as much as its weight."""
+    """Return the mean over examples, each counted as much as its weight."""
     if weights is None:
         return values.mean()
     if weights.shape != values.shape:
@@ -172,19 +168,15 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def scale_gradient(q: td.Distribution, weight: float, family: Family) -> td.Distribution:
-    """The same latent, through which only `weight` times the gradient passes."""
+    """Return the same latent, through which only `weight` times the gradient passes."""
 
     def scaled(x: Tensor) -> Tensor:
-        if weight == 0:
-            return x.detach()
-        return weight * x + (1 - weight) * x.detach()
+        return weight * x + (1 - weight) * x.detach() if weight else x.detach()
 
     return family.rebuild(q, [scaled(parameter) for parameter in family.parameters(q)])
 
 
 def family_of_encoder(encoder: object) -> Family | None:
-    """The family that an encoder names as its `family`; None if it names none."""
+    """Return the family that an encoder names as its `family`; None if it names none."""
     family = getattr(encoder, "family", None)
-    if isinstance(family, Family):
-        return family
-    return None
+    return family if isinstance(family, Family) else None

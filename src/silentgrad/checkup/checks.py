@@ -76,7 +76,7 @@ def percent(mask: Tensor) -> float:
 
 @check("finite numbers")
 def finite(m: Measurements) -> Answer:
-    """NaN and infinity: nothing else means anything then, so that no other check is made."""
+    """Look for NaN and infinity: nothing else means anything then, so that no other check is made."""
     places: dict[str, tuple[Callable[[], Tensor], str]] = {
         "the data": (lambda: m.x, "drop or fill the entries: x = x.nan_to_num()"),
         "q(z|x)": (lambda: m.q.mean + m.q.variance, "bound the log-variance: logvar = logvar.clamp(-10, 10)"),
@@ -90,7 +90,7 @@ def finite(m: Measurements) -> Answer:
 
 @check("range of the data")
 def data_range(m: Measurements) -> Answer | None:
-    """Data in another unit than the decoder's outputs, pixels in 0 to 255 above all."""
+    """Look for data in another unit than the decoder's outputs, pixels in 0 to 255 above all."""
     largest = float(m.x.abs().max())
     if m.bits:
         ratio, limit = max(largest, 1 - float(m.x.min())), 1 + 1e-5
@@ -106,7 +106,7 @@ def data_range(m: Measurements) -> Answer | None:
 
 @check("bits")
 def bits(m: Measurements) -> Answer | None:
-    """A cross-entropy of values between 0 and 1: its least value is not 0, and it is no likelihood."""
+    """Look for a cross-entropy of values between 0 and 1: its least value is not 0, and it is no likelihood."""
     if not m.bits:
         return None
     inside = m.x.clamp(0, 1)
@@ -121,7 +121,7 @@ def bits(m: Measurements) -> Answer | None:
 
 @check("evaluation mode")
 def evaluation(m: Measurements) -> Answer:
-    """An encoder or a decoder that answers differently the second time, or depends on its neighbors in the batch."""
+    """Look for a part that answers differently the second time, or depends on its neighbors in the batch."""
     encoder, half, spread = m.subject.encoder, max(1, len(m.x) // 2), m.q.mean.std() + m.q.stddev.mean() + 1e-9
     left_on = "answers differently the second time: dropout or a draw is left on"
     moves = {
@@ -138,7 +138,7 @@ def evaluation(m: Measurements) -> Answer:
 
 @check("prior and posterior")
 def families(m: Measurements) -> Answer:
-    """A prior that has another support than q(z|x), or that no q of the family equals."""
+    """Look for a prior that has another support than q(z|x), or that no q of the family equals."""
     p, q, change = base_of(m.subject.prior()), base_of(m.q), "take both of one family, as Normal and Normal(0, 1)"
     names = f"q(z|x) is {type(q).__name__}, p(z) {type(p).__name__}"
     outside = max(_outside(q, m.subject.prior.sample(len(m.x))), _outside(p, m.z[0]))
@@ -161,7 +161,7 @@ def _outside(p: td.Distribution, z: Tensor) -> float:
 
 @check("weight of the KL divergence")
 def kl_weight(m: Measurements) -> Answer:
-    """The loss's units: beta, declared or in disguise."""
+    """Find the loss's units: beta, declared or in disguise."""
     train, mixed = m.train[: len(m.x)], False
     if m.subject.loss is not None:
         units = loss_units(m.subject, train, m.subject.loss)
@@ -180,13 +180,13 @@ def kl_weight(m: Measurements) -> Answer:
 
 
 def _factor(value: float) -> float:
-    """By which factor a positive number is off 1."""
+    """Return by which factor a positive number is off 1."""
     return max(value, 1 / value) if value > 0 else math.inf
 
 
 @check("saturation")
 def saturation(m: Measurements) -> Answer | None:
-    """Outputs at an end of the sigmoid that their gradient cannot leave, and x is not there."""
+    """Look for outputs at an end of the sigmoid that their gradient cannot leave, and x is not there."""
     if not (m.bits or m.gaussian) or m.mean is None or m.mean.min() < 0 or m.mean.max() > 1:
         return None
     deaf = torch.minimum(m.mean, 1 - m.mean) < math.exp(-DEAF)
@@ -198,7 +198,7 @@ def saturation(m: Measurements) -> Answer | None:
 
 @check("variance of the likelihood")
 def variance(m: Measurements) -> Answer | None:
-    """A learned variance that runs away, or one that is not the errors'."""
+    """Look for a learned variance that runs away, or one that is not the errors'."""
     if not m.gaussian or m.variance is None:
         return None
     tiny = m.spacing / 10 if m.spacing else TINY * float(m.train.std())
@@ -217,7 +217,7 @@ def variance(m: Measurements) -> Answer | None:
 
 @check("relaxation")
 def relaxation(m: Measurements) -> Answer | None:
-    """A temperature at which a relaxation's gradient is noise, or another expectation's."""
+    """Look for a temperature at which a relaxation's gradient is noise, or another expectation's."""
     own = m.subject.estimator
     if not isinstance(own, GumbelSoftmax):
         return None
@@ -233,7 +233,7 @@ def relaxation(m: Measurements) -> Answer | None:
 
 @check("training")
 def training(m: Measurements) -> Answer | None:
-    """Reconstructions beside the mean of the data, which knows nothing of x."""
+    """Compare reconstructions with the mean of the data, which knows nothing of x."""
     if m.explained is None:
         return None
     verdict = graded(-m.explained, -UNUSED, UNUSED)
@@ -245,7 +245,7 @@ def training(m: Measurements) -> Answer | None:
 
 @check("latents in use")
 def collapse(m: Measurements) -> Answer:
-    """Posterior collapse, and why: how much log p(x|z) loses if each x is decoded from another one's z."""
+    """Look for posterior collapse, and why: how much log p(x|z) loses if each x is decoded from another one's z."""
     active, kld, expected = int((m.kld_per_latent.mean(0) > ACTIVE).sum()), estimate(m.kld), m.of_use
     others = torch.stack([m.subject.decoder.log_prob(m.x, z.roll(1, 0)) for z in m.z])
     loss = estimate((m.log_px - others).mean(0))
@@ -268,7 +268,7 @@ def collapse(m: Measurements) -> Answer:
 
 @check("aggregate posterior")
 def aggregate(m: Measurements) -> Answer:
-    """Mutual information of x and z, and how far q(z) is from the prior."""
+    """Measure the mutual information of x and z, and how far q(z) is from the prior."""
     (least, most), kld = m.information, float(m.kld.mean())
     mismatch = max(0.0, kld - most)
     unit = f"of {kld:.4g} nats are its distance from p(z), at least; x and z share {max(0.0, min(least, most)):.3g} to "
@@ -280,7 +280,7 @@ def aggregate(m: Measurements) -> Answer:
 
 @check("beside baselines")
 def beside_baselines(m: Measurements) -> Answer:
-    """The bound in its unit, beside models without latents."""
+    """Put the bound in its unit beside models without latents."""
     found = m.comparison
     told = ", ".join(f"{name} {value:.4g}" for name, value in found.baselines.items()) or "none is known for such data"
     worse = found.figure.value - 3 * found.figure.error > found.independent
@@ -292,7 +292,7 @@ def beside_baselines(m: Measurements) -> Answer:
 
 @check("linear model")
 def linear(m: Measurements) -> Answer:
-    """What linear decoders reach: on this encoder, by the exact gradient, and at the optimum, pPCA."""
+    """Compare with what linear decoders reach: on this encoder, by the exact gradient, and at the optimum, pPCA."""
     gain, name = m.linear_gain
     worse = -gain.value > 3 * gain.error and -gain.value > 0.01 * abs(float(m.elbo.mean()))
     cause = "with as many latents it is better: what is linear was not learned"
@@ -302,7 +302,7 @@ def linear(m: Measurements) -> Answer:
 
 @check("amortization gap")
 def amortization(m: Measurements) -> Answer:
-    """What the encoder leaves on the table."""
+    """Measure what the encoder leaves on the table."""
     gap, cause = m.amortization, "the encoder is too small, or not trained: refined, q gains that"
     change = "a larger encoder, more steps for it, or a few steps of refinement for each example"
     verdict = graded(gap.value - 3 * gap.error, max(1.0, float(m.kld.mean()) / 10))
@@ -311,7 +311,7 @@ def amortization(m: Measurements) -> Answer:
 
 @check("overfitting")
 def overfitting(m: Measurements) -> Answer:
-    """Training against test."""
+    """Compare training with test."""
     if m.split != "test":
         raise IntractableError("pass test=... with examples that the model was not trained on")
     seen = Measurements(m.subject, m.train[: len(m.x)], m.train, "training", m.levels, m.steps)
@@ -325,7 +325,7 @@ def overfitting(m: Measurements) -> Answer:
 
 @check("gradient noise")
 def gradient(m: Measurements) -> Answer:
-    """Whose noise the encoder's gradient has, and the signal beside it."""
+    """Tell whose noise the encoder's gradient has, and the signal beside it."""
     own, *others = m.gradients.values()
     share, error = own.est_percent, own.errors.est_percent
     unit = "% of the variance of the encoder's gradient is that of sampling z; signal-to-noise ratio of a batch: "

@@ -140,7 +140,7 @@ def rows_of(data: Any, most: int) -> Tensor:
 
 
 def _examples(batch: Any) -> Tensor:
-    """The examples of a batch: alone, first, or under a usual name."""
+    """Return the examples of a batch: alone, first, or under a usual name."""
     if isinstance(batch, dict):
         batch = next((batch[name] for name in ("data", "x", "pixel_values", "X") if name in batch), batch)
     while isinstance(batch, tuple | list):
@@ -150,7 +150,7 @@ def _examples(batch: Any) -> Tensor:
 
 @contextmanager
 def examined(model: Any, data: Any, seed: int, *options: Any, **named: Any) -> Iterator[tuple[Subject, Tensor]]:
-    """A model as a subject and examples as it takes them; the model is as it was at the end."""
+    """Give a model as a subject and examples as it takes them; the model is as it was at the end."""
     roots = [part for part in (model, *options, *named.values()) if isinstance(part, nn.Module)]
     with _undisturbed(roots, seed):
         x = _like(rows_of(data, MOST), roots)
@@ -161,14 +161,14 @@ def examined(model: Any, data: Any, seed: int, *options: Any, **named: Any) -> I
 
 
 def _like(x: Tensor, modules: Iterable[nn.Module]) -> Tensor:
-    """Examples in the precision and on the device of a model; whole numbers in the default precision."""
+    """Return examples in the precision and on the device of a model; whole numbers in the default precision."""
     parameters = (p for module in modules for p in module.parameters() if p.is_floating_point())
     return x.to(next(parameters, x if x.is_floating_point() else torch.empty(0)))
 
 
 @contextmanager
 def _undisturbed(roots: Iterable[nn.Module], seed: int) -> Iterator[None]:
-    """Evaluation mode, a random state of its own and unvalidated distributions; all as it was at the end."""
+    """Set evaluation mode, a random state and no validation of arguments; all is as it was at the end."""
     modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
     modes = [(module, module.training) for module in modules]
     buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(recurse=False)]

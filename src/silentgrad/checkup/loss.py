@@ -92,7 +92,7 @@ def loss_units(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any]) -> Lo
 
 
 def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batch: int) -> list[Estimate]:
-    """Weights of reconstruction and KL divergence by least squares of the loss on them, with a constant."""
+    """Return weights of reconstruction and KL divergence by least squares of the loss on them, with a constant."""
     rows = []
     for move in MOVES:
         with _moved(subject.encoder, move):
@@ -130,7 +130,7 @@ def value_of(found: Any) -> Tensor:
 
 @contextmanager
 def _moved(module: nn.Module, move: float) -> Iterator[None]:
-    """A module whose parameters are moved at random, in units of their root mean square; put back at the end."""
+    """Move a module's parameters at random, in units of their root mean square, and put them back at the end."""
     kept = [(p, p.detach().clone()) for p in module.parameters() if p.is_floating_point()]
     generator = torch.Generator().manual_seed(0)
     try:

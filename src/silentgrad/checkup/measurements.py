@@ -116,17 +116,17 @@ class Measurements:
 
     @cached_property
     def p(self) -> td.Distribution:
-        """p(x|z) at the first draw of every posterior."""
+        """Distribution of x given the first draw of every posterior."""
         return self.subject.decoder.at(self.z[0], self.x)
 
     @cached_property
     def mean(self) -> Tensor | None:
-        """E[x|z] at the first draw, in the shape of x; None if p does not tell."""
+        """Mean of p, in the shape of x; None if p does not tell."""
         return self._moment("mean")
 
     @cached_property
     def variance(self) -> Tensor | None:
-        """Var[x|z] likewise."""
+        """Variance likewise."""
         return self._moment("variance")
 
     def _moment(self, name: str) -> Tensor | None:
@@ -155,7 +155,7 @@ class Measurements:
 
     @cached_property
     def log_px(self) -> Tensor:
-        """log p(x|z) at every draw, `(DRAWS, examples)`."""
+        """Values of log p(x|z) at every draw, `(DRAWS, examples)`."""
         return torch.stack([self.subject.decoder.log_prob(self.x, z) for z in self.z])
 
     @cached_property
@@ -179,7 +179,7 @@ class Measurements:
         return self.spacing**2 / 12 if self.spacing else FEW * max(float(self.train.double().var()), FEW)
 
     def with_mean(self, mean: Tensor) -> Tensor | None:
-        """log p of each example under the decoder's distribution with another mean; None for other likelihoods."""
+        """Return log p of each example under the decoder's distribution with another mean; None of other laws."""
         if self.bits:
             return log_prob_of(td.Bernoulli(mean.clamp(1e-3, 1 - 1e-3)), self.x)
         if self.gaussian and self.variance is not None:
@@ -207,7 +207,7 @@ class Measurements:
 
     @cached_property
     def ppca(self) -> Tensor:
-        """log p of each example by probabilistic PCA with as many latents, fitted to the training examples.
+        """Values of log p of each example by probabilistic PCA with as many latents, fitted to the training examples.
 
         Its variance is the decoder's, if that is fixed, so that the two compare; else the most likely one.
         """

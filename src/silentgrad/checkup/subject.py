@@ -56,7 +56,7 @@ class Decoding(Part):
     likelihood: Function | None = None
 
     def at(self, z: Tensor, x: Tensor) -> td.Distribution:
-        """p(x|z), of as many x as z."""
+        """Return p(x|z), of as many x as z."""
         p = self.function[0](z, x)
         if not isinstance(p, td.Distribution):
             p = getattr(p, "reconstruction", getattr(p, "sample", p))  # of pythae, and of diffusers
@@ -67,7 +67,7 @@ class Decoding(Part):
         raise DomainError(f"the decoder returned {A_TENSOR if isinstance(p, Tensor) else type(p).__name__}")
 
     def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
-        """log p(x|z), one number per example."""
+        """Return log p(x|z), one number per example."""
         return log_prob_of(self.at(z, x), x)
 
 
@@ -177,7 +177,7 @@ def _adapted(model: Any, x: Tensor) -> Subject:
 
 
 def _of_functions(encode: Function, decode: Function) -> Subject:
-    """Those of a user; a decoder that has to be given two arguments is log p(x|z) as a function of x and z."""
+    """Take those of a user; a decoder that has to be given two arguments is log p(x|z) as a function of x and z."""
     call = decode.forward if isinstance(decode, nn.Module) else decode
     try:
         given = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind in (0, 1)]
@@ -188,7 +188,7 @@ def _of_functions(encode: Function, decode: Function) -> Subject:
 
 
 def _of_attributes(model: Any) -> Subject:
-    """A model's `encode`, or `encoder` without one, and likewise of the decoder."""
+    """Take a model's `encode`, or `encoder` without one, and likewise of the decoder."""
     encode, decode = (getattr(model, name, None) or getattr(model, f"{name}r", None) for name in ("encode", "decode"))
     if not callable(encode) or not callable(decode):
         raise DomainError(
@@ -255,7 +255,7 @@ def _of_scvi(model: Any) -> Subject:
 
 
 def _of_pyro(model: Any, x: Tensor) -> Subject:
-    """One latent site of `model.guide(x)`, and one observed site of `model.model(x)`."""
+    """Take one latent site of `model.guide(x)`, and one observed site of `model.model(x)`."""
     from pyro import poutine
 
     def sites(function: Function, x: Tensor) -> dict[str, Any]:
