@@ -10,9 +10,11 @@ from scipy import stats
 from torch import Tensor, nn
 from torch import distributions as td
 
+import class_conditional
 import silentgrad as sg
 from refusals import refused
 from silentgrad.decoders.context import causal_order, require_causal, set_context_weight
+from silentgrad.likelihoods import Poisson
 
 DOUBLE = torch.float64
 SHAPES = [(5,), (3, 3), (1, 3, 2), (2, 2, 2)]
@@ -123,6 +125,49 @@ def test_fronts_see_only_what_was_drawn_before(shape: tuple[int, ...], radius: i
         assert not slopes[front][:, later].any()
 
 
+class OfAnImage(nn.Module):
+    """Features of each output from another image of the same shape."""
+
+    def forward(self, other: Tensor) -> Tensor:
+        return other.unsqueeze(-1).expand(*other.shape, 6)
+
+
+CONDITIONS = {
+    "labels": (lambda: nn.Embedding(3, 6), torch.tensor([0, 2, 1])),
+    "another image": (OfAnImage, torch.randn(3, 2, 2, dtype=DOUBLE)),
+}
+
+
+@pytest.mark.parametrize("kind", CONDITIONS)
+@pytest.mark.parametrize("components", [1, 3])
+def test_a_conditional_decoder_is_a_density_given_what_it_is_told(kind: str, components: int) -> None:
+    """It sums to one, draws by its probabilities, and every estimator takes it like any other."""
+    network, told = CONDITIONS[kind]
+    shape, context = (2, 2), sg.CausalContext((2, 2), hidden=6, given=network())
+    leaf = sg.DiscretizedLogistic(2, shape if components == 1 else (*shape, components), 2, context=context)
+    decoder = randomized(leaf if components == 1 else sg.Circuit(2, shape, components, leaves=leaf), 5)
+    x, z, given = every_image(shape, 2), torch.randn(3, 2, dtype=DOUBLE), decoder.given(sg.SideInfo(context=told))
+    p = given(z)
+    chances = p.log_prob(x.unsqueeze(1)).exp()
+    torch.testing.assert_close(chances.sum(0), torch.ones(3, dtype=DOUBLE))
+    assert (chances[:, 0] - chances[:, 1]).abs().max() > 0.01
+    numbers = (p.sample(torch.Size([4000])).flatten(2) * 2 ** torch.arange(4).flip(0)).sum(-1).long()
+    for example in range(3):
+        counts = torch.bincount(numbers[:, example], minlength=16)
+        assert stats.chisquare(counts.numpy(), 4000 * chances[:, example].detach().numpy()).pvalue > 1e-4
+    row, q = x[[3, 9, 14]], td.Normal(z, 1e-8)
+    torch.testing.assert_close(sg.Exact()(q, sg.integrand_of(given, row)), p.log_prob(row), rtol=0, atol=1e-6)
+    torch.testing.assert_close(given.log_prob(row, z.expand(2, 3, 2)), p.log_prob(row).expand(2, 3))
+    for example in range(3):
+        alone = decoder.given(sg.SideInfo(context=told[example : example + 1]))(z[example : example + 1])
+        torch.testing.assert_close(alone.log_prob(x), p.log_prob(x.unsqueeze(1))[:, example])
+
+
+def test_the_class_conditional_example_learns() -> None:
+    _, bits = class_conditional.train(told=True, epochs=1)
+    assert bits < 3  # a uniform level has 4.09
+
+
 class Peeking(nn.Module):
     """A network that sees what it should not, behind a last layer that starts at zero."""
 
@@ -178,5 +223,17 @@ def test_what_a_context_does_not_allow_is_named() -> None:
         sg.StandardizedGaussian(2, 5, context=context)
     with pytest.raises(sg.DomainError, match="context belong to the leaves that were given"):
         sg.Circuit(2, 4, 2, leaves=sg.StandardizedGaussian(2, (4, 2)), context=context)
+    given = sg.SideInfo(context=torch.zeros(3, dtype=torch.long))
+    told = sg.StandardizedGaussian(2, 4, context=sg.CausalContext((4,), given=nn.Embedding(2, 48)))
+    unconditional, x = [decoder, sg.LinearGaussian(2, 4), sg.LinearLikelihood(2, 4, Poisson())], torch.zeros(3, 4)
+    for other in [*unconditional, sg.Circuit(2, 4, 2), sg.Circuit(2, 4, 2, leaves=unconditional[1:2] * 2)]:
+        own = other.given(given)
+        for call in (lambda own=own: own(q.loc).log_prob(x), lambda own=own: own.expected_log_prob(x, q)):
+            refused(sg.IntractableError, "takes no context: a decoder does whose", call)
+    refused(sg.IntractableError, "has to be told something", lambda: told.expected_log_prob(x, q))
+    short = sg.SideInfo(context=torch.zeros(2, dtype=torch.long))
+    refused(sg.ShapeError, "a row for each", lambda: told.given(short).expected_log_prob(x, q))
+    circuit = sg.Circuit(2, 4, 2)
+    refused(sg.IntractableError, "Circuit takes no offset", lambda: circuit.given(sg.SideInfo(x[:, 0]))(q.loc))
     refused(sg.DomainError, "radius and hidden", lambda: sg.CausalContext((4,), radius=0))
     refused(sg.ShapeError, "for vectors and images", lambda: sg.CausalContext((1, 2, 3, 4)))

@@ -20,7 +20,8 @@ from silentgrad.lab.data.catalogue import load_test_labels
 from silentgrad.schedules import linear_decay
 
 FOLDER = Path(__file__).parents[1] / "examples"
-OTHERS = ("comparison", "clustering", "counts", "my_estimator")  # no hosts that are trained with and without a guide
+# Those without a host that is trained with and without a guide.
+OTHERS = ("class_conditional", "clustering", "comparison", "counts", "my_estimator")
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",  # Lightning's use of torch

@@ -12,9 +12,11 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.tracing import underlying, widened
 
 WHO_TAKES = {
-    "offset": "with any likelihood",
-    "covariates": "built with covariates=...",
-    "scale": "with sg.likelihoods.Normal",
+    "offset": "LinearLikelihood does, with any likelihood",
+    "covariates": "LinearLikelihood does, built with covariates=...",
+    "mask": "linear decoders do, without a context",
+    "scale": "LinearLikelihood does, with sg.likelihoods.Normal",
+    "context": "a decoder does whose context is conditional, such as sg.CausalContext(..., given=network)",
 }
 
 
@@ -34,12 +36,14 @@ class SideInfo:
         mask: Which entries were observed, in the shape of x. An entry that was not takes no part, whatever stands in x,
             in the offset and in the scale.
         scale: Known standard deviation of each entry's measurement, in the shape of x, in addition to the model's.
+        context: What a conditional context is told of each example, such as a label or another image, `(*batch, ...)`.
     """
 
     offset: Tensor | None = None
     covariates: Tensor | None = None
     mask: Tensor | None = None
     scale: Tensor | None = None
+    context: Tensor | None = None
 
     def __bool__(self) -> bool:
         """Return whether any part is there."""
@@ -53,13 +57,13 @@ class SideInfo:
         """Raise if a part is there that a decoder does not take; `decoder` is its name in the message."""
         for name in names:
             if getattr(self, name) is not None:
-                raise IntractableError(f"{decoder} takes no {name}: LinearLikelihood does, {WHO_TAKES[name]}")
+                raise IntractableError(f"{decoder} takes no {name}: {WHO_TAKES[name]}")
 
     def to(self, like: Tensor) -> "SideInfo":
-        """Return the same on the device of a tensor, and in its precision."""
+        """Return the same on the device of a tensor, and in its precision; a label stays a whole number."""
 
         def moved(part: Tensor) -> Tensor:
-            if part.dtype == torch.bool:
+            if part.dtype == torch.bool or (part is self.context and not part.is_floating_point()):
                 return part.to(like.device)
             return part.to(like)
 
@@ -104,6 +108,8 @@ class SideInfo:
             return False
         if self.covariates is not None and self.covariates.shape[:-1] != examples:
             return False
+        if self.context is not None and self.context.shape[: len(examples)] != examples:
+            return False
         return all(part is None or part.shape == whole for part in (self.mask, self.scale))
 
     def flattened(self, examples: torch.Size, event_shape: torch.Size) -> "SideInfo":
@@ -125,6 +131,11 @@ class SideInfo:
                 f"covariates have shape {tuple(self.covariates.shape)}, expected one row for each of the examples "
                 f"{tuple(examples)}"
             )
+        if self.context is not None and self.context.shape[: len(examples)] != examples:
+            raise ShapeError(
+                f"the context has shape {tuple(self.context.shape)}, expected a row for each of the examples "
+                f"{tuple(examples)}"
+            )
         if self.mask is not None and self.mask.dtype != torch.bool:
             raise DomainError(f"mask has to be bool, True where an entry was observed; got {self.mask.dtype}")
         known = self._in_rows(len(examples))
@@ -143,7 +154,7 @@ class SideInfo:
             offset = rows.observed(widened(offset).flatten(dims), 0.0)
         if scale is not None:
             scale = rows.observed(widened(scale).flatten(dims), 1.0)
-        return SideInfo(offset, self.covariates, mask, scale)
+        return SideInfo(offset, self.covariates, mask, scale, self.context)
 
     def _require_values(self) -> None:
         if torch.compiler.is_compiling():

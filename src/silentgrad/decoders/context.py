@@ -10,6 +10,9 @@ The leaves of a circuit may be :math:`p_l(x_i | x_{<i}, z)` too, whatever its re
 leaves the circuit has one leaf of every output in each monomial. Sum out the last output first, which stands in its own
 leaves only, each of which sums to one; then the one before; so the circuit is normalized.
 
+A conditional context is told something of each example besides, by `SideInfo(context=...)`: a label, another image.
+The features of every output may depend on all of it.
+
 A context that is there from the first step leaves nothing for z to tell, and z collapses. Let it in late: see
 `context_weight`.
 
@@ -30,6 +33,7 @@ from torch.nn.functional import conv2d, pad, relu
 
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.latents.independent import shape_of
+from silentgrad.side_info import SideInfo
 
 CHECKED = 256  # examples at a time, of which each is cut off after another output
 RESOLUTION = 1e-3  # relative change of a feature that rounding does not explain
@@ -37,13 +41,16 @@ RESOLUTION = 1e-3  # relative change of a feature that rounding does not explain
 
 @runtime_checkable
 class Context(Protocol):
-    """A network from an example to features of each of its outputs, which may depend on earlier outputs only."""
+    """A network from an example to features of each of its outputs, which may depend on earlier outputs only.
+
+    One with a true attribute `conditional` takes what `SideInfo(context=...)` tells of them as a second argument.
+    """
 
     event_shape: torch.Size
     features: int
 
     def __call__(self, x: Tensor, /) -> Tensor:
-        """From examples `(*batch, *event_shape)` to `(*batch, *event_shape, features)`."""
+        """Go from examples `(*batch, *event_shape)` to `(*batch, *event_shape, features)`."""
 
 
 class CausalContext(nn.Module):
@@ -55,6 +62,9 @@ class CausalContext(nn.Module):
         event_shape: Shape of one example: `(channels, height, width)`, `(height, width)` or `(length,)`.
         radius: How far it sees, in rows and columns.
         hidden: Number of features, and of units of the layer before them.
+        given: Network from what `SideInfo(context=...)` tells of an example to what is added to the features of all
+            outputs, `(*batch, hidden)`, or of each, `(*batch, *event_shape, hidden)`: `nn.Embedding(10, hidden)` for
+            ten classes.
 
     Example:
         >>> context = CausalContext((3, 8, 8), radius=2, hidden=16)
@@ -67,8 +77,11 @@ class CausalContext(nn.Module):
     earlier: Tensor
     colors: Tensor
 
-    def __init__(self, event_shape: int | Sequence[int], radius: int = 2, hidden: int = 48) -> None:
+    def __init__(
+        self, event_shape: int | Sequence[int], radius: int = 2, hidden: int = 48, given: nn.Module | None = None
+    ) -> None:
         super().__init__()
+        self.given = given
         self.event_shape, self.features, self.radius = shape_of(event_shape), hidden, radius
         if not 1 <= len(self.event_shape) <= 3:
             raise ShapeError(f"a causal context is for vectors and images, got examples of {tuple(self.event_shape)}")
@@ -90,12 +103,17 @@ class CausalContext(nn.Module):
         self.register_buffer("center", torch.zeros(()))
         self.register_buffer("spread", torch.ones(()))
 
+    @property
+    def conditional(self) -> bool:
+        """Whether it is told something of each example beside x."""
+        return self.given is not None
+
     def init_from_data(self, data: Tensor) -> None:
         """Set the unit in which x is seen, by the mean and deviation of some examples."""
         self.center.copy_(data.mean())
         self.spread.copy_(data.std().clamp_min(torch.finfo(data.dtype).tiny))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, given: Tensor | None = None) -> Tensor:
         images = ((x - self.center) / self.spread).reshape(-1, *self.image)
         inside = torch.ones_like(images[:, :1])
         seen = pad(torch.cat([images, inside], 1), [self.radius, self.radius, self.earlier.shape[0] - 1, 0])
@@ -104,7 +122,13 @@ class CausalContext(nn.Module):
         shared = shared + self.own_bias[:, None, None]
         for weights in self.own_colors:
             shared = shared + torch.einsum("kfj,njhw->nkhwf", weights * self.colors, images)
-        return relu(shared).reshape(*x.shape, self.features)
+        features = shared.reshape(*x.shape, self.features)
+        if self.given is not None and given is not None:
+            told = self.given(given)
+            if told.shape[-1 - len(self.event_shape) : -1] != self.event_shape:
+                told = told.reshape(*told.shape[:-1], *[1] * len(self.event_shape), self.features)
+            features = features + told
+        return relu(features)
 
     def fronts(self) -> Iterator[Tensor]:
         """Yield outputs that do not see each other, in an order in which all that they see was there before."""
@@ -173,6 +197,21 @@ def require_causal(context: Context) -> None:
                 )
 
 
+def features_of(context: Context, x: Tensor, given: Tensor | None) -> Tensor:
+    """Return a context's features, once it was found to be told what it has to be, and nothing else."""
+    conditional = getattr(context, "conditional", False)
+    if given is not None and not conditional:
+        SideInfo(context=given).require_none(type(context).__name__, "context")
+    if given is None and conditional:
+        raise IntractableError(
+            f"{type(context).__name__} has to be told something of each example: decoder.given(SideInfo(context=...))"
+        )
+    if given is None:
+        return context(x)
+    features: Tensor = context(x, given)  # type: ignore[call-arg]
+    return features
+
+
 def start_contexts(decoder: nn.Module, data: Tensor) -> None:
     """Start the contexts of a decoder from examples `(examples, *event_shape)`."""
     for module in decoder.modules():
@@ -197,8 +236,14 @@ class Shiftable(Protocol):
     context: Context | None
     context_weight: Tensor
 
-    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
+    def shifted(self, x: Tensor, u: Tensor, given: Tensor | None = None) -> td.Distribution:
         """Return p(x_i|x_<i, z) of every output, given u = W z + b and the x whose earlier outputs are seen."""
+
+    def decode(self, z: Tensor, side_info: SideInfo) -> td.Independent:
+        """Return p(x|z) given side information."""
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
+        """Return E_q[log p(x_o|z)] of every output, of which the context is told what is given."""
 
 
 class Causal(td.Distribution):
@@ -208,17 +253,18 @@ class Causal(td.Distribution):
         decoder: The decoder.
         context: Its context.
         u: Its linear function of z, `(*batch, *event_shape)`, or `(*batch, *event_shape, components)` of leaves.
+        given: What the context is told of the examples.
     """
 
     arg_constraints: ClassVar = {}
 
-    def __init__(self, decoder: Shiftable, context: Context, u: Tensor) -> None:
-        self.decoder, self.context, self.u = decoder, context, u
+    def __init__(self, decoder: Shiftable, context: Context, u: Tensor, given: Tensor | None = None) -> None:
+        self.decoder, self.context, self.u, self.given = decoder, context, u, given
         super().__init__(u.shape, validate_args=False)
 
     @property
     def support(self) -> constraints.Constraint | None:
-        return self.decoder.shifted(torch.zeros_like(self.u), self.u).support
+        return self.decoder.shifted(torch.zeros_like(self.u), self.u, self.given).support
 
     @property
     def mean(self) -> Tensor:
@@ -231,21 +277,21 @@ class Causal(td.Distribution):
         return self.mean
 
     def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "Causal":
-        return Causal(self.decoder, self.context, self.u.expand(torch.Size(batch_shape)))
+        return Causal(self.decoder, self.context, self.u.expand(torch.Size(batch_shape)), self.given)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.decoder.shifted(value, self.u).log_prob(value)
+        return self.decoder.shifted(value, self.u, self.given).log_prob(value)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the outputs in order."""
         u = self.u.expand(torch.Size(sample_shape) + self.u.shape)
-        return self._in_order(torch.zeros_like(u), lambda x: self.decoder.shifted(x, u).sample())
+        return self._in_order(torch.zeros_like(u), lambda x: self.decoder.shifted(x, u, self.given).sample())
 
     def sample_of(self, components: Tensor) -> Tensor:
         """Draw the outputs in order, each from its chosen leaf, `(*batch, *event_shape, 1)`."""
 
         def drawn(x: Tensor) -> Tensor:
-            leaves = self.decoder.shifted(x.unsqueeze(-1), self.u).sample()
+            leaves = self.decoder.shifted(x.unsqueeze(-1), self.u, self.given).sample()
             return leaves.gather(-1, components).squeeze(-1)
 
         return self._in_order(torch.zeros_like(self.u[..., 0]), drawn)

@@ -104,7 +104,14 @@ class DiscretizedLogistic(StandardizedDecoder):
     def _bounded(self, gaussian: bool) -> bool:
         return self.expectation == "bound" or (self.expectation == "auto" and not gaussian)
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def output_form(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        moments: Moments | JointMoments,
+        q: td.Distribution,
+        given: Tensor | None = None,
+    ) -> Tensor:
         expected = softplus_bound
         if not self._bounded(moments.gaussian):
             if not moments.gaussian:
@@ -114,7 +121,7 @@ class DiscretizedLogistic(StandardizedDecoder):
         top = self.levels - 1
         x = required(x, (x >= 0) & (x <= top) & (x == x.round()), f"x has to be whole levels from 0 to {top}")
         variance = variance_of(self.affine, moments, mean)
-        center, log_scale = self.in_context(x)
+        center, log_scale = self.in_context(x, given)
         per_level = torch.exp(-log_scale)
         above = self.against(x + 0.5, center) * per_level - self.affine(mean)
         log_below, log_above = -expected(-above, variance), -expected(above - per_level, variance)

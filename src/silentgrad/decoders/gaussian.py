@@ -28,13 +28,14 @@ exactly, for every latent with a mean and a variance. Noise of deviation n aroun
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.context import Causal, Context, require_causal, start_contexts
+from silentgrad.decoders.context import Causal, Context, features_of, require_causal, start_contexts
 from silentgrad.decoders.linear import ClosedForm, LinearDecoder
 from silentgrad.decoders.projection import variance_of
 from silentgrad.errors import DomainError, IntractableError, ShapeError
@@ -193,27 +194,30 @@ class StandardizedDecoder(LinearDecoder):
         raise NotImplementedError
 
     def forward(self, z: Tensor) -> td.Independent:
-        u = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
+        return self._at(self.flatten_latent(z), None)
+
+    def _at(self, z: Tensor, given: Tensor | None) -> td.Independent:
+        u = self.affine(z).unflatten(-1, self.event_shape)
         if self.context is None:
             return td.Independent(self.shifted(u, u), len(self.event_shape))
-        return td.Independent(Causal(self, self.context, u), len(self.event_shape))
+        return td.Independent(Causal(self, self.context, u, given), len(self.event_shape))
 
-    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
+    def shifted(self, x: Tensor, u: Tensor, given: Tensor | None = None) -> td.Distribution:
         """Return the distribution of every output, given u = W z + b and the x whose earlier outputs are seen."""
         dims = len(self.event_shape)
-        center, log_scale = self.in_context(x.expand(*x.shape[:-1], u.shape[-1]).flatten(-dims))
+        center, log_scale = self.in_context(x.expand(*x.shape[:-1], u.shape[-1]).flatten(-dims), given)
         scale = log_scale.exp()
         location = center + scale * u.flatten(-dims)
         return self.outputs(
             location.unflatten(-1, self.event_shape), scale.expand_as(location).unflatten(-1, self.event_shape)
         )
 
-    def in_context(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def in_context(self, x: Tensor, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return center and log-scale of each output, of examples as `_flatten_event` has them if they depend on x."""
         if self.context is None or (not torch.compiler.is_compiling() and self.context_weight == 0):
             return self.center, self.log_scale
         seen = x.unflatten(-1, (*self.context.event_shape, -1))[..., 0]  # the same for all leaves
-        shifts = self.context_weight * self.shifts(self.context(seen))
+        shifts = self.context_weight * self.shifts(features_of(self.context, seen, given))
         move, widen = shifts.unflatten(-1, (2, -1)).movedim(-2, 0).flatten(1 + x.dim() - 1)
         return self.center + self.scale * move, self.log_scale + WIDEST * torch.tanh(widen / WIDEST)
 
@@ -232,19 +236,41 @@ class StandardizedDecoder(LinearDecoder):
         return (x.unsqueeze(-1) - center.unflatten(-1, (x.shape[-1], -1))).flatten(-2)
 
     def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
-        self._require_no_context()
-        return super().given_form(output_form, side_info)
+        if self.context is None:
+            return super().given_form(output_form, side_info)
+        self._require_context_only(side_info)
+
+        def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+            known = self.known(side_info, mean.shape[:-1])
+            return self.output_form(x, mean, moments, q, known.context).sum(-1)
+
+        return form
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
+        return self.evaluate(partial(self.output_form, given=given), x, q, checked=False)
 
     def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
-        self._require_no_context()
-        return super()._decoded(z, known)
+        if self.context is None:
+            return super()._decoded(z, known)
+        self._require_context_only(known)
+        return self._at(z, known.context)
 
-    def _require_no_context(self) -> None:
-        if self.context is not None:
+    def _require_context_only(self, side_info: SideInfo) -> None:
+        if any(part is not None for name, part in side_info.parts().items() if name != "context"):
             raise IntractableError(
-                f"{type(self).__name__} with a context takes no side information: an entry that was not observed would "
-                "be seen by others"
+                f"{type(self).__name__} with a context takes no side information but what the context is told: an "
+                "entry that was not observed would be seen by others"
             )
+
+    def output_form(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        moments: Moments | JointMoments,
+        q: td.Distribution,
+        given: Tensor | None = None,
+    ) -> Tensor:
+        raise NotImplementedError
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups() | {"precision": [self.log_scale]}
@@ -317,8 +343,15 @@ class StandardizedGaussian(StandardizedDecoder):
             return Exactness.LOWER_BOUND
         return Exactness.EXACT
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        center, log_scale = self.in_context(x)
+    def output_form(
+        self,
+        x: Tensor,
+        mean: Tensor,
+        moments: Moments | JointMoments,
+        q: td.Distribution,
+        given: Tensor | None = None,
+    ) -> Tensor:
+        center, log_scale = self.in_context(x, given)
         residual = self.against(x, center) * torch.exp(-log_scale) - self.affine(mean)
         variance = variance_of(self.affine, moments, mean)
         squares = torch.addcmul(variance, residual, residual)

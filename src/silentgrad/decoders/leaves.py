@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.distributions import constraints
 
-from silentgrad.decoders.context import Causal
+from silentgrad.decoders.context import Causal, Shiftable
 from silentgrad.decoders.protocol import Leaf, Startable
 from silentgrad.decoders.sums import Gate, SumProduct, gate_at
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
+from silentgrad.side_info import SideInfo
 from silentgrad.tracing import widened
 
 
@@ -98,14 +99,14 @@ class Together(nn.Module):
         self.decoder = decoder
         self.components = decoder.event_shape[-1]
 
-    def forward(self, z: Tensor) -> td.Distribution:
+    def forward(self, z: Tensor, given: Tensor | None = None) -> td.Distribution:
         """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        return outputs_of(self.decoder(z))
+        return outputs_of(_decoded(self.decoder, z, given))
 
-    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
+    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
         """Return E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
         repeated = x.unsqueeze(-1).expand(*x.shape, self.components)
-        return self.decoder.expected_log_probs(repeated, q).unflatten(-1, (-1, self.components))
+        return _expected(self.decoder, repeated, q, given).unflatten(-1, (-1, self.components))
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
@@ -135,13 +136,13 @@ class Separate(nn.Module):
     def leaves(self) -> list[Leaf]:
         return [leaf for leaf in self.decoders if isinstance(leaf, Leaf)]
 
-    def forward(self, z: Tensor) -> td.Distribution:
+    def forward(self, z: Tensor, given: Tensor | None = None) -> td.Distribution:
         """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        return Stacked([outputs_of(leaf(z)) for leaf in self.leaves])
+        return Stacked([outputs_of(_decoded(leaf, z, given)) for leaf in self.leaves])
 
-    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
+    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
         """Return E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
-        return torch.stack([leaf.expected_log_probs(x, q) for leaf in self.leaves], -1)
+        return torch.stack([_expected(leaf, x, q, given) for leaf in self.leaves], -1)
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
@@ -155,6 +156,25 @@ class Separate(nn.Module):
 def _startable(leaf: Leaf) -> Startable:
     if not isinstance(leaf, Startable):
         raise IntractableError(f"{type(leaf).__name__} has no start_outputs, so it cannot start from data")
+    return leaf
+
+
+def _decoded(leaf: Leaf, z: Tensor, given: Tensor | None) -> td.Distribution:
+    if given is None:
+        return leaf(z)
+    return _told(leaf).decode(z, SideInfo(context=given))
+
+
+def _expected(leaf: Leaf, x: Tensor, q: td.Distribution, given: Tensor | None) -> Tensor:
+    if given is None:
+        return leaf.expected_log_probs(x, q)
+    return _told(leaf).expected_log_probs(x, q, given)
+
+
+def _told(leaf: Leaf) -> Shiftable:
+    if not isinstance(leaf, Shiftable):
+        SideInfo(context=torch.empty(0)).require_none(f"a leaf ({type(leaf).__name__})", "context")
+    assert isinstance(leaf, Shiftable)
     return leaf
 
 

@@ -148,6 +148,7 @@ class LinearLikelihood(LinearDecoder):
 
     def _shift(self, side_info: SideInfo) -> Tensor | float:
         """Return what is added to W z + b."""
+        side_info.require_none(type(self).__name__, "context")
         shift: Tensor | float = 0.0
         if side_info.offset is not None:
             shift = side_info.offset

@@ -128,7 +128,7 @@ class LinearDecoder(nn.Module):
 
     def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
         """Return the closed form of one number per example given side information, from that of the outputs."""
-        side_info.require_none(type(self).__name__, "covariates", "scale")
+        side_info.require_none(type(self).__name__, "covariates", "scale", "context")
 
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
             known = self.known(side_info, mean.shape[:-1])
@@ -150,7 +150,7 @@ class LinearDecoder(nn.Module):
 
     def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
         """p(x|z) for latents `(*batch, latent_dim)` given side information, flattened."""
-        known.require_none(type(self).__name__, "covariates", "scale")
+        known.require_none(type(self).__name__, "covariates", "scale", "context")
         decoded = self(z)
         if known.offset is None:
             return decoded
