@@ -423,6 +423,6 @@ def test_calls_are_typed(tmp_path: Path) -> None:
     assert not found.stderr
     errors = found.stdout.splitlines()[:-1]
     assert len(errors) == 2, found
-    for error, line, argument in zip(errors, (15, 16), ("nll", "integrand"), strict=True):
-        assert f'host.py:{line}: error: Missing positional argument "{argument}"' in error
+    assert "host.py:15: error: Too few arguments" in errors[0]
+    assert 'host.py:16: error: Missing positional argument "integrand"' in errors[1]
     assert Path(sg.__file__).with_name("py.typed").exists()

@@ -3,158 +3,91 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from silentgrad import likelihoods
-from silentgrad.baselines import baselines, bits_per_dim
-from silentgrad.decoders import (
-    CausalContext,
-    Circuit,
-    DiscretizedLogistic,
-    LinearDecoder,
-    LinearGaussian,
-    LinearLikelihood,
-    LinearPrecisionGaussian,
-    Mixture,
-    RegionGraph,
-    StandardizedGaussian,
-)
-from silentgrad.errors import DomainError, IntractableError, ShapeError, SilentgradError
-from silentgrad.estimators import (
-    ARM,
-    ARMS,
-    CARMS,
-    EAT,
-    IMLE,
-    NVIL,
-    REBAR,
-    RELAX,
-    RLOO,
-    RODEO,
-    SIMPLE,
-    STL,
-    VIMCO,
-    Averaged,
-    DecoupledStraightThrough,
-    DisARM,
-    DisARMTree,
-    DoubleCV,
-    DReG,
-    Enumerate,
-    Estimator,
-    Exact,
-    GappedStraightThrough,
-    GumbelRao,
-    GumbelSoftmax,
-    IndeCateR,
-    MuProp,
-    Reinforce,
-    ReinMax,
-    ReinMaxCV,
-    ReinMaxRao,
-    Reparameterized,
-    SilentControlVariate,
-    StraightThrough,
-    integrand_of,
-)
-from silentgrad.exactness import Exactness
-from silentgrad.guide import Guide, SilentGuide
-from silentgrad.guided import GuidedVAE
-from silentgrad.latents import families
-from silentgrad.latents.priors import LearnedPrior, MixturePrior
-from silentgrad.latents.subsets import KSubset
-from silentgrad.objective import Objective, Term
-from silentgrad.ppca import ppca_bound
-from silentgrad.schedules import linear_decay
-from silentgrad.side_info import SideInfo
+from silentgrad import likelihoods as likelihoods
+from silentgrad.baselines import baselines as baselines
+from silentgrad.baselines import bits_per_dim as bits_per_dim
+from silentgrad.decoders import CausalContext as CausalContext
+from silentgrad.decoders import Circuit as Circuit
+from silentgrad.decoders import DiscretizedLogistic as DiscretizedLogistic
+from silentgrad.decoders import LinearDecoder as LinearDecoder
+from silentgrad.decoders import LinearGaussian as LinearGaussian
+from silentgrad.decoders import LinearLikelihood as LinearLikelihood
+from silentgrad.decoders import LinearPrecisionGaussian as LinearPrecisionGaussian
+from silentgrad.decoders import Mixture as Mixture
+from silentgrad.decoders import RegionGraph as RegionGraph
+from silentgrad.decoders import StandardizedGaussian as StandardizedGaussian
+from silentgrad.errors import DomainError as DomainError
+from silentgrad.errors import IntractableError as IntractableError
+from silentgrad.errors import ShapeError as ShapeError
+from silentgrad.errors import SilentgradError as SilentgradError
+from silentgrad.estimators import ARM as ARM
+from silentgrad.estimators import ARMS as ARMS
+from silentgrad.estimators import CARMS as CARMS
+from silentgrad.estimators import EAT as EAT
+from silentgrad.estimators import IMLE as IMLE
+from silentgrad.estimators import NVIL as NVIL
+from silentgrad.estimators import REBAR as REBAR
+from silentgrad.estimators import RELAX as RELAX
+from silentgrad.estimators import RLOO as RLOO
+from silentgrad.estimators import RODEO as RODEO
+from silentgrad.estimators import SIMPLE as SIMPLE
+from silentgrad.estimators import STL as STL
+from silentgrad.estimators import VIMCO as VIMCO
+from silentgrad.estimators import Averaged as Averaged
+from silentgrad.estimators import DecoupledStraightThrough as DecoupledStraightThrough
+from silentgrad.estimators import DisARM as DisARM
+from silentgrad.estimators import DisARMTree as DisARMTree
+from silentgrad.estimators import DoubleCV as DoubleCV
+from silentgrad.estimators import DReG as DReG
+from silentgrad.estimators import Enumerate as Enumerate
+from silentgrad.estimators import Estimator as Estimator
+from silentgrad.estimators import Exact as Exact
+from silentgrad.estimators import GappedStraightThrough as GappedStraightThrough
+from silentgrad.estimators import GumbelRao as GumbelRao
+from silentgrad.estimators import GumbelSoftmax as GumbelSoftmax
+from silentgrad.estimators import IndeCateR as IndeCateR
+from silentgrad.estimators import MuProp as MuProp
+from silentgrad.estimators import Reinforce as Reinforce
+from silentgrad.estimators import ReinMax as ReinMax
+from silentgrad.estimators import ReinMaxCV as ReinMaxCV
+from silentgrad.estimators import ReinMaxRao as ReinMaxRao
+from silentgrad.estimators import Reparameterized as Reparameterized
+from silentgrad.estimators import SilentControlVariate as SilentControlVariate
+from silentgrad.estimators import StraightThrough as StraightThrough
+from silentgrad.estimators import integrand_of as integrand_of
+from silentgrad.exactness import Exactness as Exactness
+from silentgrad.guide import Guide as Guide
+from silentgrad.guide import SilentGuide as SilentGuide
+from silentgrad.guided import GuidedVAE as GuidedVAE
+from silentgrad.latents import families as families
+from silentgrad.latents.priors import LearnedPrior as LearnedPrior
+from silentgrad.latents.priors import MixturePrior as MixturePrior
+from silentgrad.latents.subsets import KSubset as KSubset
+from silentgrad.objective import Objective as Objective
+from silentgrad.objective import Term as Term
+from silentgrad.ppca import ppca_bound as ppca_bound
+from silentgrad.schedules import linear_decay as linear_decay
+from silentgrad.side_info import SideInfo as SideInfo
 
 if TYPE_CHECKING:
-    from silentgrad.analysis import gradient_bias, gradient_variance, ranked, recommend
-    from silentgrad.checkup import CheckUp, Tracker, active_units, check_loss, check_up
+    from silentgrad.analysis import gradient_bias as gradient_bias
+    from silentgrad.analysis import gradient_variance as gradient_variance
+    from silentgrad.analysis import ranked as ranked
+    from silentgrad.analysis import recommend as recommend
+    from silentgrad.checkup import CheckUp as CheckUp
+    from silentgrad.checkup import Tracker as Tracker
+    from silentgrad.checkup import active_units as active_units
+    from silentgrad.checkup import check_loss as check_loss
+    from silentgrad.checkup import check_up as check_up
     from silentgrad.checkup.callback import CheckUpCallback as CheckUpCallback
-    from silentgrad.factors import FactorFit, fit_factors, infer_factors
+    from silentgrad.factors import FactorFit as FactorFit
+    from silentgrad.factors import fit_factors as fit_factors
+    from silentgrad.factors import infer_factors as infer_factors
     from silentgrad.factors.count_factors import CountFactors as CountFactors
 
-__version__ = "0.3.0"
-__all__ = [
-    "ARM",
-    "ARMS",
-    "CARMS",
-    "EAT",
-    "IMLE",
-    "NVIL",
-    "REBAR",
-    "RELAX",
-    "RLOO",
-    "RODEO",
-    "SIMPLE",
-    "STL",
-    "VIMCO",
-    "Averaged",
-    "CausalContext",
-    "CheckUp",
-    "Circuit",
-    "DReG",
-    "DecoupledStraightThrough",
-    "DisARM",
-    "DisARMTree",
-    "DiscretizedLogistic",
-    "DomainError",
-    "DoubleCV",
-    "Enumerate",
-    "Estimator",
-    "Exact",
-    "Exactness",
-    "FactorFit",
-    "GappedStraightThrough",
-    "Guide",
-    "GuidedVAE",
-    "GumbelRao",
-    "GumbelSoftmax",
-    "IndeCateR",
-    "IntractableError",
-    "KSubset",
-    "LearnedPrior",
-    "LinearDecoder",
-    "LinearGaussian",
-    "LinearLikelihood",
-    "LinearPrecisionGaussian",
-    "Mixture",
-    "MixturePrior",
-    "MuProp",
-    "Objective",
-    "RegionGraph",
-    "ReinMax",
-    "ReinMaxCV",
-    "ReinMaxRao",
-    "Reinforce",
-    "Reparameterized",
-    "ShapeError",
-    "SideInfo",
-    "SilentControlVariate",
-    "SilentGuide",
-    "SilentgradError",
-    "StandardizedGaussian",
-    "StraightThrough",
-    "Term",
-    "Tracker",
-    "active_units",
-    "baselines",
-    "bits_per_dim",
-    "check_loss",
-    "check_up",
-    "families",
-    "fit_factors",
-    "gradient_bias",
-    "gradient_variance",
-    "infer_factors",
-    "integrand_of",
-    "likelihoods",
-    "linear_decay",
-    "ppca_bound",
-    "ranked",
-    "recommend",
-]
+__version__ = "0.2.0"
 
-
+_EXTRAS = {"CountFactors": "counts", "pl": "counts", "tl": "counts", "CheckUpCallback": "lab"}
 _ON_DEMAND = {  # where names are that training does without, or that need more packages than the library does
     "CountFactors": "factors.count_factors",
     "CheckUpCallback": "checkup.callback",
@@ -162,6 +95,9 @@ _ON_DEMAND = {  # where names are that training does without, or that need more 
     **dict.fromkeys(("FactorFit", "fit_factors", "infer_factors"), "factors"),
     **dict.fromkeys(("gradient_bias", "gradient_variance", "ranked", "recommend"), "analysis"),
 }
+# Public are the classes and functions imported above, which their aliases re-export to type checkers, and these
+__all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("silentgrad.")]
+__all__ += ["families", "likelihoods", *sorted(_ON_DEMAND.keys() - _EXTRAS.keys())]
 
 
 def __getattr__(name: str) -> Any:
@@ -173,15 +109,12 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"silentgrad.{_ON_DEMAND.get(name, name)}")
     except ModuleNotFoundError as error:
-        extra = {"CountFactors": "counts", "pl": "counts", "tl": "counts", "CheckUpCallback": "lab"}.get(name)
-        if extra is None:
+        if name not in _EXTRAS:
             raise
         package = (error.name or "").partition(".")[0]
-        advice = f"{name} needs {package}: pip install 'silentgrad[{extra}]'"
+        advice = f"{name} needs {package}: pip install 'silentgrad[{_EXTRAS[name]}]'"
         raise ModuleNotFoundError(advice, name=error.name) from error
-    if name in ("pl", "tl"):
-        return module
-    return getattr(module, name)
+    return module if name in ("pl", "tl") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -133,17 +133,7 @@ class Guide(nn.Module):
         return w * self._reduced(silent) + (1 - w) * nll
 
     if TYPE_CHECKING:  # nn.Module's returns Any
-
-        def __call__(
-            self,
-            x: Tensor,
-            q: td.Distribution,
-            nll: Tensor,
-            *,
-            epoch: int | None = None,
-            step: int | None = None,
-            **side_info: Tensor | None,
-        ) -> Tensor: ...
+        __call__ = forward
 
     def weight(self, epoch: int | None = None, step: int | None = None) -> float:
         """Return w, the weight of the tractable decoder's loss, in an epoch or at a step."""
