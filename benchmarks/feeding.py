@@ -39,7 +39,7 @@ class Vae(nn.Module):
 
 def endless(batches: Batches) -> Iterator[Tensor]:
     for epoch in itertools.count():
-        batches.set_epoch(epoch)
+        batches.epoch = epoch
         for _, images in batches:
             yield dequantize(images, 256).flatten(1)
 

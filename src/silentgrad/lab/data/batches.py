@@ -24,7 +24,7 @@ class Rows:
     """Some examples of a data set: a split, or a batch of it.
 
     Args:
-        stored: The examples as they are stored, `(rows, *event_shape)`; a batch of sparse rows is dense.
+        stored: The examples as they are stored, `(rows, *event_shape)`.
         labels: One label per row, or None.
         side_info: What a model is told of the rows.
 
@@ -48,19 +48,17 @@ class Rows:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are."""
         return self._stored.device
 
     def index_select(self, dim: int, index: Tensor) -> Self:
-        """The rows at some places, with their side information."""
+        """Return the rows at some places, with their side information."""
         return self._map(lambda column: column.index_select(dim, index))
 
     def between(self, start: int, stop: int) -> Self:
-        """The rows from a place up to another."""
+        """Return the rows from a place up to another."""
         return self._map(lambda column: column[start:stop])
 
     def to(self, device: torch.device) -> Self:
-        """The same rows on a device."""
         return self._map(lambda column: column.to(device))
 
     def columns(self) -> Iterator[Stored]:
@@ -84,19 +82,14 @@ class Splits(NamedTuple, Generic[T]):
 
 
 class Part(NamedTuple):
-    """The place of some rows in a batch of which other processes have the rest.
+    """The place of some rows in a batch of which other processes have the rest."""
 
-    Args:
-        before: How many rows of the batch come before these.
-        total: How many rows the batch has.
-    """
-
-    before: int
-    total: int
+    before: int  # rows of the batch that come before these
+    total: int  # rows of the batch
 
 
 def uniform(rows: Tensor, generator: torch.Generator | None, part: Part | None = None) -> Tensor:
-    """Numbers of U[0, 1), one per entry; a part's are those that it would have got within its whole batch."""
+    """Return numbers of U[0, 1), one per entry; a part's are those that it would have got within its whole batch."""
     if part is None:
         return torch.rand(rows.shape, generator=generator, device=rows.device)
     whole = torch.rand(part.total, *rows.shape[1:], generator=generator, device=rows.device)
@@ -104,7 +97,7 @@ def uniform(rows: Tensor, generator: torch.Generator | None, part: Part | None =
 
 
 def permutation(count: int) -> Tensor:
-    """An order of so many rows that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
+    """Return an order that is the same everywhere: numpy keeps this legacy generator's numbers for good."""
     return torch.from_numpy(np.random.RandomState(0).permutation(count))
 
 
@@ -113,13 +106,13 @@ def permuted(rows: Tensor) -> Tensor:
 
 
 def cut(name: str, rows: Tensor, what: str) -> Splits[Tensor]:
-    """Three splits: the last tenth for the test, the one before it for validation, the rest for training."""
+    """Return three splits: the last tenth for the test, the one before it for validation, the rest for training."""
     tenth = max(1, len(rows) // 10)
     return required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
 
 
 def required(name: str, splits: Splits[S], what: str) -> Splits[S]:
-    """The splits, none of which may be empty."""
+    """Return the splits, none of which may be empty."""
     train, valid, test = map(len, splits)
     if not (train and valid and test):
         raise DataError(f"{name}: expected {what} for train, validation and test, found {train}, {valid} and {test}")
@@ -127,7 +120,7 @@ def required(name: str, splits: Splits[S], what: str) -> Splits[S]:
 
 
 def mixed(*numbers: int) -> int:
-    """One seed out of several numbers, no two of which collide in practice."""
+    """Return one seed out of several numbers, no two of which collide in practice."""
     state: Any = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
     return int(state >> np.uint64(1))
 
@@ -148,7 +141,6 @@ class Batches(Generic[R]):
         seed: Seed of the shuffling order.
         rank: Number of this process.
         world_size: Number of processes that share a batch.
-        drop_last: Whether the last batch is left out if it is smaller than the others.
         steps: Number of batches of an epoch, each drawn from all rows with replacement; one pass over them if absent.
 
     Example:
@@ -165,36 +157,28 @@ class Batches(Generic[R]):
         seed: int,
         rank: int = 0,
         world_size: int = 1,
-        drop_last: bool = False,
         steps: int | None = None,
     ) -> None:
         if batch_size < 1 or batch_size % world_size:
             raise DataError(f"batch_size {batch_size} has to be a positive multiple of the {world_size} processes")
-        if not drop_last and steps is None and 0 < len(rows) % batch_size < world_size:
-            left = len(rows) % batch_size
+        left = len(rows) % batch_size
+        if steps is None and 0 < left < world_size:
             raise DataError(f"the last batch would leave {left} rows to {world_size} processes; choose another size")
         if steps is not None and not shuffle:
             raise DataError("steps of rows that are drawn have no order: leave out steps, or shuffle")
         self.rows: R = rows
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
-        self.rank, self.world_size, self.drop_last, self.steps = rank, world_size, drop_last, steps
-        self.epoch = 0
+        self.rank, self.world_size, self.steps = rank, world_size, steps
+        self.epoch = 0  # which chooses the order of the next iteration
 
     def __len__(self) -> int:
-        if self.steps is not None:
-            return self.steps
-        full, rest = divmod(len(self.rows), self.batch_size)
-        return full + (rest > 0 and not self.drop_last)
+        return -(-len(self.rows) // self.batch_size) if self.steps is None else self.steps
 
     def __iter__(self) -> Iterator[tuple[int, R]]:
-        order = self._order()
+        order = self._order().to(self.rows.device)
         for index in range(len(self)):
             batch = order[index * self.batch_size : (index + 1) * self.batch_size]
             yield index, self.rows.index_select(0, batch.tensor_split(self.world_size)[self.rank])
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the next iteration."""
-        self.epoch = epoch
 
     def shares(self, index: int) -> list[int]:
         """Return the number of rows that each process has of a batch."""
@@ -205,10 +189,9 @@ class Batches(Generic[R]):
 
     def _order(self) -> Tensor:
         if not self.shuffle:
-            return torch.arange(len(self.rows), device=self.rows.device)
+            return torch.arange(len(self.rows))
         state = np.random.SeedSequence((self.seed, self.epoch)).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(state[0]))
         if self.steps is not None:
-            drawn = torch.randint(len(self.rows), (self.steps * self.batch_size,), generator=generator)
-            return drawn.to(self.rows.device)
-        return torch.randperm(len(self.rows), generator=generator).to(self.rows.device)
+            return torch.randint(len(self.rows), (self.steps * self.batch_size,), generator=generator)
+        return torch.randperm(len(self.rows), generator=generator)

@@ -32,6 +32,7 @@ from silentgrad.lab.data import sources
 from silentgrad.lab.data.batches import Splits, cut, permuted, required
 from silentgrad.lab.data.files import DataError
 from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observations, Reals
+from silentgrad.lab.data.tabular import holds_images, is_counted, read
 from silentgrad.lab.kinds import EVERYTHING, Kind, Selection
 from silentgrad.registry import did_you_mean
 
@@ -55,7 +56,7 @@ class Row(NamedTuple):
 
 
 def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Selection = EVERYTHING) -> Observations:
-    """A dataset by name, or from a path to a folder of images or to a file of an array, a table or counts.
+    """Load a dataset by name, or from a path to a folder of images or to a file of an array, a table or counts.
 
     Args:
         name: One of `NAMES`, or a path.
@@ -64,17 +65,11 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Se
             .h5ad files as counts.
         selection: What of a table or of counts is data, and which is side information.
 
-    Raises:
-        DataError: No such dataset, or its files are missing or damaged, or its rows are not of that kind, or an option
-            is not meant for it.
-
     Example:
         >>> load("digits").train.shape
         torch.Size([1297, 1, 8, 8])
     """
     if not _has_images(name):
-        from silentgrad.lab.data.tabular import read  # as elsewhere, only where a file may be a table
-
         return read(Path(name), kind, selection)
     images = load_images(name, root)
     for option in selection.given:
@@ -97,24 +92,18 @@ def kind_of(name: str, kind: Kind = "auto") -> type[Observations]:
         return Binarized
     if kind == "levels" or (kind == "auto" and _has_images(name)):
         return Levels
-    from silentgrad.lab.data.tabular import is_counted
-
     return Counts if is_counted(Path(name), kind) else Reals
 
 
 def _has_images(name: str) -> bool:
-    if name == "digits" or name in sources.SOURCES:
-        return True
-    from silentgrad.lab.data.tabular import holds_images
-
-    return holds_images(Path(name))
+    return name in NAMES or holds_images(Path(name))
 
 
 def load_images(name: str, root: Path | None = None) -> Levels:
-    """Images in levels, by name or from a path; arguments and errors are those of :func:`load`."""
+    """Load images in levels, by name or from a path; arguments are those of :func:`load`."""
     if name == "digits":
         images = permuted(torch.from_numpy(_embedded_digits().images.astype(np.uint8)).unsqueeze(1))
-        return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
+        return Levels(*images.tensor_split((1297, 1547)), "digits", levels=17)
     if name in sources.SOURCES:
         return _read(name, sources.locate(name, root or sources.default_root()))
     return _from_path(name)
@@ -138,7 +127,7 @@ def load_test_labels(name: str, root: Path | None = None) -> Tensor:
 
 
 def describe(root: Path | None = None) -> list[Row]:
-    """Every dataset with its shape and whether its files are here; nothing is downloaded."""
+    """Return every dataset with its shape and whether its files are here; nothing is downloaded."""
     rows = [Row("digits", (1, 8, 8), 17, "none", "scikit-learn")]
     for name, (shape, _) in _DATASETS.items():
         wanted, where = ", ".join(sources.SOURCES[name][0].required), "not found"
@@ -153,15 +142,14 @@ def describe(root: Path | None = None) -> list[Row]:
 
 
 def check(name: str, root: Path | None = None) -> str:
-    """Verifies the files of a dataset, reads all of them, and says what is there; nothing is downloaded."""
-    found, verified = None, "no files to verify"
+    """Verify the files of a dataset, read all of them, and say what is there; nothing is downloaded."""
+    verified, root = "no files to verify", root or sources.default_root()
     if name in sources.SOURCES:
-        root = root or sources.default_root()
         files = sources.find(name, root)
         if files is None:
             raise sources.missing(name, root)
-        found, verified = _read(name, files), f"{len(files)} files in {_folder(files)}"
-    observations = found or load(name)
+        verified = f"{len(files)} files in {_folder(files)}"
+    observations = load(name, root)
     splits = f"{len(observations.train)} + {len(observations.valid)} + {len(observations.test)}"
     shape = "x".join(map(str, observations.event_shape))
     what, of = "rows", " numbers"
@@ -196,7 +184,7 @@ def _imagenet(size: int, files: Files) -> tuple[Tensor, Tensor]:
 
 
 def _batches(files: Files) -> list[Path]:
-    """The training batches in the order of their numbers: 10 comes after 9."""
+    """Return the training batches in the order of their numbers: 10 comes after 9."""
     batches = [path for file, path in files.items() if "data_batch" in file]
     return sorted(batches, key=lambda path: int(path.stem.rpartition("_")[2]))
 

@@ -98,40 +98,39 @@ def mapped_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as file:
         header = npy_header(file)
-        numbers = header.dtype.kind in "fiu" and len(header.shape) == 1
-        require(numbers, path, f"numbers of one dimension in `{name}`", header)
+        _require_numbers(path, name, header.dtype, header.shape)
         header.require_size(path, member.file_size)
-        (length,) = header.shape
         if member.compress_type != zipfile.ZIP_STORED:
             contents = iter(lambda: file.read(PIECE * header.dtype.itemsize), b"")
-            return spilled(path, header.dtype, contents, length)
+            return _spilled(path, header.dtype, contents, *header.shape)
     with path.open("rb") as raw:
         raw.seek(member.header_offset + _LOCAL_HEADER - 4)
         content = member.header_offset + _LOCAL_HEADER + sum(struct.unpack("<2H", raw.read(4)))
-    return mapped(path, header.dtype, content + header.start, length)
+    return _mapped(path, header.dtype, content + header.start, *header.shape)
 
 
 def mapped_dataset(path: Path, dataset: Any) -> Array:
     """Map an array of numbers of one dimension in an HDF5 file, which does not lead out of itself."""
-    numbers = dataset.dtype.kind in "fiu" and dataset.ndim == 1
-    require(numbers, path, f"numbers of one dimension in {dataset.name}", f"{dataset.dtype} of shape {dataset.shape}")
+    _require_numbers(path, dataset.name, dataset.dtype, dataset.shape)
     start = dataset.id.get_offset()  # None unless it lies in the file in one piece, as it is
     if start is not None:
-        return mapped(path, dataset.dtype, start, len(dataset))
+        return _mapped(path, dataset.dtype, start, len(dataset))
     contents = (dataset[first : first + PIECE].tobytes() for first in range(0, len(dataset), PIECE))
-    return spilled(path, dataset.dtype, contents, len(dataset))
+    return _spilled(path, dataset.dtype, contents, len(dataset))
 
 
-def mapped(path: Path, dtype: np.dtype[Any], start: int, length: int) -> Array:
-    """Map so many elements of a file, from a place in it on."""
+def _require_numbers(path: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    numbers = dtype.kind in "fiu" and len(shape) == 1
+    require(numbers, path, f"numbers of one dimension in {name}", f"{dtype} of shape {shape}")
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], start: int, length: int) -> Array:
     end, size = start + length * dtype.itemsize, path.stat().st_size
     require(end <= size, path, f"an array that ends at byte {end:,}", f"a file of {size:,} bytes")
-    if length == 0:
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r", start, (length,)))
+    return np.asarray(np.memmap(path, dtype, "r", start, (length,))) if length else np.empty(0, dtype)
 
 
-def spilled(path: Path, dtype: np.dtype[Any], contents: Iterator[bytes], length: int) -> Array:
+def _spilled(path: Path, dtype: np.dtype[Any], contents: Iterator[bytes], length: int) -> Array:
     """Map so many elements, whose bytes come in pieces, from a temporary file."""
     size, folder = length * dtype.itemsize, tempfile.gettempdir()
     free = shutil.disk_usage(folder).free

@@ -36,7 +36,6 @@ AT_ONCE = 2**27  # bytes that are in memory at a time
 def read_h5ad(path: Path, selection: Selection) -> TableRows:
     """Read the counts in X or in a layer, and side columns of `obs`."""
     with _opened(path) as file:
-        _require_encoding(path, file, ("anndata",))
         matrix = _matrix(path, file, selection.layer)
         obs, var = _member(path, file, "obs"), _member(path, file, "var")
         row_names, columns = _index(path, obs), _index(path, var)
@@ -52,7 +51,6 @@ def read_h5ad(path: Path, selection: Selection) -> TableRows:
 def read_anndata(path: Path) -> Any:
     """Read a whole file as an AnnData object, once it is known to hold as much as it claims."""
     with _opened(path) as file:
-        _require_encoding(path, file, ("anndata",))
         _require_stored(path, file)
         from anndata.io import read_elem  # type: ignore[import-untyped]
 
@@ -105,7 +103,7 @@ def _values(path: Path, matrix: Any, shape: Array) -> Tensor | SparseMatrix:
     numbers = matrix.dtype.kind in "fiu" and matrix.size > 0
     require(numbers, path, f"a table of numbers in {matrix.name}", f"{matrix.dtype} of shape {matrix.shape}")
     require_memory(8 * matrix.size, path)
-    return torch.from_numpy(matrix[:].astype(np.float64))
+    return torch.from_numpy(matrix.astype(np.float64)[:])
 
 
 def _index(path: Path, frame: Any) -> tuple[str, ...]:
@@ -121,9 +119,8 @@ def _element(path: Path, element: Any, allowed: tuple[str, ...]) -> Array:
     _require_stored(path, element)
     nested = _is_group(element) and any(map(_is_group, element.values()))
     require(not nested, path, f"arrays in {element.name}", "groups")
-    with reading(path, f"one value per row in {element.name}"):
-        values: Array = read_elem(element)
-        require(np.ndim(values) == 1, path, f"one dimension of {element.name}", f"shape {np.shape(values)}")
+    values: Array = read_elem(element)
+    require(np.ndim(values) == 1, path, f"one dimension of {element.name}", f"shape {np.shape(values)}")
     return values
 
 
@@ -137,7 +134,7 @@ def _column(path: Path, frame: Any, name: str, rows: int) -> Series:
 
 @contextmanager
 def _opened(path: Path, mode: str = "r") -> Iterator[Any]:
-    """Open an HDF5 file that does not lead out of itself, "r" to read it or "r+" to change it."""
+    """Open a file of anndata that does not lead out of itself, "r" to read it or "r+" to change it."""
     try:
         import anndata  # type: ignore[import-untyped]  # noqa: F401 (reads what is in the file)
         import h5py  # type: ignore[import-untyped]
@@ -152,6 +149,7 @@ def _opened(path: Path, mode: str = "r") -> Iterator[Any]:
                 expected = f"the data of {element.name} in the file itself"
                 require(not element.external, path, expected, "external storage")
                 require(not element.is_virtual, path, expected, "a virtual dataset of other ones")
+        _require_encoding(path, file, ("anndata",))
         yield file
 
 
@@ -175,10 +173,10 @@ def _require_links_within(path: Path, file: Any) -> None:
 
 def _require_stored(path: Path, element: Any) -> None:
     """Refuse a dataset, or a group of them, that claims more than the file holds, in data, an attribute or texts."""
-    parts = [element]
+    parts = {"": element}
     if _is_group(element):
-        element.visititems(lambda _, part: parts.append(part))
-    for part in parts:
+        element.visititems(parts.__setitem__)
+    for part in parts.values():
         for name in part.attrs:
             attribute = part.attrs.get_id(name)
             names = name == "column-order" and _is_group(part) and math.prod(attribute.shape or ()) <= len(part)

@@ -33,33 +33,31 @@ from silentgrad.lab.data.files import DataError, Header, npy_header, reading, re
 Bytes = NDArray[np.uint8]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _CIFAR_SHAPE = (3, 32, 32)
-_GREY, _COLOUR = frozenset({"1", "L", "LA"}), frozenset({"P", "RGB", "RGBA", "CMYK", "YCbCr"})
+_GRAY, _COLOR = frozenset({"1", "L", "LA"}), frozenset({"P", "RGB", "RGBA", "CMYK", "YCbCr"})
 CONTAINERS = frozenset(
     ["EMPTY_DICT", "DICT", "EMPTY_LIST", "LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"]
 )
 MOST_CONTAINERS = 64  # a batch of CIFAR-10 has about ten; nothing is nested deeper than there are containers
-STORING = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-ADMITTED = CONTAINERS.union(
-    STORING,
-    ["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "NONE", "NEWTRUE", "NEWFALSE"],  # numbers
-    ["STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"],  # texts
-    ["BINBYTES", "SHORT_BINBYTES", "BINBYTES8"],
-    ["MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS"],  # fill a container
-    ["MEMOIZE", "GET", "BINGET", "LONG_BINGET"],  # recall what was stored
-    ["GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"],  # objects, which `_Unpickler` admits one by one
-    ["PROTO", "FRAME", "STOP"],
-)
+STORING = frozenset(["PUT", "BINPUT", "LONG_BINPUT"])
+# Numbers, texts, bytes, what fills a container, what recalls, and objects, which `_Unpickler` admits one by one.
+PLAIN = """
+    INT BININT BININT1 BININT2 LONG LONG1 NONE NEWTRUE NEWFALSE
+    STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES BINBYTES8
+    MARK APPEND APPENDS SETITEM SETITEMS MEMOIZE GET BINGET LONG_BINGET
+    GLOBAL STACK_GLOBAL REDUCE BUILD PROTO FRAME STOP
+"""
+ADMITTED = CONTAINERS | STORING | frozenset(PLAIN.split())
 # to which arrays refer, before numpy 2 and since
 OBJECTS = {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"}
 
 
 def read_idx(path: Path) -> Tensor:
-    """Images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, then the pixels."""
+    """Read images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, the pixels."""
     return torch.from_numpy(_idx(path, "images", 3)).unsqueeze(1)
 
 
 def read_idx_labels(path: Path) -> Tensor:
-    """Labels of MNIST and its relatives: a big-endian header 0x00000801, count, then a byte each."""
+    """Read labels of MNIST and its relatives: a big-endian header 0x00000801, count, then a byte each."""
     return torch.from_numpy(_idx(path, "labels", 1)).long()
 
 
@@ -82,7 +80,7 @@ def _idx(path: Path, what: str, dimensions: int) -> Bytes:
 
 
 def read_cifar_binary(path: Path) -> Tensor:
-    """CIFAR-10's binary version: per image one byte of label and 3072 bytes, channel by channel."""
+    """Read CIFAR-10's binary version: per image one byte of label and 3072 bytes, channel by channel."""
     with reading(path, "a batch of CIFAR-10's binary version"):
         content = np.fromfile(path, np.uint8)
     whole = content.size > 0 and content.size % 3073 == 0
@@ -91,29 +89,22 @@ def read_cifar_binary(path: Path) -> Tensor:
 
 
 def read_cifar_pickle(path: Path) -> Tensor:
-    """CIFAR-10's python version: a pickled dictionary whose `data` is `(images, 3072)`."""
+    """Read CIFAR-10's python version: a pickled dictionary whose `data` is `(images, 3072)`."""
     expected = "a batch of CIFAR-10's python version"
     with reading(path, expected):
         content = path.read_bytes()
         try:
             _require_plain(content)
             batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()  # strings of Python 2 are bytes
-            if isinstance(batch, dict):
-                batch = {key: _array(value) for key, value in batch.items()}
+            require(isinstance(batch, dict), path, "a dictionary", type(batch).__name__)
+            rows: Any = _array(batch.get(b"data", batch.get("data")))
+        except DataError:
+            raise
         except Exception as error:  # a malformed pickle can raise anything
             raise DataError(f"{path}: expected {expected}, found a pickle that was refused ({error})") from error
-    if not isinstance(batch, dict):
-        raise DataError(f"{path}: expected a dictionary, found {type(batch).__name__}")
-    rows = batch.get(b"data", batch.get("data"))
-    expected = "`data` of uint8 and shape (images, 3072)"
-    if not isinstance(rows, np.ndarray):
-        raise DataError(f"{path}: expected {expected}, found {type(rows).__name__}")
-    require(
-        rows.ndim == 2 and rows.shape[1] == 3072 and len(rows) > 0,
-        path,
-        expected,
-        f"{rows.dtype} of shape {rows.shape}",
-    )
+    shape = getattr(rows, "shape", ())
+    whole = len(shape) == 2 and shape[1] == 3072 and shape[0] > 0
+    require(whole, path, "`data` of uint8 and shape (images, 3072)", f"{type(rows).__name__} of shape {shape}")
     return torch.from_numpy(rows.reshape(-1, *_CIFAR_SHAPE))
 
 
@@ -167,7 +158,7 @@ def _require_images(path: Path, header: Header, size: int) -> None:
 
 @contextmanager
 def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes]]]:
-    """An array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
+    """Open an array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
     content = "images" if name is None else f"`{name}`"
     with reading(path, f"an npz file with {content}"), zipfile.ZipFile(path) as archive:
         if name is None:
@@ -182,7 +173,7 @@ def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes
 
 
 def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
-    """Downsampled ImageNet: npz files whose `data` is `(images, 3 * size * size)`, concatenated in the given order.
+    """Read downsampled ImageNet: npz files whose `data` is `(images, 3 * size * size)`, one after the other.
 
     The headers come first, so that memory holds all images once and one file's twice, not everything twice.
     """
@@ -207,7 +198,7 @@ def _from_npz(path: Path, name: str | None) -> Bytes:
 
 
 def read_array(path: Path) -> Tensor:
-    """A `.npy` file, memory-mapped so that it stays on disk, or a `.npz` file's `data` or only array.
+    """Map a `.npy` file, which stays on disk, or read a `.npz` file's `data` or only array.
 
     Shapes: `(images, height, width)`, `(images, height, width, channels)` or `(images, channels, height, width)`, with
     one or three channels; where both of the latter would fit, the channels come first.
@@ -232,14 +223,14 @@ def read_array(path: Path) -> Tensor:
 
 
 def read_folder(folder: Path) -> Tensor:
-    """Every image file in a folder and its subfolders, in the order of their paths; grey only if all are grey."""
+    """Read every image file in a folder and its subfolders, in the order of their paths; gray only if all are."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
     modes, sizes = zip(*map(_header, paths), strict=True)
     width, height = sizes[0]
     for path, size in zip(paths, sizes, strict=True):
         require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
-    mode = "L" if _GREY.issuperset(modes) else "RGB"
+    mode = "L" if _GRAY.issuperset(modes) else "RGB"
     require_memory(len(paths) * height * width * len(mode), folder)
     images = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for path, pixels in zip(paths, images, strict=True):
@@ -250,5 +241,5 @@ def read_folder(folder: Path) -> Tensor:
 
 def _header(path: Path) -> tuple[str, tuple[int, int]]:
     with reading(path, "an image"), Image.open(path) as image:
-        require(image.mode in _GREY | _COLOUR, path, "an image of 8 bits per channel", f"one of mode {image.mode}")
+        require(image.mode in _GRAY | _COLOR, path, "an image of 8 bits per channel", f"one of mode {image.mode}")
         return image.mode, image.size

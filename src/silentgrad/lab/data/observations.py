@@ -5,7 +5,7 @@ kind                    stored                       as the model sees it       
 ======================  ===========================  ============================  ===========  ===================
 :class:`Levels`         integers in 0..L-1           dequantized, (x + U) / L      Gaussian     bits per dimension
                                                      or whole, 0..L-1              logistic
-:class:`Binarized`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
+:class:`Binarized`      integers in 0..L-1           0 or 1, drawn                 Bernoulli    nats per example
 :class:`Reals`          real numbers                 standardized, (x - m) / s     Gaussian     nats per entry
 :class:`Counts`         integers from 0 on, sparse   as they are                   of counts    nats per entry
 ======================  ===========================  ============================  ===========  ===================
@@ -16,7 +16,7 @@ A kind of one's own inherits from :class:`Observations` and adds `unit`, `likeli
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -34,35 +34,21 @@ TABLE_LEVELS = 256
 
 @dataclass(frozen=True)
 class Observations:
-    """Three disjoint splits of one data set.
-
-    Args:
-        train: Training examples as they are stored, `(rows, *event_shape)`; sparse ones become dense in batches.
-        valid: Those for validation.
-        test: Those for the test.
-        name: The data set's name, or its path.
-        labels: One label per row of each split: numbers, or codes of what `label_names` names.
-        covariates: What is known of each row, `(rows, covariates)`.
-        mask: Which entries of each row were observed, in the shape of x; all were if it is absent.
-        offset: Logarithm of each row's size factor.
-        label_names: What the labels stand for, if they are codes.
-        covariate_names: Names of the covariates.
-        row_names: Names of the rows.
-        numbers: Number of each row in its file, from 0 on; if absent, the file has the splits one after the other.
-    """
+    """Three disjoint splits of one data set, whose examples `(rows, *event_shape)` become dense in batches."""
 
     train: Stored
     valid: Stored
     test: Stored
-    name: str
-    labels: Splits[Tensor] | None = field(default=None, kw_only=True)
-    covariates: Splits[Tensor] | None = field(default=None, kw_only=True)
-    mask: Splits[Tensor] | None = field(default=None, kw_only=True)
-    offset: Splits[Tensor] | None = field(default=None, kw_only=True)
-    label_names: tuple[str, ...] = field(default=(), kw_only=True)
-    covariate_names: tuple[str, ...] = field(default=(), kw_only=True)
-    row_names: Splits[tuple[str, ...]] | None = field(default=None, kw_only=True)
-    numbers: Splits[Tensor] | None = field(default=None, kw_only=True)
+    name: str  # or its path
+    _: KW_ONLY
+    labels: Splits[Tensor] | None = None  # of each row: numbers, or codes of what `label_names` names
+    covariates: Splits[Tensor] | None = None  # `(rows, covariates)`
+    mask: Splits[Tensor] | None = None  # which entries were observed, in the shape of x; all if it is absent
+    offset: Splits[Tensor] | None = None  # the logarithm of each row's size factor
+    label_names: tuple[str, ...] = ()
+    covariate_names: tuple[str, ...] = ()
+    row_names: Splits[tuple[str, ...]] | None = None
+    numbers: Splits[Tensor] | None = None  # of each row in its file, from 0 on; absent if that has the splits in order
 
     unit: ClassVar[Unit]
     likelihoods: ClassVar[tuple[LikelihoodName, ...]] = ()  # that suit x, the default first
@@ -82,7 +68,7 @@ class Observations:
 
     @property
     def resolution(self) -> int:
-        """In how many steps x is resolved within one unit, which a learned precision need not exceed."""
+        """The number of steps of x within one unit, which a learned precision need not exceed."""
         return TABLE_LEVELS
 
     @property
@@ -111,49 +97,35 @@ class Observations:
 
     @property
     def noise_deviation(self) -> float:
-        """Standard deviation of noise around `centre` that a Gaussian likelihood can integrate out; 0 for none."""
+        """The standard deviation of noise around `centre` that a Gaussian likelihood can integrate out; 0 for none."""
         return 0.0
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
-        """The batch x that a model sees, in floating point.
-
-        Args:
-            rows: A batch as it is stored.
-            generator: Source of the noise, if there is any, on the rows' own device; the global one if absent.
-            part: The rows' place in a batch that several processes share.
-        """
+        """Return the batch x that a model sees, in floating point; its noise, if there is any, is the generator's."""
         raise NotImplementedError
 
     def centre(self, rows: Rows) -> Tensor:
-        """The mean of x over the noise that has `noise_deviation`."""
+        """Return the mean of x over the noise that has `noise_deviation`."""
         raise NotImplementedError
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
-        """A bound in nats per example of x, in the unit of these observations: the lower, the better.
+        """Return a bound in nats per example in the unit of these observations: the lower, the better.
 
-        Args:
-            elbo: The bound, over the entries that were observed.
-            observed: The share of examples in which each entry was observed, in the shape of an example; all in all of
-                them if absent.
+        `observed` is the share of examples in which each entry was observed, all of them if it is absent.
         """
         raise NotImplementedError
 
     def entries(self, observed: Tensor | None = None) -> float:
-        """Number of entries of an example that were observed, on average; the argument is that of `figure`."""
+        """Return the number of entries of an example that were observed, on average."""
         return self.event_shape.numel() if observed is None else float(observed.sum())
 
 
 @dataclass(frozen=True)
 class Levels(Observations):
-    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantized for a density.
-
-    Args:
-        levels: Number of levels L.
-        whole: Whether a model sees the levels themselves, of which its likelihood gives probabilities.
-    """
+    """Images, or anything else, in L levels: integers in 0..levels-1, which are dequantized for a density."""
 
     levels: int = 256
-    whole: bool = False
+    whole: bool = False  # a model sees the levels themselves, of which its likelihood gives probabilities
 
     unit = kinds.BITS_PER_DIMENSION
     likelihoods = ("gaussian", "logistic", "mixture", "circuit")
@@ -179,7 +151,7 @@ class Levels(Observations):
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
         if self.whole:
             return rows.stored.float()
-        return uniform(rows.stored, generator, part).add_(rows.stored).div_(self.levels)
+        return dequantize(rows.stored, self.levels, generator, part)
 
     def centre(self, rows: Rows) -> Tensor:
         return (rows.stored + 0.5) / self.levels
@@ -191,29 +163,23 @@ class Levels(Observations):
 
 @dataclass(frozen=True)
 class Binarized(Observations):
-    """Images in L levels as bits.
+    """Images in L levels as bits: a pixel is white with its level as the probability, drawn anew each time it is seen.
 
     Args:
         levels: Number of levels L.
-        threshold: The share of the highest level from which on a pixel is white; if absent, a pixel is white with that
-            share as its probability, drawn anew each time it is seen.
     """
 
     levels: int = 256
-    threshold: float | None = None
 
     unit = kinds.NATS_PER_EXAMPLE
     likelihoods = ("bernoulli",)
     seen_as = "bits, 0 or 1"
 
     def share(self, rows: Rows) -> Tensor:
-        """The probability that a pixel is white, over what is drawn."""
-        share = rows.stored / (self.levels - 1)
-        return share if self.threshold is None else (share >= self.threshold).float()
+        """Return the probability that a pixel is white."""
+        return rows.stored / (self.levels - 1)
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
-        if self.threshold is not None:
-            return self.share(rows)
         return (uniform(rows.stored, generator, part) < self.share(rows)).float()
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
@@ -227,9 +193,6 @@ class Reals(Observations):
     Both are taken over the entries that were observed. The standardization is taken back in the unit: figures are those
     of the numbers as they are stored.
 
-    Args:
-        columns: The columns' names; numbers from 1 on if absent.
-
     Example:
         >>> table = torch.tensor([[0.0, 10.0], [2.0, 30.0]])
         >>> Reals(table, table, table, "table").as_seen(Rows(table))
@@ -237,7 +200,7 @@ class Reals(Observations):
                 [ 1.,  1.]], dtype=torch.float64)
     """
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # their names; numbers from 1 on if absent
     mean: Tensor = field(init=False)
     deviation: Tensor = field(init=False)
 
@@ -257,7 +220,7 @@ class Reals(Observations):
         object.__setattr__(self, "deviation", deviation)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Standard deviation and mean of each column in training."""
+        """Return the standard deviation and mean of each column in training."""
         train = self.rows("train").stored.double()
         if self.mask is None:
             return torch.std_mean(train, dim=0, correction=0)
@@ -281,21 +244,13 @@ class Reals(Observations):
 
 @dataclass(frozen=True)
 class Counts(Observations):
-    """Integers from 0 on, dense or sparse, with a size for each row; those that were not observed are stored as 0.
+    """Integers from 0 on, dense or sparse; those that were not observed are stored as 0."""
 
-    Args:
-        columns: The columns' names; numbers from 1 on if absent.
-    """
-
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # their names; numbers from 1 on if absent
 
     unit = kinds.NATS_PER_ENTRY
     likelihoods = kinds.OF_COUNTS
     seen_as = "counts as they are"
-
-    def size(self, rows: Rows) -> Tensor:
-        """The sum of each row, by which rows of different depth compare."""
-        return rows.stored.flatten(1).sum(1)
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
         return rows.side_info.observed(rows.stored.float(), 0.0)
@@ -304,19 +259,16 @@ class Counts(Observations):
         return -elbo / self.entries(observed)
 
 
-def dequantize(images: Tensor, levels: int, generator: torch.Generator | None = None) -> Tensor:
-    r"""Uniform dequantization, :math:`y = (x + u) / L` with :math:`u \sim U[0, 1)`, in float32.
+def dequantize(
+    images: Tensor, levels: int, generator: torch.Generator | None = None, part: Part | None = None
+) -> Tensor:
+    r"""Return :math:`y = (x + u) / L` with :math:`u \sim U[0, 1)` of integers in 0..L-1, in float32.
 
     It turns a density of y into a bound on the probability of x,
     :math:`\log P(x) \ge E_u \log p(y) - k \log L`, which is what makes bits per dimension comparable between models.
-
-    Args:
-        images: Integers in 0..levels-1, any shape.
-        levels: Number of levels L.
-        generator: Source of the noise, on the images' own device; the device's global one if absent.
 
     Example:
         >>> dequantize(torch.tensor([0, 16], dtype=torch.uint8), levels=17).mul(17).floor()
         tensor([ 0., 16.])
     """
-    return uniform(images, generator).add_(images).div_(levels)
+    return uniform(images, generator, part).add_(images).div_(levels)

@@ -42,12 +42,12 @@ def cache() -> Path:
 
 
 def default_root() -> Path:
-    """The folder of the datasets unless another is given: `$SILENTGRAD_DATA`, or else the cache."""
+    """Return the folder of the datasets unless another is given: `$SILENTGRAD_DATA`, or else the cache."""
     return Path(os.environ.get("SILENTGRAD_DATA") or cache())
 
 
 def locate(name: str, root: Path) -> dict[str, Path]:
-    """Files of a dataset by their names, from `root/<name>/`, `root/`, the cache or a mirror, in this order."""
+    """Return files of a dataset by their names, from `root/<name>/`, `root/`, the cache or a mirror, in this order."""
     files = find(name, root)
     if files is None:
         _download(name, root)
@@ -58,7 +58,7 @@ def locate(name: str, root: Path) -> dict[str, Path]:
 
 
 def find(name: str, root: Path) -> dict[str, Path] | None:
-    """The files of a dataset that are on this machine, verified; None if a required one is missing."""
+    """Return the files of a dataset that are on this machine, verified; None if a required one is missing."""
     for folder in (root / name, root, cache() / name):
         for source in SOURCES[name]:
             for place in (folder, folder / source.folder):
@@ -69,7 +69,7 @@ def find(name: str, root: Path) -> dict[str, Path] | None:
 
 
 def missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
-    """The error for a dataset that is nowhere: which files to put where, and what was tried to get them."""
+    """Return the error for a dataset that is nowhere: which files to put where, and what was tried to get them."""
     source = SOURCES[name][0]
     lines = [f"{name} was not found. Put these files into {root / name}:"]
     lines += [f"    {file}" for file in source.required] + [f"    {file} (optional)" for file in source.optional]

@@ -49,11 +49,7 @@ def is_counted(path: Path, kind: Kind) -> bool:
 
 
 def read(path: Path, kind: Kind, selection: Selection) -> Observations:
-    """Read the rows of a file as observations; auto takes tables as real numbers, and the files of `COUNTED` as counts.
-
-    Raises:
-        DataError: The file cannot be read, its rows are not of that kind, or an option is not meant for it.
-    """
+    """Read the rows of a file; auto takes tables as real numbers, and the files of `COUNTED` as counts."""
     if kind in ("levels", "binarized"):
         raise DataError(f"--data.kind {kind} is for images, but {path} is a table: choose reals or counts")
     counted = is_counted(path, kind)
@@ -139,6 +135,7 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
                 skiprows=int(bool(names)),
                 keep_default_na=False,
                 na_values={place: NO_NUMBER if place in data else [""] for place in range(len(first))},
+                dtype=dict.fromkeys(data, np.float64),
                 skipinitialspace=True,
                 encoding="utf-8-sig",
                 float_precision="round_trip",
@@ -147,7 +144,9 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
         except ValueError:
             require_cells()
             require(False, path, "rows of numbers", "a header only")
-        if _is_doubtful(frame, data, selection.missing, len(first)):
+        doubtful = np.isinf if selection.missing else lambda values: ~np.isfinite(values)
+        # pandas has filled up lines that were too short
+        if frame.shape[1] != len(first) or frame.iloc[:, -1].isna().any() or doubtful(frame[data]).any(axis=None):
             require_cells()
         return _table(path, frame, names, sides)
 
@@ -168,20 +167,6 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell and cell.isascii()
-
-
-def _is_doubtful(frame: Any, data: Sequence[int], missing: bool, width: int) -> bool:
-    """Return True if lines may be of different lengths, or cells no numbers."""
-    if frame.shape[1] != width or frame.iloc[:, -1].isna().any() or not all(map(_is_numeric, frame.dtypes[data])):
-        return True
-    values = frame[data].to_numpy(np.float64)
-    return bool((np.isinf(values) if missing else ~np.isfinite(values)).any())
-
-
-def _is_numeric(dtype: Any) -> bool:
-    import pandas
-
-    return bool(pandas.api.types.is_any_real_numeric_dtype(dtype))
 
 
 def _require_cells(path: Path, names: Sequence[str], data: Collection[int], missing: bool, width: int) -> None:
@@ -225,10 +210,12 @@ def _places(path: Path, names: Sequence[str], selection: Selection, where: str) 
 
 def _table(path: Path, frame: Any, names: Sequence[str], sides: dict[str, int]) -> TableRows:
     """Make a table of a frame whose columns are called by their places."""
+    from pandas.api.types import is_any_real_numeric_dtype  # type: ignore[import-untyped]
+
     data = frame.drop(columns=list(sides.values()))
     require(min(data.shape) > 0, path, "rows and columns of numbers", f"a table of shape {data.shape}")
     for place, dtype in data.dtypes.items():
-        require(_is_numeric(dtype), path, f"numbers in {in_print(names, place)}", dtype)
+        require(is_any_real_numeric_dtype(dtype), path, f"numbers in {in_print(names, place)}", dtype)
     require_memory(8 * data.size, path)
     values = torch.from_numpy(data.to_numpy(np.float64, na_value=np.nan).copy())
     columns = tuple(names[place] for place in data.columns if names)

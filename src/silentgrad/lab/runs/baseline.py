@@ -32,6 +32,7 @@ from silentgrad.lab.runs.evaluation import figure_of
 from silentgrad.lab.store.records import Baseline
 
 ENTRIES = 2**22  # that are looked at together
+GAUSSIAN = "an independent Gaussian"
 OfEntries = Callable[[Rows], Tensor]  # a number for each entry of a batch
 
 
@@ -44,13 +45,13 @@ class Constant(NamedTuple):
 
 @lru_cache(maxsize=2)  # runs of one data set follow each other
 def baseline(observations: Observations, variance: float | None = None) -> Baseline | None:
-    """The model without latents on the test examples; None for observations that have none.
+    """Return the model without latents on the test examples; None for observations that have none.
 
-    Args:
-        observations: The data.
-        variance: The fixed variance of the model that has to beat it; every entry has its own if absent.
+    `variance` is the fixed one of the model that has to beat it; every entry has its own if that is absent.
     """
     if isinstance(observations, Levels):
+        if variance is None:
+            return Baseline(simple_models(observations)["gaussian"], f"every {_entry(observations)} {GAUSSIAN}")
         observations = replace(observations, whole=False)
     constant = fitted(observations) if variance is None else of_variance(observations, variance)
     if constant is None:
@@ -65,7 +66,7 @@ _baselines = lru_cache(maxsize=1)(baselines)
 
 
 def simple_models(observations: Observations) -> dict[str, float]:
-    """The figures of models without latents on the test examples, by name; those of levels are `sg.baselines`."""
+    """Return the figures of models without latents on the test examples, by name; of levels, `sg.baselines`."""
     if not isinstance(observations, Levels):
         own = baseline(observations)
         return {} if own is None else {"independent": own.figure}
@@ -75,7 +76,7 @@ def simple_models(observations: Observations) -> dict[str, float]:
 
 
 def of_variance(observations: Observations, variance: float) -> Constant:
-    """The mean of the training examples, with a variance that is fixed."""
+    """Return the mean of the training examples, with a variance that is fixed."""
     rows, noise = observations.rows("train"), observations.noise_deviation**2
     seen = observations.centre if noise > 0 else observations.as_seen
     mean = _total(rows, seen) / _number(rows)
@@ -89,25 +90,8 @@ def of_variance(observations: Observations, variance: float) -> Constant:
 
 @singledispatch
 def fitted(observations: Observations) -> Constant | None:
-    """The model without latents, fitted to the training examples; None for a kind of observations that has none."""
+    """Fit the model without latents to the training examples; None for a kind of observations that has none."""
     return None
-
-
-@fitted.register
-def _of_levels(observations: Levels) -> Constant:
-    rows, noise = observations.rows("train"), observations.noise_deviation**2
-    number = _number(rows)
-    mean = _total(rows, observations.centre) / number
-
-    def squares(batch: Rows) -> Tensor:
-        return (observations.centre(batch).double() - mean).square() + noise
-
-    variance = _total(rows, squares) / number
-
-    def log_prob(batch: Rows) -> Tensor:
-        return -(math.log(2 * math.pi) + variance.log() + squares(batch) / variance) / 2
-
-    return Constant(f"every {_entry(observations)} an independent Gaussian", log_prob)
 
 
 @fitted.register
@@ -124,12 +108,8 @@ def _of_bits(observations: Binarized) -> Constant:
 
 @fitted.register
 def _of_reals(observations: Reals) -> Constant:
-    standard = td.Normal(0.0, 1.0)  # as a model sees them, the columns have mean 0 and variance 1
-
-    def log_prob(batch: Rows) -> Tensor:
-        return standard.log_prob(observations.as_seen(batch))
-
-    return Constant("every column an independent Gaussian", log_prob)
+    # as a model sees them, the columns have mean 0 and variance 1
+    return of_variance(observations, 1.0)._replace(model=f"every column {GAUSSIAN}")
 
 
 @fitted.register
@@ -169,12 +149,12 @@ def _entry(observations: Observations) -> str:
 
 
 def _number(rows: Rows) -> Tensor:
-    """In how many rows each entry was observed; 1 for one that never was."""
+    """Return in how many rows each entry was observed; 1 for one that never was."""
     return _total(rows, lambda batch: torch.ones(batch.stored.shape)).clamp(min=1)
 
 
 def _total(rows: Rows, of_entries: OfEntries) -> Tensor:
-    """The sum over rows of a number for each entry, where it was observed."""
+    """Return the sum over rows of a number for each entry, where it was observed."""
     total = torch.zeros(1, dtype=torch.float64)
     step = max(1, ENTRIES // rows.between(0, 1).stored.numel())
     for start in range(0, len(rows), step):

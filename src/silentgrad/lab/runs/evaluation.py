@@ -1,4 +1,4 @@
-"""The evaluation: one figure for one model, whoever asks for it.
+r"""The evaluation: one figure for one model, whoever asks for it.
 
 Training's validation and test, `silentgrad evaluate`, the paper's tables and the examples all call
 :func:`evaluate_model`. Its batches have a size of their own; what is random in it is a function of the split and of the
@@ -7,7 +7,7 @@ nor on its seed, nor on the number of processes, and the global random state is 
 
 Dequantization noise is integrated out where the decoder is Gaussian given z: the encoder sees the centre of each bin,
 and :math:`E (y - u)^2 = (c - u)^2 + 1 / (12 L^2)` for a bin of centre c. It is a bound of the same kind as the one with
-drawn noise: :math:`E_U \\log p(y|z) - k \\log L \\le \\log P(x|z)` for every z.
+drawn noise: :math:`E_U \log p(y|z) - k \log L \le \log P(x|z)` for every z.
 
 Beside a closed form that is not exact stands the ELBO by samples. Pairs of draws are added until the standard error of
 the gap between the two is small beside the gap. The differences within pairs tell that error, with no part in it of how
@@ -54,24 +54,18 @@ METRICS: dict[str, Metric] = {"mse": squared_error}
 
 @dataclass(frozen=True, kw_only=True)
 class SplitEvaluation(Evaluated):
-    """Figures of a model on some examples.
+    """Figures of a model on some examples."""
 
-    Args:
-        elbo: The bound in nats of x as the model sees it: the ELBO, or the importance-weighted bound.
-        samples: Number of samples of the importance-weighted bound; 1 for the ELBO.
-        examples: Number of examples.
-    """
-
-    elbo: float
-    samples: int
+    elbo: float  # in nats of x as the model sees it, or the importance-weighted bound
+    samples: int  # of that bound; 1 for the ELBO
     examples: int
 
 
 class Share(NamedTuple):
     """The part of an evaluation that one of several processes does: every n-th batch."""
 
-    rank: int  # this process's number
-    processes: int  # how many there are
+    rank: int
+    processes: int
     total: Callable[[Tensor], Tensor]  # the sum of a tensor over all of them
 
 
@@ -87,14 +81,14 @@ def evaluate_model(
     share: Share = ALONE,
     draws: int | None = None,
 ) -> SplitEvaluation:
-    """The figures of a model on a split.
+    """Return the figures of a model on a split.
 
     Args:
         model: The model, on any device.
         observations: What it is judged on.
         split: Which part of them.
         samples: Samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
-        share: What this process does of it; all processes get the same figures, to the bit those of one.
+        share: What this process does of it; all processes get the figures of one, bit-identical.
         draws: Draws of z per example, at the most, for the ELBO by samples beside a closed form that is not exact; as
             many as decode 100,000 examples if absent. Of one draw the error is not known.
     """
@@ -173,36 +167,34 @@ def _by_pairs(model: GuidedVAE, batches: _Batches, bound: float, draws: int) -> 
 
 
 def figure_of(observations: Observations, elbo: float, rows: Rows) -> float:
-    """A bound in the unit of the observations, over the entries of some rows that were observed."""
+    """Return a bound in the unit of the observations, over the entries of some rows that were observed."""
     if rows.side_info.mask is None:
         return observations.figure(elbo)
     return observations.figure(elbo, rows.side_info.mask.double().mean(0))
 
 
 def _metrics_of(observations: Observations) -> dict[str, Metric]:
-    """The metrics of these observations: the mean of whole levels is a sum over all of them, if there is one at all."""
+    """Return the metrics of these observations: whole levels have no squared error, their mean costs too much."""
     whole = isinstance(observations, Levels) and observations.whole
     return {name: metric for name, metric in METRICS.items() if not (whole and metric is squared_error)}
 
 
 def _sums(metrics: dict[str, Metric], x: Tensor, found: BatchEvaluation, noise: float, side_info: SideInfo) -> Tensor:
-    """The sum of each metric over a batch; with noise around x, the mean over one deviation to either side.
+    """Return the sum of each metric over a batch; with noise around x, the mean over one deviation to either side.
 
     An entry that was not observed is taken to be what the model expects.
     """
     if side_info.mask is not None:
         x = x.where(side_info.mask, found.likelihood.mean)
-    sums = []
-    for metric in metrics.values():
-        either_side = metric(x - noise, found.likelihood) + metric(x + noise, found.likelihood)
-        sums.append(either_side.sum() / 2)
+    p = found.likelihood
+    sums = [(metric(x - noise, p) + metric(x + noise, p)).sum() / 2 for metric in metrics.values()]
     return torch.stack(sums) if sums else x.new_empty(0)
 
 
 def seen(
     observations: Observations, rows: Rows, like: Tensor, seed: int = 0, noise: float = 0.0
 ) -> tuple[Tensor, SideInfo]:
-    """Return rows as a model sees them, and what stands beside them, on the device and in the precision of `like`.
+    """Return rows as a model sees them, and their side information, on the device and in the precision of `like`.
 
     Their noise is what the seed gives; there is none in them if that of a standard deviation is to be integrated out.
     """
@@ -216,7 +208,7 @@ def seen(
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every part is in the mode it was in."""
+    """Put a model in evaluation mode, and afterwards every part of it in the mode it was in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -228,10 +220,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_draws(device: torch.device) -> Iterator[Callable[[int], object]]:
-    """A way to seed a device's draws; afterwards the random state is what it was."""
-    if device.type == "cpu":
-        with torch.random.fork_rng(devices=[]):
-            yield torch.default_generator.manual_seed
-    else:
-        with torch.random.fork_rng(devices=[device], device_type=device.type):
-            yield torch.get_device_module(device).manual_seed
+    """Yield what seeds a device's draws; afterwards the random state is what it was."""
+    cpu = device.type == "cpu"
+    with torch.random.fork_rng([] if cpu else [device], device_type="cuda" if cpu else device.type):
+        yield torch.default_generator.manual_seed if cpu else torch.get_device_module(device).manual_seed

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,9 +32,8 @@ class RecordError(SilentgradError):
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write beside `path` and move over it once the content is on disk: a kill leaves the old file or the new."""
-    with _beside(path) as temporary, temporary.open("wb") as file:
-        file.write(content)
-        _flush_to_disk(file)
+    with _beside(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def copy_atomically(source: Path, path: Path, change: Callable[[Path], None]) -> None:
@@ -41,8 +41,6 @@ def copy_atomically(source: Path, path: Path, change: Callable[[Path], None]) ->
     with _beside(path) as temporary:
         shutil.copyfile(source, temporary)
         change(temporary)
-        with temporary.open("rb+", buffering=0) as file:
-            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -51,23 +49,13 @@ def _beside(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         yield temporary
+        _flush_to_disk(temporary, os.O_RDWR)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if hasattr(os, "O_DIRECTORY"):  # so that the move outlives a power failure, where the system can open folders
-        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def append_durably(path: Path, content: bytes) -> None:
-    """Append to a file and return when that is safe on disk; a kill may leave a part of the content."""
-    with path.open("ab") as file:
-        file.write(content)
-        _flush_to_disk(file)
+        _flush_to_disk(path.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -76,9 +64,12 @@ def remove_leftovers(folder: Path) -> None:
         path.unlink()
 
 
-def _flush_to_disk(file: io.BufferedWriter) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _flush_to_disk(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def parsed(path: Path, parse: Callable[[Path], _T]) -> _T:
@@ -209,11 +200,9 @@ def read_metrics(path: Path) -> Metrics:
 def _metrics(path: Path) -> Metrics:
     with path.open(newline="", encoding="utf-8") as file:
         columns = columns_of(file)
-    before = -1.0
     if "epoch" not in columns:
         raise ValueError("the first line names no column 'epoch'")
-    for line, epoch in enumerate(columns["epoch"], start=2):
-        if epoch is None or not epoch > before:
+    for line, (before, epoch) in enumerate(pairwise([-1.0, *columns["epoch"]]), start=2):
+        if before is None or epoch is None or not epoch > before:
             raise ValueError(f"line {line} is out of order: epoch {epoch} after epoch {before}")
-        before = epoch
     return columns

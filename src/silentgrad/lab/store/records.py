@@ -7,14 +7,13 @@ without those that are None.
 
 import functools
 import json
-import math
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -33,77 +32,40 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # wh
 
 @dataclass(frozen=True)
 class Baseline:
-    """A model without latents, and what it comes to.
+    """A model without latents, and what it comes to."""
 
-    Args:
-        figure: Its figure on the test examples, in the unit of the run.
-        model: Its description, as in "every pixel an independent Gaussian".
-    """
-
-    figure: float
-    model: str
+    figure: float  # on the test examples, in the unit of the run
+    model: str  # in words, as in "every pixel an independent Gaussian"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Figures of a model on some examples, averages over them.
+    """Figures of a model on some examples, averages over them."""
 
-    Args:
-        unit: Unit in which the figure, and the sampled ELBO, are told.
-        figure: The bound: the lower, the better.
-        metrics: The mean of each metric beside the bound, by name.
-        kld: KL divergence from the prior, in nats.
-        active: Number of latents that are used.
-        exactness: What the bound is to the ELBO: exact, lower bound, approximation or sampled.
-        sampled: The ELBO by samples, where the bound is another number; else None.
-        sampled_error: Its standard error on these examples, and that of the gap to it; None if it is not known.
-    """
-
-    unit: Unit
-    figure: float
-    metrics: Mapping[str, float]
-    kld: float
-    active: int
-    exactness: str
-    sampled: float | None = None
-    sampled_error: float | None = None
+    unit: Unit  # of the figure and of the sampled ELBO
+    figure: FiniteFloat  # the bound: the lower, the better
+    metrics: Mapping[str, float]  # beside the bound, by name
+    kld: float  # from the prior, in nats
+    active: NonNegativeInt  # latents that are used
+    exactness: Annotated[str, Field(pattern=f"^({'|'.join(Exactness)}|sampled)$")]  # what the bound is to the ELBO
+    sampled: float | None = None  # the ELBO by samples, where the bound is another number
+    sampled_error: float | None = None  # its standard error, and that of the gap to it; None if it is not known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(Evaluated):
-    """The final figures of a run, of the test.
+    """The final figures of a run, of the test; those that are not known are None."""
 
-    Args:
-        limit: The best figure on the test that any model of this kind could have; None where none is known.
-        baseline: A model without latents of the same likelihood; None where none is known.
-        baselines: Figures of all simple models without latents that are known, by name; see `sg.baselines`.
-        closed_form: What the closed form is that the model was trained with; None if it has none.
-        seconds: The time that the run took.
-        epochs: Number of epochs.
-        best_epoch: The epoch whose weights were kept, by validation.
-        training_examples: Number of examples that the model was trained on.
-        test_examples: Number of examples of the test; None where it is not known.
-        parameters: Number of the model's parameters.
-    """
-
-    limit: float | None = None
-    baseline: Baseline | None = None
-    baselines: Mapping[str, float] = field(default_factory=dict)
-    closed_form: str | None = None
-    seconds: float
-    epochs: int
-    best_epoch: int
-    training_examples: int
-    test_examples: int | None = None
-    parameters: int
-
-    def __post_init__(self) -> None:
-        if self.exactness not in (*Exactness, "sampled"):
-            raise ValueError(f"exactness is {self.exactness!r}")
-        for name, value in vars(self).items():
-            negative = isinstance(value, int) and value < 0
-            if negative or (name in ("figure", "limit", "seconds") and value is not None and not math.isfinite(value)):
-                raise ValueError(f"{name} is {value}")
+    limit: FiniteFloat | None = None  # the best that any model of this kind could have
+    baseline: Baseline | None = None  # a model without latents of the same likelihood
+    baselines: Mapping[str, float] = field(default_factory=dict)  # of all simple models without latents, by name
+    closed_form: str | None = None  # what the closed form is that the model was trained with
+    seconds: FiniteFloat  # that the run took
+    epochs: NonNegativeInt
+    best_epoch: NonNegativeInt  # whose weights were kept, by validation
+    training_examples: NonNegativeInt
+    test_examples: NonNegativeInt | None = None
+    parameters: NonNegativeInt
 
     @property
     def elbo(self) -> float:
@@ -172,11 +134,11 @@ class Run:
 
     folder: Path
     config: dict[str, Any]  # the resolved settings
-    metrics: files.Metrics  # a list per column of its table, an entry per epoch, None for an empty cell
+    metrics: files.Metrics  # by column, an entry per epoch, None for an empty cell
     summary: Summary | None
     environment: dict[str, Any]  # versions, device
     pictures: RunPictures | None  # None if it is not of images
-    factors: Factors | None = None  # what the latents come to; None if it is not of a table
+    factors: Factors | None = None  # None if it is not of a table
 
     @property
     def unit(self) -> Unit:
@@ -253,8 +215,6 @@ def _pictures(path: Path) -> RunPictures:
     for name, images in tensors.items():
         if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
             raise ValueError(f"{name} has shape {tuple(images.shape)}, expected (n, 1 or 3, height, width)")
-    for name in ("originals", "means", "samples"):
-        if name not in tensors:
-            raise ValueError(f"it has no {name}")
-    known = {name: tensors.get(name) for name in ("stds", "traversals")}
-    return RunPictures(tensors["originals"], tensors["means"], tensors["samples"], **known)
+    for name in {"originals", "means", "samples"} - tensors.keys():
+        raise ValueError(f"it has no {name}")
+    return RunPictures(**tensors)

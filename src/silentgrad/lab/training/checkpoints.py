@@ -39,9 +39,8 @@ class Checkpoints:
     """Writes `last.ckpt` after every epoch, and copies it to `best.ckpt` if the epoch was the best so far.
 
     It is the last report of an epoch, so that `last.ckpt` is what finishes one: whatever else the epoch leaves is
-    written before, and written again if a kill comes between. The copy is made after it. `last.ckpt` knows which epoch
-    is the best, so that a resumed run makes up for a copy that is missing. It holds the state of records, by name, and
-    `data`, the checksum of the observations.
+    written before, and written again if a kill comes between. `last.ckpt` knows which epoch is the best, so that a
+    resumed run makes up for a copy that is missing. `data` is the checksum of the observations.
     """
 
     def __init__(self, run: RunFolder, records: Mapping[str, Record], data: str) -> None:
@@ -85,7 +84,6 @@ def checksum_of(observations: Observations) -> str:
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all."""
     content = io.BytesIO()
     torch.save(state, content)
     write_atomically(path, content.getbuffer())
@@ -110,23 +108,16 @@ def read_checkpoint(path: Path, keys: Set[str] = KEYS) -> dict[str, Any]:
 
 
 def checkpoint_to_resume(run: RunFolder, model: GuidedVAE, observations: Observations) -> dict[str, Any] | None:
-    """Return the checkpoint that a run goes on from; None if it was killed before its first one.
-
-    Raises:
-        RunError: There is no run in the folder, or a file of it is damaged or belongs to another run.
-        DataError: The data are not those that the run was started with.
-    """
+    """Return the checkpoint that a run goes on from; None if it was killed before its first one."""
     if not run.config.exists():
         raise RunError(f"{run.path} holds no run to resume: start one without --resume")
     if run.environment.exists():
         read_json(run.environment)
     if run.metrics.is_dir():
         raise RunError(f"{run.metrics} is a folder: remove it, and its rows are restored from the last checkpoint")
-    last = run.checkpoint("last")
-    epochs: list[float | None] = []
+    last, recorded = run.checkpoint("last"), 0
     with contextlib.suppress(RecordError):  # a checkpoint holds the rows of a damaged file too
-        epochs = read_metrics(run.metrics)["epoch"]
-    recorded = int(epochs[-1] or 0) if epochs else 0
+        recorded = int([0, *read_metrics(run.metrics)["epoch"]][-1] or 0)
     if not last.exists():
         if recorded > 1 or run.checkpoint("best").exists():
             raise RunError(f"{last} is missing, though epochs are finished. {_remedy(run)}")

@@ -29,7 +29,7 @@ def latent_means(vae: GuidedVAE, observations: Observations, rows: Rows) -> Tens
 
 
 def latents_in_order(vae: GuidedVAE, observations: Observations) -> Tensor:
-    """The latents of all rows in the order of their file; without a file, of the splits one after the other."""
+    """Return the latents of all rows in the order of their file; without a file, of the splits one after the other."""
     in_splits = torch.cat([latent_means(vae, observations, observations.rows(name)) for name in get_args(SplitName)])
     if observations.numbers is None:
         return in_splits
@@ -42,7 +42,7 @@ def factors_of(vae: GuidedVAE, observations: Reals | Counts) -> Factors:
     """Return the latents of a table: their principal components, and the columns that weigh most."""
     splits = [observations.rows(split) for split in get_args(SplitName)]
     total = sum(map(len, splits))
-    # The first rows of each split, which are in no order, in equal shares.
+    # the first rows of each split, which are in no order, in equal shares
     shown = [rows.between(0, min(len(rows), -(-len(rows) * POINTS // total))) for rows in splits]
     means = torch.cat([latent_means(vae, observations, rows) for rows in shown])
     labels = None
@@ -58,13 +58,12 @@ def factors_of(vae: GuidedVAE, observations: Reals | Counts) -> Factors:
 
 
 def _principal(means: Tensor) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-    """The first two principal components of the rows, and their shares of the variance; of one latent, one."""
+    """Return the first two principal components of the rows, and their shares of the variance; of one latent, one."""
+    means = torch.nn.functional.pad(means, (0, 1))  # so that there are two at least
     components = principal_components(means)
-    directions = components.directions[:, :2]
-    centred = means.double() - components.mean
-    points = torch.nn.functional.pad(centred @ directions, (0, 2 - directions.shape[1]))
+    points = (means.double() - components.mean) @ components.directions[:, :2]
     shares = components.variances / components.variances.sum().clamp(min=torch.finfo(torch.float64).tiny)
-    first, second = torch.nn.functional.pad(shares[:2], (0, 2 - len(shares[:2]))).tolist()
+    first, second, *_ = shares.tolist()
     return [(across, up) for across, up in points.tolist()], (first, second)
 
 
@@ -83,7 +82,7 @@ def loadings_of(vae: GuidedVAE) -> Tensor | None:
 
 
 def column_names(observations: Reals | Counts) -> Sequence[str]:
-    """The names of a table's columns; numbers from 1 on if they have none."""
+    """Return the names of a table's columns; numbers from 1 on if they have none."""
     if observations.columns:
         return observations.columns
     return [str(number) for number in range(1, observations.event_shape.numel() + 1)]
@@ -105,6 +104,6 @@ def _named(loadings: Tensor, deviations: Tensor, names: Sequence[str]) -> list[L
 
 
 def _most(weights: Tensor, names: Sequence[str], sign: int = 1) -> list[Weighted]:
-    """The columns of the largest weights, with these or, by the sign, their opposites."""
+    """Return the columns of the largest weights, with these or, by the sign, their opposites."""
     largest = (part.tolist() for part in weights.topk(min(NAMED, len(weights))))
     return [(names[place], sign * weight) for weight, place in zip(*largest, strict=True) if weight > 0]

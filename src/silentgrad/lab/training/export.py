@@ -73,7 +73,7 @@ class Parameters(nn.Module):
 
 
 def outputs_of(distribution: td.Distribution) -> dict[str, Tensor]:
-    """The parameters of a distribution by name, as its family gives them; an image is told like a latent.
+    """Return the parameters of a distribution by name, as its family gives them; an image is told like a latent.
 
     A circuit has too many to tell, and most counts are of no family of latents: mean and deviation stand for them.
     """
@@ -86,15 +86,9 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     """Write `model.safetensors`, `encoder.onnx` and `decoder.onnx` of a finished run, and a card, `README.md`.
 
     Weights and networks are in single precision. Of a table, `columns.json` has the names of the columns and, where
-    they were standardized, their means and standard deviations in the training rows.
-
-    Returns:
-        The largest difference between torch and ONNX Runtime for each of the two networks, relative to the largest
-        value.
-
-    Raises:
-        ExportError: The difference is too large, the packages are missing, the run is not finished, or another
-            README.md is in the way; nothing is written then.
+    they were standardized, their means and standard deviations in the training rows. If anything is wrong, nothing is
+    written. Returned is the largest difference between torch and ONNX Runtime for each network, relative to the largest
+    value.
     """
     for package in ("onnx", "onnxruntime", "onnxscript"):
         try:
@@ -129,7 +123,10 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     output.mkdir(parents=True, exist_ok=True)
     write_tensors_atomically(place.weights, vae.state_dict(), _metadata(settings, run.summary, observations))
     if isinstance(observations, Reals | Counts):
-        write_json_atomically(place.columns, _columns(observations))
+        columns: dict[str, object] = {"names": list(column_names(observations))}
+        if isinstance(observations, Reals):
+            columns |= {"mean": observations.mean.tolist(), "deviation": observations.deviation.tolist()}
+        write_json_atomically(place.columns, columns)
     for name, content in files.items():
         write_atomically(place.network(name), content)
     write_atomically(place.card, card)
@@ -137,7 +134,7 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
 
 
 def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
-    """A network of one input, its first dimension free, as the content of an ONNX file."""
+    """Return a network of one input, its first dimension free, as the content of an ONNX file."""
     outputs = list(outputs_of(network(example)))
     with _exporting():
         program = torch.onnx.export(
@@ -155,9 +152,8 @@ def to_onnx(network: nn.Module, example: Tensor, name: str) -> bytes:
 
 @torch.no_grad()
 def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> float:
-    """The largest difference between ONNX Runtime and torch, relative to the largest value.
+    """Return the largest difference between ONNX Runtime and torch, for a whole batch and for one example.
 
-    Both a whole batch and one example are compared.
     Deviations are compared by their reciprocals: those of the linear link, 1 / |v|, have no bound.
     """
     import onnxruntime  # type: ignore[import-untyped]
@@ -177,21 +173,13 @@ def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> f
 
 
 def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.Module, Tensor]]:
-    """Encoder and decoder, each with an example of what it takes."""
+    """Return encoder and decoder, each with an example of what it takes."""
     x, _ = seen(observations, observations.rows("test").between(0, BATCH), torch.empty(0))
     with torch.no_grad():
         z = vae.encoder(x).mean
     decoder = vae.decoder
     assert isinstance(decoder, nn.Module)  # as all are that a configuration can name
     return {"encoder": (vae.encoder, x), "decoder": (decoder, z)}
-
-
-def _columns(observations: Reals | Counts) -> dict[str, object]:
-    """Return what somebody has to know of a table's columns to make x."""
-    columns: dict[str, object] = {"names": list(column_names(observations))}
-    if isinstance(observations, Reals):
-        columns |= {"mean": observations.mean.tolist(), "deviation": observations.deviation.tolist()}
-    return columns
 
 
 def _metadata(settings: Settings, summary: Summary, observations: Observations) -> dict[str, str]:
@@ -207,13 +195,9 @@ def _metadata(settings: Settings, summary: Summary, observations: Observations) 
 
 @contextlib.contextmanager
 def _exporting() -> Iterator[None]:
-    """Distributions without checks, which no graph can hold; and without the exporter's remarks about itself."""
-    log = logging.getLogger("torch.onnx")
-    level, validate = log.level, False
-    try:
-        td.Normal(0.0, -1.0)
-    except ValueError:
-        validate = True
+    """Make distributions without checks, which no graph can hold; and without the exporter's remarks about itself."""
+    log, validate = logging.getLogger("torch.onnx"), td.Normal(0.0, 1.0)._validate_args
+    level = log.level
     log.setLevel(logging.ERROR)
     td.Distribution.set_default_validate_args(False)
     with warnings.catch_warnings():

@@ -1,5 +1,6 @@
 """Devices, processes and precision: Lightning's Fabric, from the package that has nothing else of Lightning."""
 
+import logging
 import sys
 import warnings
 from typing import Any, cast
@@ -20,22 +21,21 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only  # noqa: E402
 if _blocked:
     del sys.modules[_NEEDLESS]
 
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # no remarks about devices that are there
 REFUSALS = (MisconfigurationException, ValueError, TypeError, RuntimeError, ImportError)
 
 
 def first_process() -> bool:
-    """Return whether this process is the one that writes; Fabric starts the others with the same command."""
+    """Return True in the process that writes; Fabric starts the others with the same command."""
     return bool(getattr(rank_zero_only, "rank", 0) == 0)
 
 
 def fabric_for(train: TrainConfig, model: ModelConfig | None = None, prefix: str = "--train.") -> Fabric:
-    """Return Lightning's Fabric for the devices, processes and precision that are asked for.
-
-    A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss. To look
-    for them costs time at every step, so it is done only where there are such. `prefix` is how options begin in print.
-    """
+    """Return Lightning's Fabric for devices, processes and precision; `prefix` is how options begin in print."""
     strategy: Any = "auto"
     if train.devices > 1 and model is not None:
+        # A guide that has given way, and an encoder that is frozen, have parameters that take no part in the loss. To
+        # look for them costs time at every step.
         strategy = DDPStrategy(find_unused_parameters=model.cutoff is not None or model.decoders.guided)
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -29,7 +29,7 @@ MOVED = 6  # latents, in the traversals
 
 
 def limit(model: ModelConfig, observations: Observations) -> float | None:
-    """The best figure on the test that any linear decoder of this variance could have, with noise integrated out.
+    """Return the best figure on the test that any linear decoder of this variance could have, noise integrated out.
 
     Probabilistic PCA of the test examples themselves has it: fitted to other examples, it can be beaten on these.
     """
@@ -45,11 +45,6 @@ def limit(model: ModelConfig, observations: Observations) -> float | None:
     return observations.figure(nats - lost_to_noise)
 
 
-def _fixed_variance(model: ModelConfig) -> float | None:
-    """The variance of a model that cannot learn its own; None if it can."""
-    return model.variance if model.tractable == "fixed" and not model.nonlinear else None
-
-
 def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
     """Return the exactness of the closed form that the model was trained with; None if there was none."""
     if vae.tractable is None or not isinstance(vae.tractable_estimator, Exact):
@@ -60,13 +55,14 @@ def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
 
 
 def summary_of(loop: Loop, model: ModelConfig, best_epoch: int, seconds: float) -> Summary:
-    """The final figures of a run; the loop's last evaluation is that of the test."""
+    """Return the final figures of a run; the loop's last evaluation is that of the test."""
     observations, test = loop.observations, loop.evaluation
     figures = {own.name: getattr(test, own.name) for own in fields(Evaluated)}
+    fixed = model.tractable == "fixed" and not model.nonlinear  # a variance that the model cannot learn
     return Summary(
         **figures | {"exactness": str(test.exactness)},
         limit=limit(model, observations),
-        baseline=baseline(observations, _fixed_variance(model)),
+        baseline=baseline(observations, model.variance if fixed else None),
         baselines=simple_models(observations),
         closed_form=_closed_form(loop.model, observations),
         seconds=round(seconds, 1),
@@ -101,7 +97,7 @@ def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
 
 @torch.no_grad()
 def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
-    """Originals from the test split, their reconstructions, and samples from the prior."""
+    """Make pictures of originals from the test split, their reconstructions, and samples from the prior."""
     if not observations.pictured:
         raise RunError(f"{observations.name} holds no images: there is nothing to make pictures of")
     rows = observations.rows("test").between(0, PICTURES)
@@ -113,18 +109,16 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         means, moved = shown(reconstruction), traversals(vae, observations)
     # A picture of one fixed variance, or of none, would show nothing.
     plain = hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearBernoulli)
-    stds = None if plain or not has_mean(reconstruction) else reconstruction.stddev.float()
-    found = RunPictures(x.float(), means.float(), samples.float(), stds, moved)
-    if observations.brightness == 1:
-        return found
-    kept = {name: images for name, images in vars(found).items() if images is not None}
-    return RunPictures(**{name: observations.brightness * images for name, images in kept.items()})
+    stds = None if plain or not has_mean(reconstruction) else reconstruction.stddev
+    scale = observations.brightness
+    made = {"originals": x, "means": means, "samples": samples, "stds": stds, "traversals": moved}
+    return RunPictures(**{name: scale * images.float() for name, images in made.items() if images is not None})
 
 
 def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
-    """Images decoded while one latent moves over its means, from the lowest to the highest, and the others stay.
+    """Decode images while one latent moves over its means, from the lowest to the highest, the others at their average.
 
-    The latents are those whose means vary most, one after the other; the others have their average.
+    The latents are those whose means vary most, one after the other.
     """
     x = observations.as_seen(observations.rows("test").between(0, BATCH)).to(next(vae.parameters()).dtype)
     means = vae.encoder(x).mean.flatten(1)
@@ -134,11 +128,11 @@ def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
         low, high = means[:, latent].aminmax()
         rows = slice(place * TRAVERSED, (place + 1) * TRAVERSED)
         z[rows, latent] = torch.linspace(low, high, TRAVERSED).to(z)
-    return shown(vae.decoder(z)).float()
+    return shown(vae.decoder(z))
 
 
 def has_mean(decoded: td.Distribution) -> bool:
-    """Whether a distribution has a mean: outputs that see earlier ones have none given z alone."""
+    """Return False for outputs that see earlier ones, which have no mean given z alone."""
     try:
         return decoded.mean is not None
     except IntractableError:
@@ -146,11 +140,11 @@ def has_mean(decoded: td.Distribution) -> bool:
 
 
 def shown(decoded: td.Distribution) -> Tensor:
-    """The mean of decoded examples, or a sample where there is none."""
+    """Return the mean of decoded examples, or a sample where there is none."""
     return decoded.mean if has_mean(decoded) else decoded.sample()
 
 
 def generated(vae: GuidedVAE, count: int) -> Tensor:
-    """Examples decoded from latents of the prior: their means or, of a circuit, whose means are a blur, samples."""
+    """Decode latents of the prior to means or, of a circuit, whose means are a blur, to samples."""
     decoded = vae.generate(count)
     return decoded.sample() if isinstance(decoded, CircuitDistribution) else shown(decoded)

@@ -22,8 +22,7 @@ from silentgrad.lab.training.checkpoints import RunError, read_checkpoint
 def observations_of(settings: Settings, data: str | None = None, root: Path | None = None) -> Observations:
     """Return the data that a run was trained on, or others of the same kind by name or path, to judge it by.
 
-    Other data are refused if they are a table of real numbers, or have covariates or size factors, all of which depend
-    on the data's own training rows, not on those of the run; or if they are counts with other columns.
+    Other data are refused if what a model sees of them depends on their own training rows, or their columns differ.
     """
     own = settings.data
     found = load(data or own.name, root or own.root, own.kind, own.selection)
@@ -53,7 +52,7 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
 
 
 def load_run(folder: Path, observations: Observations) -> GuidedVAE:
-    """The trained model of a finished run."""
+    """Load the trained model of a finished run."""
     path = RunFolder(folder).weights
     if not path.exists():
         raise RunError(f"{folder} holds no finished run: it has no {path.name}")
@@ -61,7 +60,7 @@ def load_run(folder: Path, observations: Observations) -> GuidedVAE:
 
 
 def load_weights(folder: Path, path: Path, observations: Observations) -> GuidedVAE:
-    """The model of the run in a folder with the weights of a file, read without executing anything from it."""
+    """Load the model of the run in a folder with the weights of a file, without executing anything from it."""
     vae = _untrained(read_config(folder), observations)
     try:
         _fill(vae, load_file(path), path)
@@ -79,7 +78,7 @@ def load_weights(folder: Path, path: Path, observations: Observations) -> Guided
 
 
 def read_config(folder: Path) -> Settings:
-    """The settings of the run in a folder."""
+    """Read the settings of the run in a folder."""
     path = RunFolder(folder).config
     if not path.exists():
         raise RunError(f"{folder} holds no run: it has no {path.name}")
@@ -93,7 +92,7 @@ def read_config(folder: Path) -> Settings:
 
 
 def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -> tuple[GuidedVAE, int]:
-    """A run's model and the epoch its weights are from.
+    """Load a run's model, and return the epoch of its weights with it.
 
     The checkpoint is finished, last, best, the number of a kept epoch, or a .safetensors or .ckpt file of the run.
     """
@@ -116,17 +115,13 @@ def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -
 
 
 def _untrained(settings: Settings, observations: Observations) -> GuidedVAE:
-    """The model of a run in the type of the weights that training leaves: mixed precision keeps them in single."""
+    """Make the model of a run in the type of the weights that training leaves: mixed precision keeps them in single."""
     dtype = torch.float64 if settings.train.precision == "64-true" else torch.float32
     return model_for(settings.model, observations, settings.train.epochs).to(dtype)
 
 
 def _fill(vae: GuidedVAE, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Load weights out of a file into a model, without converting any; torch's RuntimeError if names or shapes differ.
-
-    Raises:
-        RunError: A weight is of another type than the model's, or is not finite.
-    """
+    """Load weights into a model, without converting any; torch's RuntimeError if names or shapes differ."""
     for name, own in vae.state_dict().items():
         weight = weights.get(name, own)
         found, expected = (str(each.dtype).removeprefix("torch.") for each in (weight, own))

@@ -61,10 +61,7 @@ def adamw(groups: Groups) -> torch.optim.Optimizer:
 
 
 def parameter_groups(model: GuidedVAE, train: TrainConfig) -> Groups:
-    """Return the parameters by learning rate; those that no part of the model claims have `lr`.
-
-    `full` is a group's rate before it rises and falls.
-    """
+    """Return the parameters by learning rate; those that no part of the model claims have `lr`."""
     claimed: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
     claimed["lr_network"] += model.encoder.parameters()
     for module in model.modules():
@@ -75,7 +72,7 @@ def parameter_groups(model: GuidedVAE, train: TrainConfig) -> Groups:
     groups = []
     for name, parameters in claimed.items():
         rate = train.rate if getattr(train, name) is None else getattr(train, name)
-        if parameters:
+        if parameters:  # whose full rate is that before it rises and falls
             groups.append({"params": parameters, "lr": rate, "full": rate, "name": name})
     return groups
 
@@ -90,8 +87,7 @@ class Loop:
         observations: The data that it is trained and measured on.
         batch_size: Rows per step, over all processes.
         variance: The fixed variance over epochs, for a decoder that has one.
-        epoch_steps: Number of steps of an epoch, if it is not one pass over the rows: each step's rows are then drawn
-            from all of them.
+        epoch_steps: Number of steps of an epoch, each of rows drawn from all; one pass over the rows if absent.
         optimizer: Function that makes the optimizer of some parameter groups.
     """
 
@@ -127,12 +123,7 @@ class Loop:
         return self.train.epochs * len(self.batches)
 
     def run(self, reports: Sequence[Report], on_step: Report) -> None:
-        """Train the epochs that are left.
-
-        Args:
-            reports: Called in order at the end of each epoch.
-            on_step: Called after every step.
-        """
+        """Train the epochs that are left; reports are called in order at the end of each, `on_step` after each step."""
         while self.epoch < self.train.epochs:
             self._begin_epoch()
             with self._noticing_divergence():
@@ -149,10 +140,9 @@ class Loop:
         with self._noticing_divergence():
             draws = 1 if split == "valid" else None  # validation chooses between epochs, and tells no gap
             self.evaluation = evaluate_model(self.model, self.observations, split, samples, share, draws)
-        figure = self.evaluation.figure
-        if not math.isfinite(figure):
-            told = self.evaluation.unit.title
-            raise DivergedError(f"{split} {told} is {figure} after epoch {self.epoch}. {ADVICE}")
+        found = self.evaluation
+        if not math.isfinite(found.figure):
+            raise DivergedError(f"{split} {found.unit.title} is {found.figure} after epoch {self.epoch}. {ADVICE}")
 
     @property
     def score(self) -> tuple[float, float]:
@@ -183,7 +173,7 @@ class Loop:
         self.epoch += 1
         self.losses = []
         torch.manual_seed(mixed(self.train.seed, self.epoch, self.fabric.global_rank))
-        self.batches.set_epoch(self.epoch - 1)
+        self.batches.epoch = self.epoch - 1
         self.model.train()
         self.model.on_epoch(self.epoch)
         if isinstance(self.model.tractable, LinearGaussian):
@@ -208,10 +198,7 @@ class Loop:
             self._require_finite()
 
     def _part(self, index: int) -> tuple[Part | None, float]:
-        """Return where this process's rows are in a batch, and their share relative to an equal one.
-
-        The noise is that which one process would add to the whole batch, and the processes' gradients are averaged.
-        """
+        """Return where this process's rows are in a batch, for their noise, and their share beside an equal one."""
         if self.fabric.world_size == 1:
             return None, 1.0
         sizes = self.batches.shares(index)
@@ -239,7 +226,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _noticing_divergence(self) -> Iterator[None]:
-        """A latent (torch.distributions) or a decoder may meet NaN before the loss does."""
+        """Turn what a latent or a decoder raises if it meets NaN before the loss does into a DivergedError."""
         try:
             yield
         except ValueError as error:

@@ -32,7 +32,7 @@ FIGURES = ("batch", "est", "est_percent", "snr")
 
 
 def training_batches(observations: Observations, size: int, count: int, seed: int) -> Iterator[Tensor]:
-    """Batches as a model sees them, each drawn from all training rows, so that they are independent of each other."""
+    """Yield batches as a model sees them, each drawn from all training rows, independent of each other."""
     require_alone(observations)
     generator = torch.Generator().manual_seed(seed)
     rows = observations.rows("train")
@@ -57,7 +57,7 @@ def kept_variances(
 
 
 def require_alone(observations: Observations) -> None:
-    """Refuses observations that have something beside x for the model, which measurements do not take."""
+    """Refuse observations with side information, which measurements do not take."""
     if observations.rows("train").between(0, 1).side_info:
         raise ConfigError(
             f"gradients are measured on x alone, and {observations.name} has more beside it for the model"
@@ -65,7 +65,7 @@ def require_alone(observations: Observations) -> None:
 
 
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
-    """Estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
+    """Build estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
     family = family_named(config.latent)
     sampling: list[EstimatorName] = ["reinforce"]
     if Reparameterized.suits(family):
@@ -93,7 +93,7 @@ def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, ep
 
 
 def rows_of(results: Mapping[str, "Decomposition"]) -> list[Row]:
-    """One row for each estimator, with standard errors, and one for each layer's part."""
+    """Return a row for each estimator, with standard errors, and one for each layer's part."""
     rows: list[Row] = []
     for name, found in results.items():
         figures = {figure: getattr(found, figure) for figure in FIGURES}
@@ -106,7 +106,7 @@ def rows_of(results: Mapping[str, "Decomposition"]) -> list[Row]:
 
 
 def own_estimators(model: GuidedVAE) -> list[Estimator]:
-    """The estimator that a model is trained with, and the exact one if its decoder has a closed form."""
+    """Return the estimator that a model is trained with, and the exact one if its decoder has a closed form."""
     own = model.tractable_estimator if model.estimator is None else model.estimator
     if own.exact or not is_tractable(model.decoder):
         return [own]

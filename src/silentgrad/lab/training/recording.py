@@ -3,14 +3,13 @@
 import contextlib
 import importlib.metadata
 import platform
-import sys
 import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 import silentgrad
 from silentgrad.lab.data import mixed
@@ -22,7 +21,7 @@ from silentgrad.lab.training.measuring import own_estimators, rows_of, training_
 
 
 class Recorder:
-    """Appends a row to `metrics.csv` at the end of each epoch.
+    """Adds a row to `metrics.csv` at the end of each epoch.
 
     A checkpoint holds the rows so far too. From them a resumed run restores the file: without the row of an epoch
     that a kill left unfinished, and with those that were lost.
@@ -48,13 +47,12 @@ class Recorder:
         self.lines, self.before = state["text"].splitlines(keepends=True), state["seconds"]
 
     def begin(self) -> None:
-        content = "".join(self.lines).encode()
-        found = b""
-        with contextlib.suppress(OSError):
-            found = self.path.read_bytes()
-        if len(self.lines) > 1 and not found.startswith(content):
+        found = ""
+        with contextlib.suppress(OSError, ValueError):
+            found = self.path.read_text("utf-8")
+        if len(self.lines) > 1 and not found.startswith("".join(self.lines)):
             warnings.warn(f"{self.path} was damaged; its rows are restored from the last checkpoint", stacklevel=2)
-        files.write_atomically(self.path, content)
+        self._write()
 
     def __call__(self, loop: Loop) -> None:
         found, model = loop.evaluation, loop.model
@@ -74,10 +72,14 @@ class Recorder:
             row["variance"] = loop.variance(loop.epoch)
         self.lines.append(files.csv_line([row.get(column, "") for column in self.columns]))
         if loop.fabric.is_global_zero:
-            files.append_durably(self.path, self.lines[-1].encode())
+            self._write()
+
+    def _write(self) -> None:
+        files.write_atomically(self.path, "".join(self.lines).encode())
 
 
 def keeper(run: RunFolder) -> Report:
+    """Return what keeps the weights of the epochs that are asked for."""
 
     def keep(loop: Loop) -> None:
         if loop.fabric.is_global_zero and loop.epoch in loop.train.keep:
@@ -130,15 +132,8 @@ def progress_of(loop: Loop, quiet: bool) -> Iterator[Report]:
     if quiet or not loop.fabric.is_global_zero:
         yield lambda loop: None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeRemainingColumn(),
-        TextColumn("left{task.fields[figure]}"),
-    )
-    with Progress(*columns) as progress:
+    told, figure = "{task.description}", "left{task.fields[figure]}"  # rich puts a space between
+    with Progress(told, BarColumn(), MofNCompleteColumn(), "steps", TimeRemainingColumn(), figure) as progress:
         task = progress.add_task("epoch", total=loop.steps, completed=loop.step, figure="")
 
         def advance(loop: Loop) -> None:
@@ -152,11 +147,12 @@ def progress_of(loop: Loop, quiet: bool) -> Iterator[Report]:
 
 def environment() -> dict[str, str]:
     """Return versions and the machine, as far as they can change a result."""
-    found = {"python": sys.version.split()[0]}
-    for package in ("silentgrad", "torch", "lightning", "numpy"):
-        found[package] = importlib.metadata.version(package)
-    device = platform.processor() or platform.machine()
-    if torch.cuda.is_available():
-        device = torch.cuda.get_device_name()
-    threads = str(torch.get_num_threads())
-    return found | {"system": platform.platform(terse=True), "device": device, "threads": threads}
+    packages = ("silentgrad", "torch", "lightning", "numpy")
+    processor = platform.processor() or platform.machine()
+    return {
+        "python": platform.python_version(),
+        **{package: importlib.metadata.version(package) for package in packages},
+        "system": platform.platform(terse=True),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else processor,
+        "threads": str(torch.get_num_threads()),
+    }

@@ -3,9 +3,9 @@
 import contextlib
 import errno
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,7 +53,7 @@ def train_model(
     observations: Observations | None = None,
     finished: Callable[[Run], object] | None = None,
 ) -> Summary:
-    """Train a model and leave a run's folder, whose figures are those of the epoch that was best in validation.
+    """Train a model, leave a run's folder, and return its figures: those of the epoch that was best in validation.
 
     Args:
         data: Which data.
@@ -65,9 +65,6 @@ def train_model(
         reports: Called with the loop at the end of each epoch, before its checkpoint is written.
         observations: What to train on, instead of what `data` names.
         finished: Called with the run once it is finished, in the process that writes; not for one that was before.
-
-    Returns:
-        The final figures, as in the folder's `summary.json`.
     """
     if observations is None:
         plan = plan_for(Settings(data, model, train))
@@ -102,14 +99,20 @@ def train_plan(
     checkpoints = Checkpoints(run, {"metrics": recorder, **variances}, checksum_of(observations))
     # Only now, so that what cannot be trained leaves no folder behind.
     state = _prepare(run, plan, vae, observations, resume)
-    with _failures_in_users_terms(folder), _without_known_remarks():
+    with _failures_in_users_terms(folder):
         fabric.launch()
         loop = Loop(fabric, vae, train, observations, data.batch_size, variance_schedule(model))
         if state is not None:
             checkpoints.restore(loop, state)
         if fabric.is_global_zero:
             recorder.begin()
-        _train(loop, model, [keeper(run), recorder, *logs, *variances.values(), *reports], checkpoints, quiet)
+        reports = [keeper(run), recorder, *logs, *variances.values(), *reports, checkpoints]
+        with progress_of(loop, quiet) as advance:
+            on_step = _entering(model, advance)
+            on_step(loop)
+            loop.run([lambda loop: loop.evaluate("valid"), advance, *reports], on_step)
+        vae.load_state_dict(read_checkpoint(checkpoints.best)["model"])
+        loop.evaluate("test", train.iwae_samples)
         summary = summary_of(loop, model, checkpoints.best_epoch, recorder.seconds)
         if fabric.is_global_zero:
             # The environment is that of the process which began the run; what its model has to tell comes last.
@@ -119,16 +122,6 @@ def train_plan(
     if fabric.is_global_zero and finished is not None:
         finished(record)
     return summary
-
-
-def _train(loop: Loop, model: ModelConfig, reports: Sequence[Report], checkpoints: Checkpoints, quiet: bool) -> None:
-    """Train to the end, and measure the model of the best epoch on the test."""
-    with progress_of(loop, quiet) as advance:
-        on_step = _entering(model, advance)
-        on_step(loop)
-        loop.run([lambda loop: loop.evaluate("valid"), advance, *reports, checkpoints], on_step)
-    loop.model.load_state_dict(read_checkpoint(checkpoints.best)["model"])
-    loop.evaluate("test", loop.train.iwae_samples)
 
 
 def _require_trainable(plan: Plan, observations: Observations) -> None:
@@ -248,26 +241,12 @@ def _tensorboard(run: RunFolder, train: TrainConfig) -> list[Report]:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError as error:
         raise RunError("--train.tensorboard needs an extra: pip install 'silentgrad[tensorboard]'") from error
-    writer: Any = None
+    writer_of = cache(SummaryWriter)  # which makes the folder, so not before the run is known to start
 
     def log(loop: Loop) -> None:
-        nonlocal writer
-        if writer is None:  # which makes the folder, so not before the run is known to start
-            writer = SummaryWriter(str(run.path / "tensorboard"))
-        found = loop.evaluation
+        writer, found = writer_of(str(run.path / "tensorboard")), loop.evaluation
         writer.add_scalar(f"valid_{found.unit.metric}", found.figure, loop.step)
         writer.add_scalar("train_loss", torch.stack(loop.losses).mean(), loop.step)
         writer.flush()
 
     return [log]
-
-
-@contextlib.contextmanager
-def _without_known_remarks() -> Iterator[None]:
-    log = logging.getLogger("lightning_fabric")
-    level = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
