@@ -103,7 +103,7 @@ def load_images(name: str, root: Path | None = None) -> Levels:
     """Load images in levels, by name or from a path; arguments are those of :func:`load`."""
     if name == "digits":
         images = permuted(torch.from_numpy(_embedded_digits().images.astype(np.uint8)).unsqueeze(1))
-        return Levels(*images.tensor_split((1297, 1547)), "digits", levels=17)
+        return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
     if name in sources.SOURCES:
         return _read(name, sources.locate(name, root or sources.default_root()))
     return _from_path(name)

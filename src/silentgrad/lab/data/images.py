@@ -102,7 +102,7 @@ def read_cifar_pickle(path: Path) -> Tensor:
             raise
         except Exception as error:  # a malformed pickle can raise anything
             raise DataError(f"{path}: expected {expected}, found a pickle that was refused ({error})") from error
-    shape = getattr(rows, "shape", ())
+    shape: tuple[int, ...] = getattr(rows, "shape", ())
     whole = len(shape) == 2 and shape[1] == 3072 and shape[0] > 0
     require(whole, path, "`data` of uint8 and shape (images, 3072)", f"{type(rows).__name__} of shape {shape}")
     return torch.from_numpy(rows.reshape(-1, *_CIFAR_SHAPE))
