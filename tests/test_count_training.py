@@ -355,7 +355,7 @@ def test_loadings_are_the_weights_and_the_page_names_the_columns(run: Path) -> N
     apart = abs(points[labels == 0].mean(0) - points[labels == 1].mean(0))
     assert apart[0] > points[labels == 0].std(0)[0]  # the two kinds of cells
     page = (run / "report.html").read_text()
-    for said in ("Loadings", first["up"][0][0], "coloured by kind", "nats per entry", "logarithm of the mean count"):
+    for said in ("Loadings", first["up"][0][0], "colored by kind", "nats per entry", "logarithm of the mean count"):
         assert said in page
 
 

@@ -85,12 +85,12 @@ def python_2_batch(rows: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
     return head + lists + text(b"filenames") + b"q\x12]q\x13(" + names + b"eu."
 
 
-GREY, RECORDS, ROWS = pixels(4, 5, 6), pixels(4, 3073), pixels(4, 3072)
+GRAY, RECORDS, ROWS = pixels(4, 5, 6), pixels(4, 3073), pixels(4, 3072)
 IN_BYTES = {b"data": ROWS, b"labels": [1, 2, 3, 4], b"batch_label": b"one"}
 CIFAR = ROWS.reshape(4, 3, 32, 32)
 ROUND_TRIPS: dict[str, tuple[Read, bytes, np.ndarray[Any, Any]]] = {
-    "images": (fmt.read_idx, idx(GREY), GREY[:, None]),
-    "images.gz": (fmt.read_idx, gzip.compress(idx(GREY)), GREY[:, None]),
+    "images": (fmt.read_idx, idx(GRAY), GRAY[:, None]),
+    "images.gz": (fmt.read_idx, gzip.compress(idx(GRAY)), GRAY[:, None]),
     "batch_1.bin": (fmt.read_cifar_binary, RECORDS.tobytes(), RECORDS[:, 1:].reshape(4, 3, 32, 32)),
     "batch of text": (fmt.read_cifar_pickle, pickle.dumps({"data": ROWS}), CIFAR),
     "batch of bytes": (fmt.read_cifar_pickle, pickle.dumps(IN_BYTES), CIFAR),
@@ -132,7 +132,7 @@ def test_folder_round_trip(tmp_path: Path, channels: int) -> None:
     assert same(fmt.read_folder(tmp_path), array.transpose(0, 3, 1, 2))
 
 
-def test_folder_of_grey_and_colour_is_colour(tmp_path: Path) -> None:
+def test_folder_of_grey_and_color_is_color(tmp_path: Path) -> None:
     Image.fromarray(pixels(4, 4)).save(tmp_path / "a.png")
     Image.fromarray(pixels(4, 4, 3)).save(tmp_path / "b.png")
     assert fmt.read_folder(tmp_path).shape == (2, 3, 4, 4)

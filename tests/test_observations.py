@@ -134,13 +134,13 @@ def test_reals_are_standardized_and_the_unit_takes_it_back(table: Path) -> None:
 
 
 def test_bits_are_drawn_with_the_grey_values_as_means_or_cut() -> None:
-    grey = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
-    drawn = Binarized(grey, grey, grey, "grey", levels=17)
+    gray = torch.tensor([0, 4, 16], dtype=torch.uint8).expand(20_000, 3)
+    drawn = Binarized(gray, gray, gray, "gray", levels=17)
     x = drawn.as_seen(drawn.rows("train"), torch.Generator().manual_seed(0))
     assert x.unique().tolist() == [0, 1]
     torch.testing.assert_close(x.mean(0), torch.tensor([0.0, 0.25, 1.0]), atol=0.02, rtol=0)
     assert not torch.equal(x, drawn.as_seen(drawn.rows("train"), torch.Generator().manual_seed(1)))
-    cut = Binarized(grey, grey, grey, "grey", levels=17, threshold=0.5)
+    cut = Binarized(gray, gray, gray, "gray", levels=17, threshold=0.5)
     assert cut.as_seen(cut.rows("test"))[0].tolist() == [0, 0, 1]
     assert drawn.figure(-80.0) == 80
 

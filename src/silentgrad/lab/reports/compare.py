@@ -41,10 +41,6 @@ def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dic
     """Write a page that compares runs, and return its tables by the data of the runs.
 
     One run is enough if it is told why the runs were made and what came of it, which then stands above all else.
-
-    Raises:
-        RecordError: A folder is no run, one of its files is damaged, or runs of the same data are told in different
-            units.
     """
     if len(folders) < 2 and not told:
         raise RecordError("there is nothing to compare: give the folders of two runs or more")
@@ -56,11 +52,7 @@ def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dic
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Return the folders' own names, or as much of their paths as tells them apart.
-
-    Raises:
-        RecordError: A folder was given twice.
-    """
+    """Return the folders' own names, or as much of their paths as tells them apart."""
     paths = [folder.resolve() for folder in folders]
     for depth in range(1, 1 + max(len(path.parts) for path in paths)):
         names = [str(Path(*path.parts[-depth:])) for path in paths]
@@ -83,11 +75,7 @@ def by_data(runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
 
 
 def common_unit(runs: Mapping[str, Run]) -> Unit:
-    """Return the unit of all runs.
-
-    Raises:
-        RecordError: Two runs are told in different units.
-    """
+    """Return the unit of all runs, or raise RecordError if two are told in different ones."""
     first, *others = runs
     common = runs[first].unit
     for name in others:
@@ -106,32 +94,29 @@ def comparison(runs: Mapping[str, Run]) -> Comparison:
     """Return the final figures of runs, and the settings in which they differ."""
     unit = common_unit(runs)
     test, limit = f"test {unit.title}" + (f",{unit.of}" if unit.of else ""), f"limit {unit.title}"
-    figures: dict[str, dict[str, Content]] = {name: {} for name in runs}  # by the heads of their columns
-    finished = {place: run.summary for place, run in enumerate(runs.values()) if run.summary is not None}
-    for place, summary in finished.items():
-        own = figures[list(runs)[place]]
-        own[test] = summary.figure
-        if summary.limit is not None:
-            own[limit] = summary.limit
-        own |= {unit.title_of(metric): value for metric, value in summary.metrics.items()}
-        own |= {"KLD": summary.kld, "active": summary.active}
-    found = dict.fromkeys(head for head in (test, limit) if any(head in own for own in figures.values()))
-    for own in figures.values():
-        found |= dict.fromkeys(own)  # in this order, then others as they occur
-    rows: list[list[Content]] = [[name, *map(figures[name].get, found), *_spent(run)] for name, run in runs.items()]
+    finished = {name: run.summary for name, run in runs.items() if run.summary is not None}
+    figures: dict[str, dict[str, Content]] = {}  # by the heads of their columns
+    for name, summary in finished.items():
+        figures[name] = {test: summary.figure, limit: summary.limit}
+        figures[name] |= {unit.title_of(metric): value for metric, value in summary.metrics.items()}
+        figures[name] |= {"KLD": summary.kld, "active": summary.active}
+    heads = dict.fromkeys(head for own in figures.values() for head in own)  # as they occur
+    found = [head for head in heads if any(own.get(head) is not None for own in figures.values())]
+    rows: list[list[Content]] = []
+    for name, run in runs.items():
+        rows.append([name, *map(figures.get(name, {}).get, found), *_spent(run)])
     columns = [Column(head, unit=unit.counted_in(head)) for head in ("run", *found, "epochs", "time")]
-    best = [min(finished, key=lambda place: finished[place].figure)] if finished else []
-    summaries = {name: run.summary for name, run in runs.items() if run.summary is not None}
-    results = Table("The runs and their figures", columns, rows, best, notes=_beside(summaries))
+    best = [list(runs).index(min(finished, key=lambda name: finished[name].figure))] if finished else []
+    results = Table("The runs and their figures", columns, rows, best, notes=_beside(finished))
     return Comparison(results, differences({name: run.config for name, run in runs.items()}))
 
 
 def _beside(summaries: Mapping[str, Summary]) -> list[str]:
     """Return what has to be beaten, and the runs that are no better than a model without latents."""
     notes = []
-    found = [summary.baselines for summary in summaries.values()]
-    if found and found[0] and all(own == found[0] for own in found):
-        told = ", ".join(f"{name} {number(figure)}" for name, figure in sorted(found[0].items(), key=itemgetter(1)))
+    first, *others = [summary.baselines for summary in summaries.values()] or [{}]
+    if first and all(own == first for own in others):
+        told = ", ".join(f"{name} {number(figure)}" for name, figure in sorted(first.items(), key=itemgetter(1)))
         notes.append(f"Without latents: {told}.")
     failed = [name for name, summary in summaries.items() if summary.failed]
     if failed:
@@ -183,20 +168,17 @@ def first_reach(metrics: Metrics, metric: str, target: float) -> str:
 
 
 def reaches(runs: Mapping[str, Run]) -> Table | None:
-    """Return when each run reached some targets, from those that all reach to those that only the best does.
-
-    None if no run has a validation metric yet.
-    """
+    """Return when each run reached some targets, from those that all reach to those that only the best does."""
     unit = common_unit(runs)
     values = [value for run in runs.values() for value in points(run.metrics, "epoch", f"valid_{unit.metric}").y]
-    if not values:
+    if not values:  # before the first epoch
         return None
     best, usual = min(values), y_limits(values, None)[1]  # usual after the first epochs
     ticks = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(best, usual)
     targets = [float(tick) for tick in reversed(ticks) if best <= tick <= usual]
-    rows = []
-    for name, run in runs.items():
-        rows.append([name, *[first_reach(run.metrics, unit.metric, target) for target in targets]])
+    rows = [
+        [name, *(first_reach(run.metrics, unit.metric, target) for target in targets)] for name, run in runs.items()
+    ]
     columns = [Column("run"), *[Column(f"{target:g}") for target in targets]]
     return Table(f"First to reach a validation {unit.title} of", columns, rows)
 

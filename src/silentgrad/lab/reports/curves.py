@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from silentgrad.lab.runs.findings import ElboProgress
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
-# Okabe and Ito's colours, told apart by colour-blind readers, without yellow, which is faint on white
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colors, told apart by color-blind readers, without yellow, which is faint on white
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-BLUE, ORANGE, GREEN, *_ = COLOURS
-GREY, INK, GRID = "#999999", "#222222", "#E4E4E4"
-SPLITS = {"train": (GREY, "training"), "valid": (BLUE, "validation"), "test": (ORANGE, "test")}
+BLUE, ORANGE, GREEN, *_ = COLORS
+GRAY, INK, GRID = "#999999", "#222222", "#E4E4E4"
+SPLITS = {"train": (GRAY, "training"), "valid": (BLUE, "validation"), "test": (ORANGE, "test")}
 LIMIT = "pPCA limit"
 WEIGHT = "tractable decoder's weight (right)"
 
@@ -41,6 +41,7 @@ class Points(NamedTuple):
     y: Sequence[float]
 
 
+NOTHING = Points((), ())
 Line = tuple[Points, dict[str, Any]]  # and how matplotlib draws it
 
 
@@ -56,23 +57,22 @@ class Panel(NamedTuple):
 def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None, narrow: bool = False) -> Figure:
     """Draw a run's metric over epochs and over seconds, and below them KLD and MSE over epochs.
 
-    Missing columns and cells of `metrics.csv` are left out. The pPCA limit is a dashed line. On a telephone, where it
-    is narrow, the panels stand one above the other, as in all figures that follow.
+    A narrow figure is for a telephone: the panels stand one above the other, as in all figures that follow.
     """
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
         found = {}
-        for split, (colour, name) in SPLITS.items():
+        for split, (color, name) in SPLITS.items():
             own = points(metrics, clock, f"{split}_{metric}")
             if own.y:
-                found[name] = (own, {"color": colour, "linewidth": 1.8, "marker": _marker(own), "markersize": 4})
+                found[name] = (own, {"color": color, "linewidth": 1.8, "marker": _marker(own), "markersize": 4})
         return found
 
     return _figure(_panels(lines, unit, limit), narrow, 0.3, weight=points(metrics, "epoch", "weight"))
 
 
 def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None = None, narrow: bool = False) -> Figure:
-    """Draw the validation curves of all runs, each in its own colour and line style, like those of one run."""
+    """Draw the validation curves of all runs, each in its own color and line style, like those of one run."""
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
         own = {name: points(run.metrics, clock, f"valid_{metric}") for name, run in runs.items()}
@@ -107,12 +107,9 @@ def _panels(lines: Callable[[str, str], dict[str, Line]], unit: Unit, limit: flo
 
 
 def _figure(
-    panels: Sequence[Panel], narrow: bool, legend_height: float, weight: Points | None = None, higher: bool = False
+    panels: Sequence[Panel], narrow: bool, legend_height: float, weight: Points = NOTHING, higher: bool = False
 ) -> Figure:
-    """Draw panels, two in a row or one if narrow, under a legend of so many inches.
-
-    The first panel also shows the weight of the tractable decoder. `higher` says that the higher is the better.
-    """
+    """Draw panels, two in a row or one if narrow, under a legend of so many inches; the first has the weight too."""
     columns, width, height = (1, 4.2, 2.7) if narrow else (2, 8.0, 3.0)
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(width, height * rows + legend_height), dpi=DPI, layout="constrained")
@@ -127,34 +124,27 @@ def _figure(
             drawn[LIMIT] = axes.axhline(panel.limit, color=INK, linestyle="--", linewidth=1.2)
         if not values:
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
-        elif higher:
-            low, high = y_limits([-value for value in values], None)
-            axes.set_ylim(-high, -low)
         else:
-            axes.set_ylim(y_limits(values, panel.limit))
+            sign = -1 if higher else 1  # the higher is the better
+            axes.set_ylim(sorted(sign * end for end in y_limits([sign * value for value in values], panel.limit)))
         dress(axes, panel.title, panel.clock)
-    if weight is not None and weight.y:
+    if weight.y:
         drawn[WEIGHT] = _tractable_weight(figure.axes[0], weight)
     if drawn:
-        ncols, unnamed = _legend_columns(drawn, narrow), [""] * len(drawn)
-        legend = figure.legend(
-            list(drawn.values()), unnamed, loc="outside upper center", ncols=ncols, frameon=False, fontsize=10
-        )
+        look: dict[str, Any] = {"ncols": _legend_columns(drawn, narrow), "frameon": False, "fontsize": 10}
+        legend = figure.legend([*drawn.values()], [""] * len(drawn), loc="outside upper center", **look)
         name_legend(legend, drawn)
     return figure
 
 
 def _look(place: int, width: float) -> dict[str, Any]:
-    """Return the style of the line at a place, of a colour and dashes of its own."""
-    colour, dashes = COLOURS[place % len(COLOURS)], STYLES[place // len(COLOURS) % len(STYLES)]
-    return {"color": colour, "linestyle": dashes, "linewidth": width}
+    """Return the style of the line at a place, of a color and dashes of its own."""
+    color, dashes = COLORS[place % len(COLORS)], STYLES[place // len(COLORS) % len(STYLES)]
+    return {"color": color, "linestyle": dashes, "linewidth": width}
 
 
 def y_limits(values: Sequence[float], limit: float | None) -> tuple[float, float]:
-    """Return the ends of a vertical axis that shows all values, or all but a few early ones that tower over the rest.
-
-    The height `limit` is shown too.
-    """
+    """Return the ends of an axis that shows a limit and all values, but for a few early ones that tower over them."""
     low, high = min(values), max(values)
     usual = torch.tensor(values, dtype=torch.float64).quantile(0.8).item()
     if usual > low:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from silentgrad.lab.reports.curves import COLOURS, DPI, GREY, INK, drawable, dress, name_legend
+from silentgrad.lab.reports.curves import COLORS, DPI, GRAY, INK, drawable, dress, name_legend
 from silentgrad.lab.store.records import TRAVERSED, Factors, RunPictures
 
 TILE, GAP, MARGIN, LABELS, LETTER = 128, 8, 8, 132, 13  # figure pixels
@@ -22,10 +22,7 @@ LETTERS = 20  # of a name in the legend
 
 
 def reconstructions(pictures: RunPictures, narrow: bool = False) -> Figure:
-    """Draw originals, reconstructed means under them, and the learned standard deviations if there are any.
-
-    A narrow figure is for the screen of a telephone, as in all that follow.
-    """
+    """Draw originals, reconstructed means under them, and the learned standard deviations if there are any."""
     rows = {"original": pictures.originals, "mean": pictures.means}
     if pictures.stds is not None:
         rows["std. dev."] = unit_range(pictures.stds)
@@ -36,9 +33,7 @@ def stacked(rows: dict[str, Tensor], narrow: bool = False) -> Figure:
     """Draw the first images of each row, the rows above each other and named: on the left or, if narrow, on top."""
     count = min(NARROW_COLUMNS if narrow else COLUMNS, *map(len, rows.values()))
     first = {name: images[:count] for name, images in rows.items()}
-    if narrow:
-        return _named_above(first)
-    return _rows_of(torch.cat(list(first.values())), count, list(rows))
+    return _named_above(first) if narrow else _rows_of(torch.cat([*first.values()]), count, list(rows))
 
 
 def samples(images: Tensor) -> Figure:
@@ -115,11 +110,11 @@ def _grid(images: Tensor, columns: int) -> Tensor:
 
 
 def scatter(factors: Factors, label: str, narrow: bool = False) -> Figure:
-    """Draw the rows in the plane of their first two principal latents, coloured by their labels, named `label`."""
+    """Draw the rows in the plane of their first two principal latents, colored by their labels, named `label`."""
     figure = Figure(figsize=(4.4, 5.2) if narrow else (8.0, 6.0), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     if factors.labels is None:
-        _dots(axes, factors.points, COLOURS[0])
+        _dots(axes, factors.points, COLORS[0])
     elif factors.label_names:
         _by_name(figure, axes, factors, factors.labels, label, narrow)
     else:
@@ -130,22 +125,22 @@ def scatter(factors: Factors, label: str, narrow: bool = False) -> Figure:
     return figure
 
 
-def _dots(axes: Axes, points: Sequence[tuple[float, float]], colours: Sequence[str | float] | str) -> PathCollection:
+def _dots(axes: Axes, points: Sequence[tuple[float, float]], colors: Sequence[str | float] | str) -> PathCollection:
     """Draw the points, the more there are the smaller."""
     area = max(4.0, min(36.0, 20_000 / len(points)))
     across, up = zip(*points, strict=True)
-    return axes.scatter(across, up, s=area, c=colours, linewidths=0, alpha=0.8)
+    return axes.scatter(across, up, s=area, c=colors, linewidths=0, alpha=0.8)
 
 
 def _by_name(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str, narrow: bool) -> None:
-    """Give each of the most frequent labels a colour, and the others grey."""
-    frequent = [code for code, _ in Counter(labels).most_common(len(COLOURS))]
-    colours = dict(zip(sorted(frequent), COLOURS, strict=False))
-    _dots(axes, factors.points, [colours.get(code, GREY) for code in labels])
-    shown = {factors.label_names[int(code)]: colour for code, colour in colours.items()}
+    """Give each of the most frequent labels a color, and the others gray."""
+    frequent = [code for code, _ in Counter(labels).most_common(len(COLORS))]
+    colors = dict(zip(sorted(frequent), COLORS, strict=False))
+    _dots(axes, factors.points, [colors.get(code, GRAY) for code in labels])
+    shown = {factors.label_names[int(code)]: color for code, color in colors.items()}
     if len(set(labels)) > len(frequent):
-        shown["others"] = GREY
-    handles = [Line2D([], [], linestyle="", marker="o", color=colour) for colour in shown.values()]
+        shown["others"] = GRAY
+    handles = [Line2D([], [], linestyle="", marker="o", color=color) for color in shown.values()]
     names = [""] * len(handles)
     if narrow:
         legend = figure.legend(handles, names, title=" ", frameon=False, loc="outside lower center", ncols=2)
@@ -157,11 +152,11 @@ def _by_name(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[floa
 
 
 def _by_number(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str) -> None:
-    """Give each row a colour by its number; rows without one are grey and lie below."""
+    """Give each row a color by its number; rows without one are gray and lie below."""
     known = [math.isfinite(number) for number in labels]
     without = list(itertools.compress(factors.points, [not there for there in known]))
     if without:
-        _dots(axes, without, GREY)
+        _dots(axes, without, GRAY)
     points = list(itertools.compress(factors.points, known))
     if points:
         bar = figure.colorbar(_dots(axes, points, list(itertools.compress(labels, known))), ax=axes)

@@ -25,9 +25,6 @@ def write_report(run: Run | Path, more: Sequence[Callable[[Run], Section]] = ())
     Args:
         run: The run, or its folder.
         more: Functions that make sections of your own from the run; they follow the page's figures.
-
-    Raises:
-        RecordError: The folder is no run, or one of its files is damaged.
     """
     if isinstance(run, Path):
         run = Run.read(run)
@@ -73,7 +70,7 @@ def _pictures(run: Run) -> dict[str, Picture]:
         what = "what their latents' means add to all columns" if run.factors.loadings else "their latents' means"
         told = f"{len(run.factors.points):,} rows in the plane of the first two principal components of {what}"
         if run.factors.labels is not None:
-            told += f", coloured by {label}"
+            told += f", colored by {label}"
         wide, narrow = (figures.scatter(run.factors, label, narrow) for narrow in (False, True))
         found["latents"] = Picture(wide, f"{told}.", narrow)
     limit = run.summary.limit if run.summary else None
@@ -89,11 +86,10 @@ def _config(run: Run, group: str) -> dict[str, object]:
 
 def _loadings(run: Run, loadings: Sequence[Loading]) -> Table:
     """Return the latents that move the rows most, each with the columns that weigh most."""
-    columns = [Column("latent"), Column("spread"), Column("columns that rise", wrapped=True)]
-    columns.append(Column("columns that fall", wrapped=True))
-    rows: list[list[Content]] = []
-    for own in loadings[:LATENTS_SHOWN]:
-        rows.append([own.latent, own.spread, _listed(own.up), _listed(own.down)])
+    columns = [Column("latent"), Column("spread")]
+    columns += [Column(f"columns that {move}", wrapped=True) for move in ("rise", "fall")]
+    shown = loadings[:LATENTS_SHOWN]
+    rows: list[list[Content]] = [[own.latent, own.spread, _listed(own.up), _listed(own.down)] for own in shown]
     of_counts = _config(run, "model").get("likelihood") in OF_COUNTS
     unit = "the logarithm of the mean count" if of_counts else "standard deviations of the column"
     told = (
