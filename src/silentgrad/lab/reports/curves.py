@@ -126,7 +126,7 @@ def _figure(
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
         else:
             sign = -1 if higher else 1  # the higher is the better
-            axes.set_ylim(sorted(sign * end for end in y_limits([sign * value for value in values], panel.limit)))
+            axes.set_ylim(*sorted(sign * end for end in y_limits([sign * value for value in values], panel.limit)))
         dress(axes, panel.title, panel.clock)
     if weight.y:
         drawn[WEIGHT] = _tractable_weight(figure.axes[0], weight)
