@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import signal
+import struct
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -117,17 +118,22 @@ def raw_reference(path: Path, group: Any, place: str) -> bytes:
     return path.read_bytes()[start : start + 16]
 
 
+def gigabyte() -> bytes:
+    """Zeros, deflated: one block many times, and their checksum."""
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    block = packer.compress(bytes(2**20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return b"\x78\x9c" + 1024 * block + b"\x03\x00" + struct.pack(">HH", 2**30 % 65521, 1)
+
+
 def inflates(*filters: str, mask: int = 0) -> Callable[[Any, str, Path], object]:
     """A dataset of the right size whose one chunk inflates to 1 GB, in 1 MB or, compressed twice, in less."""
 
     def make(group: Any, place: str, _: Path) -> None:
         count, properties = counts().nnz, h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_chunk((count,))
-        packer = zlib.compressobj()
-        packed = b"".join(packer.compress(bytes(2**24)) for _ in range(64)) + packer.flush()
         for name in filters:
             properties.set_shuffle() if name == "shuffle" else properties.set_deflate()
-        packed = zlib.compress(packed) if filters.count("deflate") == 2 else packed
+        packed = zlib.compress(gigabyte()) if filters.count("deflate") == 2 else gigabyte()
         space, dtype = h5py.h5s.create_simple((count,)), h5py.h5t.IEEE_F32LE
         dataset = h5py.h5d.create(group.id, place.encode(), dtype, space, properties)
         dataset.write_direct_chunk((0,), packed, mask)

@@ -98,7 +98,7 @@ def mapped_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as file:
         header = npy_header(file)
-        _require_numbers(path, name, header.dtype, header.shape)
+        _require_numbers(path, f"`{name}`", header.dtype, header.shape)
         header.require_size(path, member.file_size)
         if member.compress_type != zipfile.ZIP_STORED:
             contents = iter(lambda: file.read(PIECE * header.dtype.itemsize), b"")
@@ -106,7 +106,7 @@ def mapped_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     with path.open("rb") as raw:
         raw.seek(member.header_offset + _LOCAL_HEADER - 4)
         content = member.header_offset + _LOCAL_HEADER + sum(struct.unpack("<2H", raw.read(4)))
-    return _mapped(path, header.dtype, content + header.start, *header.shape)
+    return mapped(path, header.dtype, content + header.start, *header.shape)
 
 
 def mapped_dataset(path: Path, dataset: Any) -> Array:
@@ -114,7 +114,7 @@ def mapped_dataset(path: Path, dataset: Any) -> Array:
     _require_numbers(path, dataset.name, dataset.dtype, dataset.shape)
     start = dataset.id.get_offset()  # None unless it lies in the file in one piece, as it is
     if start is not None:
-        return _mapped(path, dataset.dtype, start, len(dataset))
+        return mapped(path, dataset.dtype, start, len(dataset))
     contents = (dataset[first : first + PIECE].tobytes() for first in range(0, len(dataset), PIECE))
     return _spilled(path, dataset.dtype, contents, len(dataset))
 
@@ -124,7 +124,7 @@ def _require_numbers(path: Path, name: str, dtype: np.dtype[Any], shape: tuple[i
     require(numbers, path, f"numbers of one dimension in {name}", f"{dtype} of shape {shape}")
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], start: int, length: int) -> Array:
+def mapped(path: Path, dtype: np.dtype[Any], start: int, length: int) -> Array:
     end, size = start + length * dtype.itemsize, path.stat().st_size
     require(end <= size, path, f"an array that ends at byte {end:,}", f"a file of {size:,} bytes")
     return np.asarray(np.memmap(path, dtype, "r", start, (length,))) if length else np.empty(0, dtype)

@@ -119,8 +119,9 @@ def _element(path: Path, element: Any, allowed: tuple[str, ...]) -> Array:
     _require_stored(path, element)
     nested = _is_group(element) and any(map(_is_group, element.values()))
     require(not nested, path, f"arrays in {element.name}", "groups")
-    values: Array = read_elem(element)
-    require(np.ndim(values) == 1, path, f"one dimension of {element.name}", f"shape {np.shape(values)}")
+    with reading(path, f"one value per row in {element.name}"):
+        values: Array = read_elem(element)
+        require(np.ndim(values) == 1, path, f"one dimension of {element.name}", f"shape {np.shape(values)}")
     return values
 
 

@@ -118,6 +118,7 @@ def _require_numbers(values: Tensor, table: TableRows, selection: Selection) -> 
 def _read_text(path: Path, selection: Selection) -> TableRows:
     """Read a table of numbers in text, with or without a header, and side columns of any text."""
     import pandas  # type: ignore[import-untyped]  # takes a moment, which others need not pay
+    from pandas.api.types import is_any_real_numeric_dtype  # type: ignore[import-untyped]
 
     with reading(path, "a table of numbers"):
         _, first = next(_lines(path), (1, []))
@@ -135,7 +136,6 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
                 skiprows=int(bool(names)),
                 keep_default_na=False,
                 na_values={place: NO_NUMBER if place in data else [""] for place in range(len(first))},
-                dtype=dict.fromkeys(data, np.float64),
                 skipinitialspace=True,
                 encoding="utf-8-sig",
                 float_precision="round_trip",
@@ -144,9 +144,10 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
         except ValueError:
             require_cells()
             require(False, path, "rows of numbers", "a header only")
-        doubtful = np.isinf if selection.missing else lambda values: ~np.isfinite(values)
-        # pandas has filled up lines that were too short
-        if frame.shape[1] != len(first) or frame.iloc[:, -1].isna().any() or doubtful(frame[data]).any(axis=None):
+        numeric = frame.shape[1] == len(first) and all(map(is_any_real_numeric_dtype, frame.dtypes[data]))
+        values = frame[data].to_numpy(np.float64) if numeric else np.array(np.inf)
+        wrong = np.isinf(values) if selection.missing else ~np.isfinite(values)
+        if wrong.any() or frame.iloc[:, -1].isna().any():  # pandas has filled up lines that were too short
             require_cells()
         return _table(path, frame, names, sides)
 

@@ -152,17 +152,21 @@ class _Batches(NamedTuple):
 
 def _by_pairs(model: GuidedVAE, batches: _Batches, bound: float, draws: int) -> tuple[float, float]:
     """Return the ELBO by pairs of draws, and its standard error, small beside the gap to the bound if it can be."""
+    together = max(1, BATCH // len(batches.rows))  # pairs, so that few examples fill a batch
+
+    def repeated(part: Tensor) -> Tensor:
+        return part.repeat(together, *[1] * (part.dim() - 1))
 
     def pair(x: Tensor, side_info: SideInfo) -> Tensor:
-        first, second = sampled_elbos(model, x, 2, batches.noise, side_info)
-        return torch.stack([(first + second).sum(), (first - second).square().sum()]) / 2
+        first, second = sampled_elbos(model, repeated(x), 2, batches.noise, side_info.map(repeated))
+        return torch.stack([(first + second).sum(), (first - second).square().sum()]) / (2 * together)
 
     elbo, error = math.nan, math.inf
     pairs: list[list[float]] = []
-    while not pairs or (2 * len(pairs) < draws and error > SMALL * abs(bound - elbo)):
+    while not pairs or (2 * together * len(pairs) < draws and error > SMALL * abs(bound - elbo)):
         pairs.append(batches.mean(pair, 2, 2 + len(pairs)))
         elbo, variance = map(statistics.fmean, zip(*pairs, strict=True))
-        error = math.sqrt(variance / (2 * len(pairs) * len(batches.rows)))
+        error = math.sqrt(variance / (2 * together * len(pairs) * len(batches.rows)))
     return elbo, error
 
 

@@ -49,13 +49,12 @@ def _beside(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         yield temporary
-        _flush_to_disk(temporary, os.O_RDWR)
+        _flush_to_disk(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if hasattr(os, "O_DIRECTORY"):  # so that the move outlives a power failure, where the system can open folders
-        _flush_to_disk(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    _flush_to_disk(path.parent)  # so that the move outlives a power failure
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -64,8 +63,8 @@ def remove_leftovers(folder: Path) -> None:
         path.unlink()
 
 
-def _flush_to_disk(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
