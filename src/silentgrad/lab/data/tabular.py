@@ -211,7 +211,7 @@ def _places(path: Path, names: Sequence[str], selection: Selection, where: str) 
 
 def _table(path: Path, frame: Any, names: Sequence[str], sides: dict[str, int]) -> TableRows:
     """Make a table of a frame whose columns are called by their places."""
-    from pandas.api.types import is_any_real_numeric_dtype  # type: ignore[import-untyped]
+    from pandas.api.types import is_any_real_numeric_dtype
 
     data = frame.drop(columns=list(sides.values()))
     require(min(data.shape) > 0, path, "rows and columns of numbers", f"a table of shape {data.shape}")
