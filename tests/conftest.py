@@ -28,6 +28,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages whose figures are made, but not drawn, which takes most of their time."""
+    monkeypatch.setattr("silentgrad.lab.reports.page.png", lambda figure: b"")
+
+
 @pytest.fixture(scope="session")
 def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Counts of cells as anndata writes them."""

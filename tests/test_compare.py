@@ -90,6 +90,7 @@ def test_the_table_has_figures_and_differences(tmp_path: Path) -> None:
     assert (second["test BPD"], second["epochs"], second["time"], second["lr"]) == (None, 20, "1 min 00 s", "0.0005")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_has_to_be_beaten_and_what_failed_is_said(tmp_path: Path) -> None:
     beside = {"baseline": {"figure": 2.25, "model": "every pixel a coin"}, "baselines": {"a": 3.0, "b": 1.5}}
     one, two = (make_run(tmp_path / name, summary=SUMMARY | beside | {"figure": own}) for name, own in RUNS.items())
@@ -100,6 +101,7 @@ def test_what_has_to_be_beaten_and_what_failed_is_said(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
     finished = make_run(tmp_path / "finished", summary=PER_ENTRY | {"limit": 1.0}, metric="nll")
     under_way = make_run(tmp_path / "under-way", metric="nll")  # it does not say yet what it is counted per
@@ -139,6 +141,7 @@ def test_levels_are_reached_when_the_curves_say_so(tmp_path: Path) -> None:
     assert any(row[-1] != "not reached" for row in table.rows)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_before_their_first_epoch(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name) for name in ("one", "two")]
     for folder in folders:
@@ -182,6 +185,7 @@ def test_a_run_whose_settings_name_no_data_is_refused(
     assert capsys.readouterr().err == f"silentgrad: {second} cannot be compared: its config.yaml names no data\n"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("cell", ["nan", "inf", "-1"])
 def test_a_strangers_time_is_no_traceback(cell: str, tmp_path: Path) -> None:
     folders = [make_run(tmp_path / "first"), make_run(tmp_path / "second")]
@@ -189,6 +193,7 @@ def test_a_strangers_time_is_no_traceback(cell: str, tmp_path: Path) -> None:
     assert write_comparison(folders, tmp_path / "page.html")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [make_run(tmp_path / "<b>[red]one", summary=SUMMARY), make_run(tmp_path / "two", lr=5e-4)]
     main(["compare", *map(str, folders), "--output", str(tmp_path / "pages" / "both.html")])
@@ -200,6 +205,7 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path: Path, capsys
     assert "&lt;b&gt;[red]one" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_different_data_are_not_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = [make_run(tmp_path / "one", summary=SUMMARY), make_run(tmp_path / "two", 2.2, summary=SUMMARY)]
     cells = make_run(tmp_path / "cells", summary=PER_ENTRY, metric="nll")

@@ -214,6 +214,7 @@ def test_settings_that_cannot_be_those_of_the_weights_are_refused_in_a_line(
     assert (str(folder) in said, reason in said, said.count("\n")) == (True, True, 1)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_finished_run_is_not_rewritten(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(runs.whole, tmp_path / "run")
     write_report(folder)

@@ -95,6 +95,7 @@ def test_read_gives_back_what_was_written(run_folder: Path) -> None:
         torch.testing.assert_close(getattr(run.pictures, name), images, rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_under_way_has_no_final_records_yet(run_folder: Path) -> None:
     for name in ("summary.json", "environment.json", "pictures.safetensors"):
         (run_folder / name).unlink()
@@ -188,6 +189,7 @@ def test_the_report_stands_on_its_own_shows_the_figures_and_escapes_what_it_read
         assert unknown not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_of_few_epochs_or_without_pictures(tmp_path: Path) -> None:
     page = write_report(make_run(tmp_path / "short", epochs=1)).read_text()
     assert "All 1 epochs" not in page
@@ -399,6 +401,7 @@ def test_a_summary_that_lacks_something_is_refused(name: str, value: object, rea
         read_summary(tmp_path / "summary.json")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_bound_stands_beside_the_sampled_elbo(run_folder: Path) -> None:
     bound = {"exactness": "lower bound", "closed_form": "lower bound", "sampled": 2.3123}
     write_json_atomically(run_folder / "summary.json", SUMMARY | bound | {"sampled_error": 0.0012})
@@ -427,6 +430,7 @@ def test_train_says_what_its_figure_is_and_nothing_twice() -> None:
     assert "MSE" not in cells
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_guides_closed_form_is_not_taken_for_the_figures(run_folder: Path) -> None:
     sampled = SUMMARY | {"exactness": "sampled", "closed_form": "exact"}
     write_json_atomically(run_folder / "summary.json", sampled)
@@ -448,6 +452,7 @@ def opened(folder: Path, **changes: Any) -> str:
     return found[1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_begins_with_what_was_trained_and_whether_it_is_good(run_folder: Path) -> None:
     write_json_atomically(run_folder / "summary.json", SUMMARY | BASELINE | {"training_examples": 1078})
     assert opened(run_folder) == (
@@ -465,6 +470,7 @@ def test_the_page_begins_with_what_was_trained_and_whether_it_is_good(run_folder
         assert f"The best simple model without latents (histogram) {told}" in opened(run_folder)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -500,6 +506,7 @@ def test_the_command_in_the_report_gives_the_same_settings(settings: Settings, m
     assert (program, found) == ("silentgrad", [settings])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_can_be_copied_from_the_page(run_folder: Path) -> None:
     opened(run_folder)
     found = re.search(r'<pre class="command"[^>]*>(.*?)</pre>', (run_folder / "report.html").read_text())

@@ -87,6 +87,7 @@ def named(name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return name
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", TOGETHER, ids=repr)
 def test_a_name_is_shown_as_it_is(named: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["reconstruct", named])
@@ -113,6 +114,7 @@ def test_letters_that_the_font_lacks_are_written_as_codes() -> None:
     assert drawable("日\n") == r"\u65e5\n"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_train_and_sweep_into_such_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, few: Level
         assert 0 < summary.figure < 100
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_killed_and_resumed_is_the_same_to_the_bit(data: list[str], tmp_path: Path) -> None:
     words = ["train", *SMALL, *data, "--train.epochs", "40", "--model.estimator", "reparameterized"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -121,6 +122,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(data: list[str], tmp_path: Pa
     assert rows(whole) == rows(killed)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_two_processes_equal_one(data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", *SMALL, *data, "--train.epochs", "2", "--model.tractable", "exp", "--model.nonlinear", "false",
              "--model.estimator", "exact"]  # fmt: skip
@@ -205,6 +207,7 @@ def test_a_rate_that_diverges_and_settings_of_another_version_are_named(
     assert message.count("config.yaml") == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_full_disk_loses_nothing(data: list[str], tmp_path: Path) -> None:
     """The first checkpoint does not fit."""
     words = ["train", *SMALL, *data, "--train.epochs", "2"]
@@ -219,6 +222,7 @@ def test_a_full_disk_loses_nothing(data: list[str], tmp_path: Path) -> None:
     assert rows(full) == rows(tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tensorboard_is_an_extra(data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", *SMALL, *data, "--train.epochs", "1", "--train.tensorboard", "true", "--folder"]
     main([*words, str(tmp_path / "with")])
@@ -239,6 +243,7 @@ def test_figures_are_those_of_the_best_epoch(few: Levels, tmp_path: Path) -> Non
         assert torch.equal(best[name], value)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("log_term", "word"), [("taylor", "approximation"), ("auto", "exact")])
 def test_a_run_tells_what_its_closed_form_is(
     log_term: str, word: str, data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

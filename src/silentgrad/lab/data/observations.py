@@ -163,7 +163,7 @@ class Levels(Observations):
 
 @dataclass(frozen=True)
 class Binarized(Observations):
-    """Images in L levels as bits: a pixel is white with its level as the probability, drawn anew each time, or by a cut.
+    """Images in L levels as bits: a pixel is white by its level as a probability, drawn anew each time, or by a cut.
 
     Args:
         levels: Number of levels L.
