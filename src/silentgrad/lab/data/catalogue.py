@@ -46,13 +46,13 @@ _IN_MEMORY = 2**31  # bytes of a memory-mapped array that may be copied, in orde
 
 
 class Row(NamedTuple):
-    """A dataset in the catalogue; `where` is the folder of its files, or why they are not there."""
+    """A dataset in the catalogue."""
 
     name: str
     shape: Shape
     levels: int
     files: str
-    where: str
+    where: str  # the folder of its files, or why they are not there
 
 
 def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Selection = EVERYTHING) -> Observations:
@@ -105,7 +105,9 @@ def load_images(name: str, root: Path | None = None) -> Levels:
         images = permuted(torch.from_numpy(_embedded_digits().images.astype(np.uint8)).unsqueeze(1))
         return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
     if name in sources.SOURCES:
-        return _read(name, sources.locate(name, root or sources.default_root()))
+        train, test = _DATASETS[name][1](sources.locate(name, root or sources.default_root()))
+        last = len(train) - min(_HELD_OUT, len(train) // 10)
+        return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
     return _from_path(name)
 
 
@@ -160,13 +162,6 @@ def check(name: str, root: Path | None = None) -> str:
 
 def _folder(files: Files) -> Path:
     return next(iter(files.values())).parent
-
-
-def _read(name: str, files: Files) -> Levels:
-    _, read_files = _DATASETS[name]
-    train, test = read_files(files)
-    last = len(train) - min(_HELD_OUT, len(train) // 10)
-    return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
 
 
 def _mnist(files: Files) -> tuple[Tensor, Tensor]:

@@ -21,13 +21,10 @@ Named = tuple[Tensor, tuple[str, ...]]  # numbers of each row; names of the cate
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of numbers from a file of any format, and the columns of it that were asked for by name.
-
-    The numbers `(rows, columns)` are in double precision, NaN where an entry is missing; or a sparse matrix.
-    """
+    """Rows of numbers from a file of any format, and the columns of it that were asked for by name."""
 
     path: Path
-    values: Tensor | SparseMatrix
+    values: Tensor | SparseMatrix  # `(rows, columns)`, dense in double precision, NaN where an entry is missing
     columns: tuple[str, ...] = ()
     side_columns: Mapping[str, Series] = field(default_factory=dict)
     row_names: tuple[str, ...] = ()
@@ -62,10 +59,7 @@ def require_column(path: Path, name: str, columns: Sequence[str], where: str) ->
 
 
 def labels_of(column: Series) -> Named:
-    """Make labels: numbers in double precision as they are, or codes of categories in int64, with their names.
-
-    Rows without a category have one of their own, which is the last and called `missing`.
-    """
+    """Make labels: numbers as they are, or codes of categories with their names, the last for rows without one."""
     if not hasattr(column, "cat"):
         return torch.from_numpy(np.array(column)), ()
     codes, names = torch.from_numpy(np.array(column.cat.codes, np.int64)), tuple(map(str, column.cat.categories))
@@ -75,10 +69,9 @@ def labels_of(column: Series) -> Named:
 
 
 def covariates_of(path: Path, columns: Sequence[Series], train: Tensor) -> Named:
-    """Make covariates in single precision, `(rows, covariates)`.
+    """Make covariates in single precision, `(rows, covariates)`, by what the training rows have.
 
-    A column of numbers is standardized by the mean and standard deviation of its training rows. A column of categories
-    becomes a column of zeros and ones for each category that training rows have.
+    A column of numbers is standardized; one of categories becomes a column of zeros and ones for each category.
     """
     import pandas
 
@@ -96,9 +89,8 @@ def covariates_of(path: Path, columns: Sequence[Series], train: Tensor) -> Named
             seen = column.cat.set_categories(known.cat.remove_unused_categories().cat.categories)
             for row in seen.isna().to_numpy().nonzero()[0][:1]:
                 raise DataError(
-                    f"{path}: row {row + 1} has {str(column.iloc[row])!r} as its {column.name!r}, and is for "
-                    "validation or test, but no training row has it, so that nothing can be learned of it: leave such "
-                    "rows out"
+                    f"{path}: row {row + 1}, for validation or test, has {str(column.iloc[row])!r} as its "
+                    f"{column.name!r}, but no training row has it: leave such rows out"
                 )
             made.append(pandas.get_dummies(seen, prefix=column.name, prefix_sep="="))
         else:

@@ -29,7 +29,7 @@ ARRAYS = ("array", "string-array")
 COLUMNS = (*ARRAYS, "categorical", "nullable-integer", "nullable-boolean", "nullable-string-array")
 DEFLATED = 1032  # bytes that deflate makes of one, at the most
 SHUFFLE, DEFLATE, CHECKSUM, LZF = 2, 1, 3, 32000  # filters of HDF5, of which none makes more of a byte than deflate
-FILTERS = [(), (SHUFFLE,), (DEFLATE,), (LZF,), (SHUFFLE, DEFLATE), (SHUFFLE, LZF)]  # in order, beside checksums
+FILTERS = [[], [SHUFFLE], [DEFLATE], [LZF], [SHUFFLE, DEFLATE], [SHUFFLE, LZF]]  # in order, beside checksums
 AT_ONCE = 2**27  # bytes that are in memory at a time
 
 
@@ -69,11 +69,10 @@ def put_obsm(path: Path, name: str, values: Tensor) -> None:
         write_elem(file["obsm"], name, values.numpy())
 
 
-def _require_encoding(path: Path, element: Any, allowed: tuple[str, ...]) -> str:
-    """Return of which kind an element is, one of some; files of anndata before 0.8 do not say."""
+def _require_encoding(path: Path, element: Any, allowed: tuple[str, ...]) -> None:
+    """Refuse an element of another kind; files of anndata before 0.8 do not say."""
     found = _word(path, element, "encoding-type")
     require(found in allowed, path, f"{' or '.join(allowed)} as the encoding-type of {element.name}", found)
-    return found
 
 
 def _member(path: Path, group: Any, name: str) -> Any:
@@ -164,16 +163,15 @@ def _require_links_within(path: Path, file: Any) -> None:
     links: dict[str, Any] = {}
     file.visititems_links(links.__setitem__)
     for name, link in links.items():
-        own = not hasattr(link, "filename")
-        require(own, path, "data in the file itself", own or f"a link of /{name} to {link.filename!r}")
-    for name, link in links.items():
-        if hasattr(link, "path"):
-            with reading(path, f"the target of the link /{name} in the file"):
-                file[name]
+        if hasattr(link, "filename"):
+            raise DataError(f"{path}: expected data in the file itself, found a link of /{name} to {link.filename!r}")
+    for name in (name for name, link in links.items() if hasattr(link, "path")):
+        with reading(path, f"the target of the link /{name} in the file"):
+            file[name]
 
 
 def _require_stored(path: Path, element: Any) -> None:
-    """Refuse a dataset, or a group of them, that claims more than the file holds, in data, an attribute or texts."""
+    """Refuse a dataset, or a group, that claims more than the file holds, in data, an attribute or texts."""
     parts = {"": element}
     if _is_group(element):
         element.visititems(parts.__setitem__)
@@ -210,7 +208,7 @@ def _require_size(path: Path, dataset: Any) -> None:
     claimed = item * math.prod(-(-n // step) * step for n, step in zip(dataset.shape, chunks, strict=True))
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(place)[0] for place in range(properties.get_nfilters())]
-    known = tuple(filter(CHECKSUM.__ne__, filters)) in FILTERS
+    known = [each for each in filters if each != CHECKSUM] in FILTERS
     require(known, path, f"{name} compressed once, by gzip or lzf", f"the filters {filters} of HDF5")
     held = DEFLATED * stored if filters else stored
     require(claimed <= held, path, f"{claimed:,} bytes of {name}", f"{stored:,} bytes stored")

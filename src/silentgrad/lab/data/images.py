@@ -52,16 +52,17 @@ OBJECTS = {"numpy.core.multiarray._reconstruct", "numpy._core.multiarray._recons
 
 
 def read_idx(path: Path) -> Tensor:
-    """Read images of MNIST and its relatives: a big-endian header 0x00000803, count, height, width, the pixels."""
-    return torch.from_numpy(_idx(path, "images", 3)).unsqueeze(1)
+    """Read images of MNIST and its relatives."""
+    return _idx(path, "images", 3).unsqueeze(1)
 
 
 def read_idx_labels(path: Path) -> Tensor:
-    """Read labels of MNIST and its relatives: a big-endian header 0x00000801, count, then a byte each."""
-    return torch.from_numpy(_idx(path, "labels", 1)).long()
+    """Read labels of MNIST and its relatives."""
+    return _idx(path, "labels", 1).long()
 
 
-def _idx(path: Path, what: str, dimensions: int) -> Bytes:
+def _idx(path: Path, what: str, dimensions: int) -> Tensor:
+    """Read a big-endian number, 0x800 and the dimensions, then the shape, then a byte each."""
     start, number = 4 + 4 * dimensions, 0x800 + dimensions
     opened = gzip.open if path.suffix == ".gz" else Path.open
     with reading(path, f"an idx file of {what}"), opened(path, "rb") as file:
@@ -76,7 +77,7 @@ def _idx(path: Path, what: str, dimensions: int) -> Bytes:
     expected = f"{what} of shape {tuple(shape)}, {size} bytes"
     require(len(content) <= size, path, expected, "more")
     require(len(content) == size, path, expected, f"{len(content)} bytes")
-    return np.frombuffer(bytearray(content), np.uint8).reshape(shape)  # bytes are read-only
+    return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8).reshape(shape))  # bytes are read-only
 
 
 def read_cifar_binary(path: Path) -> Tensor:
@@ -180,8 +181,7 @@ def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
     counts, width = [], 3 * size * size
     for path in paths:
         with _npz_member(path, "data") as (header, _):
-            rows = len(header.shape) == 2 and header.shape[1] == width
-            require(rows, path, f"`data` of shape (images, {width})", f"shape {header.shape}")
+            require(header.shape[1:] == (width,), path, f"`data` of shape (images, {width})", f"shape {header.shape}")
             counts.append(header.shape[0])
     require_memory(sum(counts) * width, paths[0].parent)
     images = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8)
@@ -226,20 +226,19 @@ def read_folder(folder: Path) -> Tensor:
     """Read every image file in a folder and its subfolders, in the order of their paths; gray only if all are."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
-    modes, sizes = zip(*map(_header, paths), strict=True)
-    width, height = sizes[0]
-    for path, size in zip(paths, sizes, strict=True):
-        require(size == sizes[0], path, f"{width}x{height} pixels like {paths[0].name}", f"{size[0]}x{size[1]}")
-    mode = "L" if _GRAY.issuperset(modes) else "RGB"
+    modes, (width, height) = set(), (0, 0)
+    for path in paths:
+        with reading(path, "an image"), Image.open(path) as image:
+            modes.add(image.mode)
+            require(image.mode in _GRAY | _COLOR, path, "an image of 8 bits per channel", f"one of mode {image.mode}")
+            across, down = image.size
+        width, height = width or across, height or down
+        same = (across, down) == (width, height)
+        require(same, path, f"{width}x{height} pixels like {paths[0].name}", f"{across}x{down}")
+    mode = "L" if modes <= _GRAY else "RGB"
     require_memory(len(paths) * height * width * len(mode), folder)
     images = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for path, pixels in zip(paths, images, strict=True):
         with reading(path, "an image"), Image.open(path) as image:
             pixels[:] = np.asarray(image.convert(mode)).reshape(pixels.shape)
     return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
-
-
-def _header(path: Path) -> tuple[str, tuple[int, int]]:
-    with reading(path, "an image"), Image.open(path) as image:
-        require(image.mode in _GRAY | _COLOR, path, "an image of 8 bits per channel", f"one of mode {image.mode}")
-        return image.mode, image.size

@@ -99,7 +99,8 @@ def evaluate_model(
         probe = evaluate(model, x, side_info=side_info)
         noise = observations.noise_deviation if isinstance(base_of(probe.likelihood), td.Normal) else 0.0
         kind = exactness(model, model.encode(x, side_info), samples)
-        metrics = _metrics_of(observations)
+        whole = isinstance(observations, Levels) and observations.whole  # whose mean is a sum over all levels, if any
+        metrics = {name: metric for name, metric in METRICS.items() if not (whole and metric is squared_error)}
         batches = _Batches(observations, rows, PLACES[split], like, noise, seed, share)
 
         def figures(x: Tensor, side_info: SideInfo) -> Tensor:
@@ -175,12 +176,6 @@ def figure_of(observations: Observations, elbo: float, rows: Rows) -> float:
     if rows.side_info.mask is None:
         return observations.figure(elbo)
     return observations.figure(elbo, rows.side_info.mask.double().mean(0))
-
-
-def _metrics_of(observations: Observations) -> dict[str, Metric]:
-    """Return the metrics of these observations: whole levels have no squared error, their mean costs too much."""
-    whole = isinstance(observations, Levels) and observations.whole
-    return {name: metric for name, metric in METRICS.items() if not (whole and metric is squared_error)}
 
 
 def _sums(metrics: dict[str, Metric], x: Tensor, found: BatchEvaluation, noise: float, side_info: SideInfo) -> Tensor:

@@ -28,7 +28,6 @@ from torch import distributions as td
 from silentgrad.decoders import CircuitDistribution
 from silentgrad.distributions import ZeroInflated
 from silentgrad.errors import SilentgradError
-from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import NAMES, Counts, Observations, Reals
 from silentgrad.lab.printing import in_a_line, render
 from silentgrad.lab.runs.evaluation import seen
@@ -103,8 +102,13 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     if observations.rows("test").between(0, 1).side_info:
         raise ExportError(f"an exported network takes x alone, and {observations.name} has more beside it")
     vae = load_run(folder, observations).float()  # ONNX Runtime lacks some operators in double precision
+    x, _ = seen(observations, observations.rows("test").between(0, BATCH), torch.empty(0))
+    with torch.no_grad():
+        z = vae.encoder(x).mean
+    decoder = vae.decoder
+    assert isinstance(decoder, nn.Module)  # as all are that a configuration can name
     files, differences, outputs = {}, {}, {}
-    for name, (network, example) in _networks(vae, observations).items():
+    for name, network, example in (("encoder", vae.encoder, x), ("decoder", decoder, z)):
         files[name] = to_onnx(network, example, INPUTS[name])
         differences[name] = largest_difference(files[name], network, example)
         if not differences[name] <= TOLERANCE:
@@ -121,7 +125,14 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
             "was written"
         )
     output.mkdir(parents=True, exist_ok=True)
-    write_tensors_atomically(place.weights, vae.state_dict(), _metadata(settings, run.summary, observations))
+    metadata = {
+        "silentgrad": version("silentgrad"),
+        "config": json.dumps({name: asdict(group) for name, group in without_folders(settings)._asdict().items()}),
+        "figures": json.dumps(content_of(run.summary)),
+        "event_shape": json.dumps(list(observations.event_shape)),
+        "levels": str(observations.resolution),
+    }
+    write_tensors_atomically(place.weights, vae.state_dict(), metadata)
     if isinstance(observations, Reals | Counts):
         columns: dict[str, object] = {"names": list(column_names(observations))}
         if isinstance(observations, Reals):
@@ -160,37 +171,15 @@ def largest_difference(content: bytes, network: nn.Module, example: Tensor) -> f
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (source,) = session.get_inputs()
-    names = [output.name for output in session.get_outputs()]
     differences = []
     for batch in (example, example[:1]):
-        results = session.run(names, {source.name: batch.numpy()})
-        for name, found, truth in zip(names, results, Parameters(network)(batch), strict=True):
+        truths = outputs_of(network(batch))
+        for (name, truth), found in zip(truths.items(), session.run(None, {source.name: batch.numpy()}), strict=True):
             value = torch.from_numpy(found)
             if name == "std":
                 value, truth = value.reciprocal(), truth.reciprocal()
             differences.append(((value - truth).abs().max() / truth.abs().max()).item())
     return max(differences)
-
-
-def _networks(vae: GuidedVAE, observations: Observations) -> dict[str, tuple[nn.Module, Tensor]]:
-    """Return encoder and decoder, each with an example of what it takes."""
-    x, _ = seen(observations, observations.rows("test").between(0, BATCH), torch.empty(0))
-    with torch.no_grad():
-        z = vae.encoder(x).mean
-    decoder = vae.decoder
-    assert isinstance(decoder, nn.Module)  # as all are that a configuration can name
-    return {"encoder": (vae.encoder, x), "decoder": (decoder, z)}
-
-
-def _metadata(settings: Settings, summary: Summary, observations: Observations) -> dict[str, str]:
-    config = {name: asdict(group) for name, group in without_folders(settings)._asdict().items()}
-    return {
-        "silentgrad": version("silentgrad"),
-        "config": json.dumps(config),
-        "figures": json.dumps(content_of(summary)),
-        "event_shape": json.dumps(list(observations.event_shape)),
-        "levels": str(observations.resolution),
-    }
 
 
 @contextlib.contextmanager
@@ -215,14 +204,12 @@ def model_card(
     """Return the text of an exported model's README.md; `outputs` names the arrays that each network gives."""
     published, config, known = without_folders(settings), settings.model, run.environment
     name, data, samples = in_a_line(run.folder.resolve().name), published.data.name, settings.train.iwae_samples
-    figures = _figures(summary)
-    rows: list[list[Content]] = [[word, value, unit] for _, word, value, unit in figures]
+    rows: list[list[Content]] = []
+    metrics = []  # what the hub lists a model by
+    for metric, word, value, unit in _figures(summary):
+        rows.append([word, value, unit])
+        metrics.append({"type": metric, "value": value, "name": ", ".join(filter(None, [word, unit]))})
     rows.append(["active latents", summary.active, f"of {config.latent_dim}"])
-    # What the hub lists a model by.
-    metrics = [
-        {"type": metric, "value": value, "name": ", ".join(filter(None, [word, unit]))}
-        for metric, word, value, unit in figures
-    ]
     task = "unconditional-image-generation" if observations.pictured else "other"
     dataset = {"type": ON_THE_HUB.get(data, data), "name": data, "split": "test"}
     front: dict[str, Any] = {
@@ -230,7 +217,7 @@ def model_card(
         "library_name": "silentgrad",
         "tags": ["silentgrad", "variational-autoencoder", "safetensors", "onnx"],
         **({"datasets": [ON_THE_HUB[data]]} if data in ON_THE_HUB else {}),
-        "metrics": [metric for metric, *_ in figures],
+        "metrics": [metric["type"] for metric in metrics],
         "model-index": [{"name": name, "results": [{"task": {"type": task}, "dataset": dataset, "metrics": metrics}]}],
     }
     return render(

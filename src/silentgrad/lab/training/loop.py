@@ -10,7 +10,8 @@ one figure each.
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from silentgrad.schedules import Schedule
 ADVICE = "Try lower learning rates (--train.lr, --train.lr_network, --train.lr_precision) or --train.clip 1.0."
 CHECKED = 16  # steps between looks at the loss, each of which waits for the device
 RATES = ("lr", "lr_network", "lr_mean", "lr_precision")
+ADAMW = partial(torch.optim.AdamW, betas=(0.9, 0.95), fused=True)
 
 Report = Callable[["Loop"], None]
 Groups = list[dict[str, Any]]
@@ -53,11 +55,6 @@ def rate_of(step: int, steps: int, warmup: float, decay: Decay) -> float:
     if decay == "none":
         return risen
     return risen * (1 + math.cos(math.pi * step / steps)) / 2
-
-
-def adamw(groups: Groups) -> torch.optim.Optimizer:
-    """Return the optimizer of the laboratory."""
-    return torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
 
 
 def parameter_groups(model: GuidedVAE, train: TrainConfig) -> Groups:
@@ -102,7 +99,7 @@ class Loop:
         batch_size: int,
         variance: Schedule,
         epoch_steps: int | None = None,
-        optimizer: Callable[[Groups], torch.optim.Optimizer] = adamw,
+        optimizer: Callable[[Groups], torch.optim.Optimizer] = ADAMW,
     ) -> None:
         self.fabric, self.model, self.train = fabric, model, train
         self.observations, self.variance = observations, variance
@@ -184,7 +181,10 @@ class Loop:
         generator = torch.Generator(rows.device).manual_seed(mixed(self.train.seed, self.epoch, 0, index))
         part, share = self._part(index)
         x = self.observations.as_seen(rows, generator, part).to(self.dtype)
-        self._set_rates()
+        if self.train.decay != "none" or self.train.warmup > 0:
+            rate = rate_of(self.step, self.steps, self.train.warmup, self.train.decay)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate * group["full"]
         epochs = self.epoch - 1 + index / len(self.batches)  # weights are those before the step: 1 at the first
         loss: Tensor = self.forward(x, epochs, rows.side_info.to(x)).total * share
         self.optimizer.zero_grad()
@@ -205,13 +205,6 @@ class Loop:
         part = Part(sum(sizes[: self.fabric.global_rank]), sum(sizes))
         return part, sizes[self.fabric.global_rank] * len(sizes) / sum(sizes)
 
-    def _set_rates(self) -> None:
-        if self.train.decay == "none" and self.train.warmup == 0:
-            return
-        share = rate_of(self.step, self.steps, self.train.warmup, self.train.decay)
-        for group in self.optimizer.param_groups:
-            group["lr"] = share * group["full"]
-
     def _require_finite(self) -> None:
         recent = torch.stack(self.losses[-CHECKED:]).mean()
         if not recent.isfinite():
@@ -221,8 +214,7 @@ class Loop:
         """Return the sum over all processes."""
         if self.fabric.world_size == 1:
             return sums
-        reduced: Any = self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")
-        return reduced.cpu()
+        return cast(Tensor, self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")).cpu()
 
     @contextlib.contextmanager
     def _noticing_divergence(self) -> Iterator[None]:

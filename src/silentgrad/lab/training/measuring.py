@@ -59,21 +59,18 @@ def kept_variances(
 def require_alone(observations: Observations) -> None:
     """Refuse observations with side information, which measurements do not take."""
     if observations.rows("train").between(0, 1).side_info:
-        raise ConfigError(
-            f"gradients are measured on x alone, and {observations.name} has more beside it for the model"
-        )
+        raise ConfigError(f"gradients are measured on x alone, and {observations.name} has more beside it")
 
 
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
     """Build estimators with a run's settings; without names, all of the paper's that its latents and decoder allow."""
-    family = family_named(config.latent)
-    sampling: list[EstimatorName] = ["reinforce"]
-    if Reparameterized.suits(family):
-        sampling = ["reparameterized"]
-    elif GumbelSoftmax.suits(family):
-        sampling = ["gumbel-softmax", "reinforce"]
     if names is None:
-        names = sampling if config.decoders.nonlinear else ["exact", *sampling]
+        family, names = family_named(config.latent), ["reinforce"]
+        if Reparameterized.suits(family):
+            names = ["reparameterized"]
+        elif GumbelSoftmax.suits(family):
+            names = ["gumbel-softmax", "reinforce"]
+        names = names if config.decoders.nonlinear else ["exact", *names]
     if not names:
         raise ConfigError("--estimators is empty: there is nothing to measure")
     if "none" in names:

@@ -108,7 +108,12 @@ def train_plan(
             recorder.begin()
         reports = [keeper(run), recorder, *logs, *variances.values(), *reports, checkpoints]
         with progress_of(loop, quiet) as advance:
-            on_step = _entering(model, advance)
+
+            def on_step(loop: Loop) -> None:
+                if model.context is not None:
+                    _enter(loop, model.context_after)
+                advance(loop)
+
             on_step(loop)
             loop.run([lambda loop: loop.evaluate("valid"), advance, *reports], on_step)
         vae.load_state_dict(read_checkpoint(checkpoints.best)["model"])
@@ -132,7 +137,7 @@ def _require_trainable(plan: Plan, observations: Observations) -> None:
     if plan.train.variance_every:
         require_alone(observations)
     size, processes = plan.data.batch_size, plan.train.devices
-    left = len(observations.rows("train")) % size
+    left = len(observations.train) % size
     if 0 < left < processes:
         raise ConfigError(
             f"--data.batch_size {size} with --train.devices {processes}: the last batch would leave {left} rows to "
@@ -160,11 +165,9 @@ def _prepare(
     run: RunFolder, plan: Plan, vae: GuidedVAE, observations: Observations, resume: bool
 ) -> dict[str, Any] | None:
     """Make the run's folder, or return the checkpoint from which to go on; without one, the model starts anew."""
-    state = None
-    last = run.checkpoint("last")
+    state, last = None, run.checkpoint("last")
     if not first_process():
-        if resume and last.exists():
-            state = read_checkpoint(last)
+        state = read_checkpoint(last) if resume and last.exists() else None
     elif resume:
         state = checkpoint_to_resume(run, vae, observations)
         files.remove_leftovers(run.path)
@@ -172,9 +175,8 @@ def _prepare(
         _make_folder(run, plan)
     if state is None:
         _start_from_data(vae, plan.model, observations, plan.train.seed)
-        if plan.model.without_z:
-            for weight in weights_on_z(vae):
-                nn.init.zeros_(weight)
+        for weight in weights_on_z(vae) if plan.model.without_z else ():
+            nn.init.zeros_(weight)
     return state
 
 
@@ -193,32 +195,20 @@ def _make_folder(run: RunFolder, plan: Plan) -> None:
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
     """Start the decoders that have an `init_from_data`, which is given whatever of the run it has arguments for."""
     decoders: list[Any] = [vae.nonlinear] if model.start == "random" else [vae.nonlinear, vae.tractable]
-    starting = [decoder.init_from_data for decoder in decoders if hasattr(decoder, "init_from_data")]
-    if not starting:
-        return
     fitting = START_ENTRIES // observations.event_shape.numel()
     rows = observations.rows("train").between(0, min(START_ROWS, fitting))  # a part is enough
     x, side_info = seen(observations, rows, torch.empty(0), mixed(seed, 0, 0))
     assert vae.prior is not None
     known = {"method": model.start, "prior": vae.prior(), "offset": side_info.offset, "mask": side_info.mask}
-    for start in starting:
+    for start in [decoder.init_from_data for decoder in decoders if hasattr(decoder, "init_from_data")]:
         taken = inspect.signature(start).parameters
         start(x, **{name: value for name, value in known.items() if name in taken})
 
 
-def _entering(model: ModelConfig, advance: Report) -> Report:
-    """Return what a step ends with if the decoder has a context: its weight for the next step is set."""
-    if model.context is None:
-        return advance
-
-    def enter(loop: Loop) -> None:
-        weight = 1.0
-        if model.context_after > 0:
-            weight = min(1.0, max(0.0, loop.step / loop.steps / model.context_after - 1))
-        set_context_weight(loop.model, weight)
-        advance(loop)
-
-    return enter
+def _enter(loop: Loop, after: float) -> None:
+    """Set the weight that a decoder's context has in the next step."""
+    weight = loop.step / loop.steps / after - 1 if after > 0 else 1.0
+    set_context_weight(loop.model, min(1.0, max(0.0, weight)))
 
 
 @contextlib.contextmanager
