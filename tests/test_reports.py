@@ -37,6 +37,7 @@ from silentgrad.lab.reports.page import CommandLine, Details, Listing, Page, Pic
 from silentgrad.lab.settings import resolve
 from silentgrad.lab.settings.documents import read_settings, train_command
 from silentgrad.lab.store.files import RecordError, write_json_atomically, write_rows_atomically
+from silentgrad.lab.store.folders import REMEDIES
 from silentgrad.lab.store.records import Baseline, Run, RunPictures, Summary, read_summary, record_of, write_record
 from silentgrad.lab.tables import Column, Content, Estimate, Interval, Spread, Table
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
@@ -112,9 +113,34 @@ def test_a_folder_that_is_no_run_is_refused(run_folder: Path, name: str) -> None
     assert issubclass(RecordError, SilentgradError)
 
 
+WRONG = [
+    ("figure", 10**400, "number 1000000000... is too large"),
+    ("active", 10**400, "too large"),
+    ("active", -1, "active is -1"),
+    ("active", True, "active is True"),
+    ("exactness", "somewhat", "exactness is 'somewhat'"),
+    ("unit", 1, "unit is 1"),
+    ("epochs", 1.5, "epochs is 1.5"),
+    ("metrics", {"worst": "much"}, "metrics.worst is 'much'"),
+    ("seconds", math.nan, "seconds is (nan|NaN)"),
+    ("figure", math.inf, "figure is inf"),
+    ("limit", math.inf, "limit is inf"),
+    ("baseline", {"model": "every pixel an independent Gaussian"}, "it has no baseline.figure"),
+]
+
+
+def without(content: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != name}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
+        *[("summary.json", json.dumps(SUMMARY | {name: value}).encode(), told) for name, value, told in WRONG],
+        *[
+            ("summary.json", json.dumps(without(SUMMARY, name)).encode(), f"it has no {name}")
+            for name in ("kld", "figure")
+        ],
         ("config.yaml", b"a: [1", "expected ',' or ']'"),
         ("config.yaml", b"", "expected named values, found NoneType"),
         ("config.yaml", b"a: \xff", "codec can't decode"),
@@ -126,17 +152,14 @@ def test_a_folder_that_is_no_run_is_refused(run_folder: Path, name: str) -> None
         ("summary.json", b'{"bpd": 2.', "Expecting|delimiter"),
         ("summary.json", b"[1]", "expected named values, found list"),
         ("summary.json", b"[" * 100_000, "nested too deeply"),
-        ("summary.json", json.dumps(SUMMARY | {"figure": 10**400}).encode(), "number 1000000000... is too large"),
-        ("summary.json", json.dumps(SUMMARY | {"active": 10**400}).encode(), "too large"),
-        ("summary.json", json.dumps(SUMMARY | {"active": -1}).encode(), "active is -1"),
-        ("summary.json", json.dumps(SUMMARY | {"exactness": "somewhat"}).encode(), "exactness is 'somewhat'"),
         ("environment.json", b"{", "Expecting property name"),
         ("pictures.safetensors", b"\x08\x00", "header"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_reason(run_folder: Path, name: str, content: bytes, reason: str) -> None:
     (run_folder / name).write_bytes(content)
-    refused(RecordError, rf"(?s)cannot read .*{re.escape(name)}: .*({reason})", lambda: Run.read(run_folder))
+    told = rf"(?s)cannot read .*{re.escape(name)}: .*({reason}).*; {REMEDIES[name]}"
+    refused(RecordError, told, lambda: Run.read(run_folder))
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(0)", "+1+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "=1\r=1"])
@@ -377,41 +400,6 @@ def test_a_summary_is_written_as_it_was_read(more: dict[str, Any], tmp_path: Pat
     assert json.loads((tmp_path / "again.json").read_text()) == content
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("kld", None, "it has no kld"),
-        ("figure", None, "it has no figure"),
-        ("unit", 1, "unit is 1"),
-        ("epochs", 1.5, "epochs is 1.5"),
-        ("active", True, "active is True"),
-        ("metrics", {"worst": "much"}, "metrics.worst is 'much'"),
-        ("seconds", math.nan, "seconds is (nan|NaN)"),
-        ("figure", math.inf, "figure is inf"),
-        ("limit", math.inf, "limit is inf"),
-        ("baseline", {"model": "every pixel an independent Gaussian"}, "it has no baseline.figure"),
-    ],
-)
-def test_a_summary_that_lacks_something_is_refused(name: str, value: object, reason: str, tmp_path: Path) -> None:
-    content = WHOLE | {name: value}
-    if value is None:
-        del content[name]
-    write_json_atomically(tmp_path / "summary.json", content)
-    with pytest.raises(RecordError, match=f"{reason}; remove it and go on with --resume true"):
-        read_summary(tmp_path / "summary.json")
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_bound_stands_beside_the_sampled_elbo(run_folder: Path) -> None:
-    bound = {"exactness": "lower bound", "closed_form": "lower bound", "sampled": 2.3123}
-    write_json_atomically(run_folder / "summary.json", SUMMARY | bound | {"sampled_error": 0.0012})
-    page = write_report(run_folder).read_text()
-    assert "by the sampled ELBO" in page
-    assert "2.312" in page
-    assert "gap of the bound 0.0333 ± 0.0012" in page
-    assert page.count(">lower bound<") == 1  # not that of training again
-
-
 def told_by_train(samples: int = 1, **changes: Any) -> str:
     return "   ".join(_figures(record_of(Summary, WHOLE | changes), samples))
 
@@ -430,17 +418,26 @@ def test_train_says_what_its_figure_is_and_nothing_twice() -> None:
     assert "MSE" not in cells
 
 
+GUIDED = SUMMARY | {"exactness": "sampled", "closed_form": "exact"}
+BOUND = {"exactness": "lower bound", "closed_form": "lower bound", "sampled": 2.3123, "sampled_error": 0.0012}
+PAGE_SAYS: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        SUMMARY | BOUND,
+        ["by the sampled ELBO", "2.312", "gap of the bound 0.0333 ± 0.0012", "(?s)^(?!.*>lower bound<.*>lower bound<)"],
+    ),
+    (GUIDED, [r"(?s)ELBO\b.{0,60}>sampled<", "(?s)closed form in training.{0,60}>exact<"]),
+    (GUIDED | {"sampled": 2.5}, ["gain of the importance-weighted bound 0.1544", "(?s)^(?!.*gap of)"]),
+]
+
+
 @pytest.mark.usefixtures("undrawn")
-def test_a_guides_closed_form_is_not_taken_for_the_figures(run_folder: Path) -> None:
-    sampled = SUMMARY | {"exactness": "sampled", "closed_form": "exact"}
-    write_json_atomically(run_folder / "summary.json", sampled)
+@pytest.mark.parametrize(("summary", "patterns"), PAGE_SAYS)
+def test_a_page_tells_what_its_figure_is_once(summary: dict[str, Any], patterns: list[str], run_folder: Path) -> None:
+    """A bound, a guide's closed form beside a figure by samples, and an importance-weighted bound."""
+    write_json_atomically(run_folder / "summary.json", summary)
     page = write_report(run_folder).read_text()
-    assert re.search(r"(?s)ELBO\b.{0,60}>sampled<", page)
-    assert re.search(r"(?s)closed form in training.{0,60}>exact<", page)
-    write_json_atomically(run_folder / "summary.json", sampled | {"sampled": 2.5})
-    page = write_report(run_folder).read_text()
-    assert "gain of the importance-weighted bound 0.1544" in page
-    assert "gap of" not in page
+    for pattern in patterns:
+        assert re.search(pattern, page), pattern
 
 
 def opened(folder: Path, **changes: Any) -> str:
@@ -517,22 +514,11 @@ def test_the_command_can_be_copied_from_the_page(run_folder: Path) -> None:
     assert "--train.epochs 30" in text
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        (139.4, 10.3, "139 ± 10"),
-        (0.02143, 0.00332, "0.0214 ± 0.0033"),
-        (0.5, 0.0996, "0.50 ± 0.10"),  # rounding makes the error longer by a digit
-        (1234.5, 123.4, "1,230 ± 120"),
-        (-2.0, 0.25, "-2.00 ± 0.25"),
-        (0.0, 0.0031, "0.0000 ± 0.0031"),
-        (5.0, 0.0, "5 ± 0"),
-        (1.5, math.nan, "1.500 ± nan"),
-        (2.5e8, 1.25e7, "(2.50 ± 0.12)e+08"),
-    ],
-)
-def test_a_number_ends_where_its_error_does(value: float, error: float, text: str) -> None:
-    assert with_error(value, error) == text
+def test_a_number_ends_where_its_error_does() -> None:
+    rounded = {(0.5, 0.0996): "0.50 ± 0.10"}  # which makes the error longer by a digit
+    rounded |= {(-2.0, 0.25): "-2.00 ± 0.25", (0.0, 0.0031): "0.0000 ± 0.0031", (1.5, math.nan): "1.500 ± nan"}
+    rounded |= {(5.0, 0.0): "5 ± 0", (2.5e8, 1.25e7): "(2.50 ± 0.12)e+08"}
+    assert {pair: with_error(*pair) for pair in rounded} == rounded
 
 
 def test_an_interval_is_rounded_like_its_margin() -> None:
