@@ -129,6 +129,9 @@ WRONG = [
 ]
 
 
+LACKING = ("kld", "figure")
+
+
 def without(content: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key != name}
 
