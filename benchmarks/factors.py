@@ -1,14 +1,19 @@
-"""Count factors beside their peers: held-out deviance, seconds, memory, types of cells; the cost of an iteration.
+"""Count factors beside their peers: held-out deviance, seconds, memory, neighbors; the cost of an iteration.
 
-    python -m venv peers && peers/bin/pip install torch==2.13.0 'setuptools<80' glmpca pyPLNmodels scikit-learn
-    python benchmarks/factors.py --peer peers/bin/python --output results/factors.csv
-    python benchmarks/factors.py --speed 100000       # seconds of an iteration beside those of its matrix products
+    python -m venv peers && python -m venv scvi
+    peers/bin/pip install torch==2.13.0 'setuptools<80' glmpca statsmodels fastglmpca pyPLNmodels scikit-learn
+    scvi/bin/pip install torch==2.13.0 scvi-tools scikit-learn
+    python benchmarks/factors.py --peer peers/bin/python --scvi scvi/bin/python     # adds to results/factors.csv
+    python benchmarks/factors.py --table                # writes its rows into docs/factors.md
+    python benchmarks/factors.py --speed 100000         # seconds of an iteration beside those of its matrix products
 
 Simulated after sgdGMF's paper: log-rates of five factors, Poisson or negative binomial (r = 2), cells of three types.
-A tenth of the entries is hidden. This library is told so by a mask; peers, which have none, find each column's mean
-there. Judged are the expected counts of hidden entries, by the deviance of the simulation's own likelihood, per entry.
-Seconds are those of the processor, one thread each, with the start; memory is the process's peak. The error of telling
-types apart is a linear discriminant's on the factors, in five folds.
+Or 2,000 real cells of three types (pyPLNmodels' scRNA, 1,000 genes, 10 factors), with sizes of cells and a Poisson
+likelihood. A tenth of the entries is hidden, by seed. This library is told so by a mask; peers, which have none, find
+each column's mean there, rounded, and so does this library in a row of its own. Judged are the expected counts of
+hidden entries, by the deviance of the likelihood, of a simulation by its own, per entry. Seconds are those of the
+processor, one thread each, with the start; memory is the process's peak. Of each cell's 15 nearest neighbors by the
+factors, the share of its own type is told.
 """
 
 import argparse
@@ -20,141 +25,292 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-FACTORS, TYPES, R = 5, 3, 2.0
-METHODS = ("silentgrad", "glmpca", "pyPLNmodels", "PCA", "NMF")
-Result = dict[str, float]
+FACTORS, TYPES, R, NEIGHBORS = 5, 3, 2.0, 15
+DATA = ("poisson", "negative-binomial", "scRNA")
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "results" / "factors.csv", ROOT / "docs" / "factors.md"
+BEGIN, END = "<!-- made by benchmarks/factors.py --table -->\n", "<!-- until here -->\n"
+SCRNA = """
+import sys, numpy
+from pyPLNmodels import load_scrna
+
+found = load_scrna(n_samples=2000, dim=1000)
+numpy.savez(sys.argv[1], counts=found["endog"].to_numpy(), types=found["labels"].to_numpy().astype(str))
+"""
+Array = np.ndarray[Any, Any]
+Fit = Callable[[], tuple[Array, Array]]
 
 
-def simulate(likelihood: str, cells: int, genes: int, seed: int) -> dict[str, np.ndarray]:
-    """Counts, the types of the rows, and which entries are hidden."""
+class Data(NamedTuple):
+    """Counts with a tenth hidden.
+
+    Args:
+        counts: The counts.
+        hidden: Which entries are hidden.
+        filled: The counts with each column's rounded mean where they are hidden.
+        sizes: By how much a row's rates are multiplied; 1 in a simulation.
+        likelihood: "poisson" or "negative-binomial".
+        rank: Number of factors.
+    """
+
+    counts: Array
+    hidden: Array
+    filled: Array
+    sizes: Array
+    likelihood: str
+    rank: int
+
+
+def simulate(likelihood: str, cells: int, genes: int, seed: int) -> dict[str, Array]:
+    """Draw counts and the types of the rows."""
     random = np.random.RandomState(seed)
     types = random.randint(TYPES, size=cells)
     z = random.randn(TYPES, FACTORS)[types] + random.randn(cells, FACTORS) * 0.7
     rates = np.exp(z @ random.randn(FACTORS, genes) * 0.4 + random.randn(genes) * 0.7)
     if likelihood == "negative-binomial":
         rates = rates * random.gamma(R, 1 / R, size=rates.shape)
-    return {"counts": random.poisson(rates), "types": types, "hidden": random.rand(cells, genes) < 0.1}
+    return {"counts": random.poisson(rates), "types": types}
 
 
-def fit(method: str, likelihood: str, path: str) -> None:
-    """Fit in a process of its own; the file gets expected counts, factors, seconds and memory."""
-    data = dict(np.load(path))
-    counts, hidden = data["counts"].astype(float), data["hidden"]
-    filled = np.where(hidden, (counts * ~hidden).sum(0) / (~hidden).sum(0), counts)
-    start = 0.0
-    if method == "silentgrad":
-        import torch
+def of_silentgrad(data: Data, masked: bool = True) -> Fit:
+    import torch
 
-        from silentgrad import CountFactors
+    from silentgrad import CountFactors
 
-        torch.set_num_threads(1)
-        start = time.process_time()
-        model = CountFactors(FACTORS, likelihood=likelihood)  # type: ignore[arg-type]
-        factors = model.fit_transform(counts, mask=~hidden)
-        expected = model.inverse_transform(factors)
-    elif method == "glmpca":
-        from glmpca.glmpca import glmpca
+    torch.set_num_threads(1)
 
-        np.random.seed(0)
-        start = time.process_time()
-        family = "poi" if likelihood == "poisson" else "nb"
-        found = glmpca(np.rint(filled).T, FACTORS, fam=family)
-        factors = found["factors"]
-        u = found["coefX"] @ np.ones((1, len(counts))) + found["loadings"] @ factors.T
-        expected = np.exp(u).T * (np.rint(filled).mean(1, keepdims=True))
-    elif method == "pyPLNmodels":
-        import torch
-        from pyPLNmodels import PlnPCA
+    def fit() -> tuple[Array, Array]:
+        model = CountFactors(data.rank, likelihood=data.likelihood)  # type: ignore[arg-type]
+        offset = np.log(data.sizes)
+        if masked:
+            factors = model.fit_transform(data.counts.astype(np.float32), mask=~data.hidden, offset=offset)
+        else:
+            factors = model.fit_transform(data.filled.astype(np.float32), offset=offset)
+        return model.inverse_transform(factors, offset=offset), factors
 
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        start = time.process_time()
-        model = PlnPCA(np.rint(filled), rank=FACTORS, compute_offsets_method="zero", add_const=True)
+    return fit
+
+
+def of_glmpca(data: Data) -> Fit:
+    from glmpca.glmpca import glmpca
+
+    np.random.seed(0)
+
+    def fit() -> tuple[Array, Array]:
+        family = "poi" if data.likelihood == "poisson" else "nb"
+        found = glmpca(data.filled.T, data.rank, fam=family, sz=data.sizes)
+        u = found["coefX"] @ np.ones((1, len(data.filled))) + found["loadings"] @ found["factors"].T
+        return np.exp(u).T * data.sizes[:, None], found["factors"]
+
+    return fit
+
+
+def of_fastglmpca(data: Data) -> Fit:
+    import fastglmpca
+    import torch
+
+    torch.set_num_threads(1)
+
+    def fit() -> tuple[Array, Array]:
+        sized = bool((data.sizes != 1).any())
+        model = fastglmpca.poisson(
+            data.filled, data.rank, row_intercept=sized, return_model=True, progress_bar=False, device="cpu"
+        )
+        return model.reconstruct_counts(), model.U
+
+    return fit
+
+
+def of_pln(data: Data) -> Fit:
+    import torch
+    from pyPLNmodels import PlnPCA
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+    def fit() -> tuple[Array, Array]:
+        offsets = np.log(data.sizes)[:, None] + np.zeros(data.filled.shape)
+        model = PlnPCA(data.filled, rank=data.rank, offsets=offsets, add_const=True)
         model.fit(verbose=False)
-        factors = model.latent_mean.numpy()
-        weights = model.components.numpy()
+        factors, weights = model.latent_mean.numpy(), model.components.numpy()
         spread = model.latent_sqrt_variance.numpy() ** 2 @ (weights**2).T
-        expected = np.exp(factors @ weights.T + model.coef.numpy().ravel() + spread / 2)
-    elif method == "PCA":
-        from sklearn.decomposition import PCA
+        return np.exp(offsets + factors @ weights.T + model.coef.numpy().ravel() + spread / 2), factors
 
-        start = time.process_time()
-        model = PCA(FACTORS, random_state=0)
-        factors = model.fit_transform(np.log1p(filled))
-        expected = np.expm1(model.inverse_transform(factors)).clip(1e-3)
-    else:
-        from sklearn.decomposition import NMF
+    return fit
 
-        start = time.process_time()
-        model = NMF(FACTORS, beta_loss="kullback-leibler", solver="mu", max_iter=500, random_state=0)
-        factors = model.fit_transform(filled)
-        expected = (factors @ model.components_).clip(1e-3)
+
+def of_scvi(data: Data) -> Fit:
+    import anndata
+    import scvi
+    import torch
+
+    torch.set_num_threads(1)
+    scvi.settings.seed = 0
+
+    def fit() -> tuple[Array, Array]:
+        cells = anndata.AnnData(data.filled.astype(np.float32))
+        scvi.model.LinearSCVI.setup_anndata(cells)
+        likelihood = "poisson" if data.likelihood == "poisson" else "nb"
+        model = scvi.model.LinearSCVI(cells, n_latent=data.rank, gene_likelihood=likelihood)
+        model.train(enable_progress_bar=False, accelerator="cpu")
+        expected = model.get_normalized_expression(library_size="latent", return_numpy=True)
+        return expected, model.get_latent_representation()
+
+    return fit
+
+
+def of_pca(data: Data) -> Fit:
+    from sklearn.decomposition import PCA
+
+    def fit() -> tuple[Array, Array]:
+        model = PCA(data.rank, random_state=0)
+        factors = model.fit_transform(np.log1p(data.filled / data.sizes[:, None]))
+        return np.expm1(model.inverse_transform(factors)) * data.sizes[:, None], factors
+
+    return fit
+
+
+def of_nmf(data: Data) -> Fit:
+    from sklearn.decomposition import NMF
+
+    def fit() -> tuple[Array, Array]:
+        model = NMF(data.rank, beta_loss="kullback-leibler", solver="mu", max_iter=500, random_state=0)
+        factors = model.fit_transform(data.filled)
+        return factors @ model.components_, factors
+
+    return fit
+
+
+METHODS: dict[str, Callable[[Data], Fit]] = {
+    "silentgrad": of_silentgrad,
+    "silentgrad, filled": partial(of_silentgrad, masked=False),
+    "glmpca": of_glmpca,
+    "fastglmpca": of_fastglmpca,
+    "pyPLNmodels": of_pln,
+    "LinearSCVI": of_scvi,
+    "PCA of log1p": of_pca,
+    "NMF": of_nmf,
+}
+POISSON_ONLY = ("fastglmpca",)
+
+
+def fit_and_judge(name: str, method: str, seed: int, path: str) -> None:
+    """Fit in a process of its own, and print the figures."""
+    stored = dict(np.load(path))
+    counts = stored["counts"].astype(float)
+    hidden = np.random.RandomState(seed).rand(*counts.shape) < 0.1
+    filled = np.where(hidden, np.rint((counts * ~hidden).sum(0) / (~hidden).sum(0)), counts)
+    sizes, rank = np.ones(len(counts)), FACTORS
+    if name == "scRNA":
+        sizes, rank = filled.sum(1) / np.median(filled.sum(1)), 10
+    data = Data(counts, hidden, filled, sizes, "poisson" if name == "scRNA" else name, rank)
+    fit = METHODS[method](data)
+    start = time.process_time()
+    expected, factors = fit()
     seconds = time.process_time() - start
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    np.savez(path + ".out.npz", expected=expected, factors=factors, seconds=seconds, memory=memory)
+    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    from sklearn.neighbors import NearestNeighbors
+
+    x, rate = counts[hidden], np.maximum(expected[hidden], 1e-3)
+    deviance = x * np.log(np.maximum(x, 1) / rate)
+    if data.likelihood == "poisson":
+        deviance -= x - rate
+    else:
+        deviance -= (x + R) * np.log((x + R) / (rate + R))
+    neighbors = NearestNeighbors(n_neighbors=NEIGHBORS).fit(factors).kneighbors(return_distance=False)
+    purity = (stored["types"][neighbors] == stored["types"][:, None]).mean()
+    print("figures", 2 * deviance.mean(), seconds, gib, purity)
 
 
-def judged(path: str, likelihood: str) -> Result:
-    """The figures of a fit."""
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
-
-    data, found = dict(np.load(path)), dict(np.load(path + ".out.npz"))
-    x, rate = data["counts"][data["hidden"]], found["expected"][data["hidden"]]
-    deviance = np.where(x > 0, x * np.log(np.maximum(x, 1) / rate), 0)
-    r = np.inf if likelihood == "poisson" else R
-    deviance = deviance - (x - rate if np.isinf(r) else (x + r) * np.log((x + r) / (rate + r)))
-    folds = StratifiedKFold(5, shuffle=True, random_state=0)
-    right = cross_val_score(LinearDiscriminantAnalysis(), found["factors"], data["types"], cv=folds).mean()
-    return {
-        "deviance": float(2 * deviance.mean()),
-        "seconds": float(found["seconds"]),
-        "gib": float(found["memory"]),
-        "error": 1 - float(right),
-    }
-
-
-def compare(peer: str, cells: int, genes: int, seeds: int, output: Path) -> None:
-    """Fit all methods to all simulations, and write and print a row for each method."""
-    rows = []
+def compare(arguments: argparse.Namespace) -> None:
+    """Fit methods to data sets, and write a row for each into the results."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    for likelihood in ("poisson", "negative-binomial"):
-        for method in METHODS:
-            results: list[Result] = []
-            for seed in range(seeds):
-                with tempfile.TemporaryDirectory() as folder:
-                    path = f"{folder}/data.npz"
-                    np.savez(path, **simulate(likelihood, cells, genes, seed))
-                    python = sys.executable if method == "silentgrad" else peer
-                    words = [python, __file__, "--fit", method, likelihood, path]
+    pythons = {"silentgrad": sys.executable, "silentgrad, filled": sys.executable, "LinearSCVI": arguments.scvi}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.data:
+            for seed in range(arguments.seeds):
+                path = f"{folder}/{name}-{seed}.npz"
+                if name == "scRNA":
+                    subprocess.run([arguments.peer, "-c", SCRNA, path], check=True, capture_output=True)
+                else:
+                    np.savez(path, **simulate(name, arguments.cells, arguments.genes, seed))
+            for method in arguments.methods:
+                python = pythons.get(method, arguments.peer)
+                if python is None or (method in POISSON_ONLY and name == "negative-binomial"):
+                    continue
+                found = []
+                for seed in range(arguments.seeds):
+                    words = [python, __file__, "--fit", name, method, str(seed), f"{folder}/{name}-{seed}.npz"]
                     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-                    if done.returncode:
-                        print(f"{method}, {likelihood}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+                    told = [line for line in done.stdout.splitlines() if line.startswith("figures ")]
+                    if not told:
+                        print(f"{method}, {name}: {done.stderr.strip().splitlines()[-1]}", flush=True)
                         break
-                    results.append(judged(path, likelihood))
-            if results:
-                means = {name: statistics.mean(result[name] for result in results) for name in results[0]}
-                spread = max(r["deviance"] for r in results) - min(r["deviance"] for r in results)
-                row = {"data": likelihood, "cells": cells, "genes": genes, "seeds": len(results), "method": method}
-                rows.append(row | {name: f"{value:.4g}" for name, value in means.items()} | {"spread": f"{spread:.2g}"})
-                print(rows[-1], flush=True)
-    output.parent.mkdir(exist_ok=True)
-    with output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
+                    found.append([float(word) for word in told[0].split()[1:]])
+                if len(found) == arguments.seeds:
+                    note(name, method, found, np.load(path)["counts"].shape)
+
+
+def note(name: str, method: str, found: list[list[float]], shape: tuple[int, ...]) -> None:
+    """Write a row, in place of one of the same data and method."""
+    deviances, seconds, gib, purity = zip(*found, strict=True)
+    row = {
+        "data": name, "cells": str(shape[0]), "genes": str(shape[1]), "seeds": str(len(found)), "method": method,
+        "deviance": f"{statistics.mean(deviances):.4f}", "lowest": f"{min(deviances):.4f}",
+        "highest": f"{max(deviances):.4f}", "seconds": f"{statistics.mean(seconds):.1f}", "gib": f"{max(gib):.2f}",
+        "purity": f"{statistics.mean(purity):.3f}",
+    }  # fmt: skip
+    print(row, flush=True)
+    keys = ("data", "cells", "genes", "method")
+    rows = [other for other in stored() if any(other[key] != row[key] for key in keys)] + [row]
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerows(rows)
 
 
+def stored() -> list[dict[str, str]]:
+    """Read the rows that were measured."""
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table() -> str:
+    """Return the rows in Markdown, by data and deviance."""
+    lines = [
+        "| data | method | held-out deviance, range over seeds | processor seconds | GiB | neighbors of one type |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in sorted(stored(), key=lambda row: (DATA.index(row["data"]), float(row["deviance"]))):
+        deviance = f"{row['deviance']} ({row['lowest']} to {row['highest']})"
+        cells = [f"{row['data']}, {row['cells']} x {row['genes']}", row["method"], deviance]
+        lines.append(f"| {' | '.join([*cells, row['seconds'], row['gib'], row['purity']])} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_table() -> None:
+    """Write the table into the page."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")
+
+
 def speed(cells: int, genes: int = 500, rank: int = 10) -> None:
-    """Print processor seconds of a Poisson fit of sparse counts, and an iteration over its matrix products."""
+    """Print processor seconds of a Poisson fit of sparse counts, and an iteration's over its matrix products'."""
     import torch
     from scipy import sparse
 
     import silentgrad as sg
+    from silentgrad.factors.state import Climb
 
     torch.set_num_threads(1)
     random = np.random.RandomState(0)
@@ -164,43 +320,56 @@ def speed(cells: int, genes: int = 500, rank: int = 10) -> None:
         z = random.randn(min(20_000, cells - start), rank)
         blocks.append(sparse.csr_matrix(random.poisson(np.exp(z @ w + b)).astype(np.float32)))
     counts = sparse.vstack(blocks, format="csr")
-    start = time.process_time()
+    ends: list[float] = []
+    advance = Climb.advance
+
+    def noted(climb: Climb) -> bool:
+        went_on = advance(climb)
+        ends.append(time.process_time())
+        return went_on
+
+    Climb.advance = noted  # type: ignore[method-assign]
+    began = time.process_time()
     model = sg.CountFactors(rank, likelihood="poisson").fit(counts)
-    seconds = time.process_time() - start
+    seconds = time.process_time() - began
+    iteration = statistics.median(np.diff(ends[-model.n_iter_ :]))
     rows, triangle = 1024, rank * (rank + 1) // 2
     entries, theta, squares = torch.randn(rows, genes), torch.randn(genes, rank + 1), torch.randn(genes, triangle)
     features, spreads = torch.randn(rows, rank + 1), torch.randn(rows, triangle)
     sums = torch.randn(rows, triangle + (rank + 1) * (rank + 2) // 2)
-    start = time.process_time()
-    for _ in range(50):
+    began = time.process_time()
+    for _ in range(200):
         for _ in range(2):
             features @ theta.T, spreads @ squares.T
         entries @ theta, entries @ squares, entries.T @ features, entries.T @ sums
-    products = (time.process_time() - start) / 50 * cells / rows
-    times = seconds / model.n_iter_ / products
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    told = (
-        f"{cells} x {genes}: {seconds:.1f} s, {model.n_iter_} iterations, each {times:.2f} times its {products:.2f} s"
-    )
-    print(f"{told} of matrix products (start and deviance included), {memory:.2f} GiB")
+    products = (time.process_time() - began) / 200 * cells / rows
+    gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    told = f"{cells} x {genes}: {seconds:.1f} s in {model.n_iter_} iterations of {iteration:.2f} s, {gib:.2f} GiB"
+    print(f"{told}; an iteration takes {iteration / products:.2f} times its matrix products, {products:.2f} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="the Python that has the peers")
+    parser.add_argument("--scvi", help="the Python that has scvi-tools; without it that peer is left out")
+    parser.add_argument("--data", nargs="+", choices=DATA, default=DATA)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--genes", type=int, default=1_000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("results/factors.csv"))
     parser.add_argument("--speed", type=int, metavar="CELLS", help="measure an iteration on this many cells instead")
-    parser.add_argument("--fit", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--table", action="store_true", help="write the rows into docs/factors.md instead")
+    parser.add_argument("--fit", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.fit:
-        fit(*arguments.fit)
+        name, method, seed, path = arguments.fit
+        fit_and_judge(name, method, int(seed), path)
     elif arguments.speed:
         speed(arguments.speed)
+    elif arguments.table:
+        write_table()
     else:
-        compare(arguments.peer, arguments.cells, arguments.genes, arguments.seeds, arguments.output)
+        compare(arguments)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ with its data, so that Dask's scheduler makes those of a worker that was lost an
 
 import copy
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,15 +60,15 @@ class ClusterRows(RowSet):
         found: list[Any] = self.client.gather(results)
         return found
 
-    def improve(self, theta: Tensor, own: Sequence[Tensor], tally: bool) -> Totals:
+    def improve(self, theta: Tensor, own: Tensor, tally: bool) -> Totals:
         totals: Totals
-        totals, *others = self._all("improve", theta, list(own), tally)
+        totals, *others = self._all("improve", theta, own, tally)
         for other in others:
-            totals += other
+            totals = totals + other
         return totals
 
-    def move(self, centre: Tensor, inverse: Tensor, noted: bool) -> Tensor:
-        return torch.stack(self._all("move", centre, inverse, noted)).sum(0)
+    def move(self, center: Tensor, inverse: Tensor, noted: bool) -> Tensor:
+        return torch.stack(self._all("move", center, inverse, noted)).sum(0)
 
     def extrapolate(self, shares: Tensor) -> None:
         self._all("extrapolate", shares)

@@ -32,11 +32,11 @@ from torch import distributions as td
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
-from silentgrad.factors.covariates import CovariateScales
 from silentgrad.factors.latents import Latents, first_latents, improved, started
-from silentgrad.factors.pieces import Piece, RowSource, own_parameters, pieces_of
+from silentgrad.factors.pieces import Piece, RowSource, own_numbers, pieces_of, write_own
 from silentgrad.factors.rows import Rows, RowSet
-from silentgrad.factors.state import Climb, weights_of
+from silentgrad.factors.state import Climb
+from silentgrad.factors.weights import CovariateScales, weights_of
 from silentgrad.side_info import SideInfo
 from silentgrad.tracing import NARROW
 
@@ -174,14 +174,12 @@ def climbed(
 
 @contextlib.contextmanager
 def _restoring(decoder: LinearLikelihood) -> Iterator[None]:
-    """Gives the likelihood its parameters back if a fit ends by an error, so that the decoder is as it was."""
-    parameters = own_parameters(decoder)
-    before = [parameter.clone() for parameter in parameters]
+    """Give the likelihood its parameters back if a fit ends by an error, so that the decoder is as it was."""
+    before = own_numbers(decoder)
     try:
         yield
     except BaseException:
-        for parameter, numbers in zip(parameters, before, strict=True):
-            parameter.copy_(numbers)
+        write_own(decoder, before)
         raise
 
 

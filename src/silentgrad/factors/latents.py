@@ -97,19 +97,15 @@ class Latents:
         """The same numbers in memory of their own."""
         return Latents(self.means.clone(), self.covariances.clone(), self.log_dets.clone())
 
-    def empty(self) -> "Latents":
-        """Room for as many."""
-        return Latents(*map(torch.empty_like, (self.means, self.covariances, self.log_dets)))
-
     def times(self, vectors: Tensor) -> Tensor:
         """Each covariance times a vector, `(examples, dimensions)`."""
         return (matrices(self.covariances, self.dimensions) @ vectors.unsqueeze(-1)).squeeze(-1)
 
-    def mapped(self, centre: Tensor, inverse: Tensor) -> "Latents":
-        """The Gaussians of A (z - centre), for an invertible matrix A."""
-        centre, inverse = centre.to(self.means), inverse.to(self.means)
+    def mapped(self, center: Tensor, inverse: Tensor) -> "Latents":
+        """The Gaussians of A (z - center), for an invertible matrix A."""
+        center, inverse = center.to(self.means), inverse.to(self.means)
         log_dets = self.log_dets - 2 * torch.linalg.slogdet(inverse).logabsdet
-        return Latents((self.means - centre) @ inverse.T, self.covariances @ congruence(inverse), log_dets)
+        return Latents((self.means - center) @ inverse.T, self.covariances @ congruence(inverse), log_dets)
 
     def divergence(self) -> Tensor:
         """The KL divergence of each from N(0, I)."""

@@ -11,6 +11,7 @@ data can come in pieces and from many machines.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -23,8 +24,16 @@ LEAST = 1e-9  # curvature of an output that was never seen
 RIDGE = 1e-6  # of an output's mean curvature: outputs that were hardly seen have none in some directions
 
 
+class Additive:
+    """Dataclass whose fields are added one by one."""
+
+    def __add__(self, other: Self) -> Self:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return type(self)(*(one + another for one, another in pairs))
+
+
 @dataclass
-class Sums:
+class Sums(Additive):
     """Sums over examples of what Newton's step needs, in double precision.
 
     Args:
@@ -40,49 +49,33 @@ class Sums:
     curvature: Tensor
 
     @classmethod
-    def none(cls, theta: Tensor, dimensions: int) -> "Sums":
-        """Sums over no examples."""
-        outputs, features = theta.shape
-        slope = theta.new_zeros(outputs, features, dtype=torch.float64)
-        spread = slope.new_zeros(outputs, dimensions * (dimensions + 1) // 2)
-        curvature = slope.new_zeros(outputs, features * (features + 1) // 2)
-        return cls(slope, spread, spread.clone(), curvature)
-
-    def add(self, piece: Piece, latents: Latents, found: Expectation) -> None:
-        """Adds a piece."""
+    def of(cls, piece: Piece, latents: Latents, found: Expectation) -> "Sums":
+        """Sum over the rows of a piece."""
         first, second = found.first, found.second
         if piece.weights is not None:
             first, second = first * piece.weights.unsqueeze(1), second * piece.weights.unsqueeze(1)
         features = torch.cat([latents.means, piece.features], 1)
-        spread_and_curvature = second.T @ torch.cat([latents.covariances, products(features)], 1)
-        spread, curvature = spread_and_curvature.split([self.spread.shape[1], self.curvature.shape[1]], dim=1)
-        self.slope += first.T @ features
-        self.spread += spread
+        squares, triangle = products(features), latents.covariances.shape[1]
+        both = second.T @ torch.cat([latents.covariances, squares], 1)
+        spread, curvature = both[:, :triangle].double(), both[:, triangle:].double()
+        concave_spread = spread
         if not found.concave:
             second = second.clamp(max=0)
-            spread, curvature = second.T @ latents.covariances, second.T @ products(features)
-        self.concave_spread += spread
-        self.curvature += curvature
-
-    def __iadd__(self, other: "Sums") -> "Sums":
-        self.slope += other.slope
-        self.spread += other.spread
-        self.concave_spread += other.concave_spread
-        self.curvature += other.curvature
-        return self
+            concave_spread, curvature = (second.T @ latents.covariances).double(), (second.T @ squares).double()
+        return cls((first.T @ features).double(), spread, concave_spread, curvature)
 
     def hessian(self, dimensions: int) -> Tensor:
-        """Minus the Hessian of the bound in each output's weights, `(outputs, features, features)`."""
+        """Return minus the Hessian of the bound in each output's weights, `(outputs, features, features)`."""
         hessian = -matrices(self.curvature, self.slope.shape[1])
         hessian[:, :dimensions, :dimensions] -= matrices(self.concave_spread, dimensions)
         return hessian
 
     def diagonal(self) -> Tensor:
-        """The curvature of the bound in each weight, `(outputs, features)`."""
+        """Return the curvature of the bound in each weight, `(outputs, features)`."""
         return -matrices(self.curvature, self.slope.shape[1]).diagonal(dim1=1, dim2=2)
 
     def step(self, theta: Tensor, dimensions: int, most: float) -> Tensor:
-        """Newton's step, of which u's change is at most `most` in the mean square over examples."""
+        """Return Newton's step, of which u's change is at most `most` in the mean square over examples."""
         slope = self.slope.clone()
         w = theta[:, :dimensions].unsqueeze(-1)
         slope[:, :dimensions] += (matrices(self.spread, dimensions) @ w).squeeze(-1)
@@ -95,36 +88,24 @@ class Sums:
 
 
 @dataclass
-class Moments:
-    """Sums over examples of z and of z z^T, under their latents, in double precision."""
+class Moments(Additive):
+    """Sums over examples of 1, z and the upper triangle of z z^T, under their latents, in double precision."""
 
     count: Tensor
     first: Tensor
     second: Tensor
 
     @classmethod
-    def none(cls, dimensions: int, device: torch.device) -> "Moments":
-        """Sums over no examples."""
-        first = torch.zeros(dimensions, dtype=torch.float64, device=device)
-        return cls(first.new_zeros(()), first, first.new_zeros(dimensions * (dimensions + 1) // 2))
-
-    @classmethod
     def of(cls, latents: Latents, weights: Tensor | None) -> "Moments":
-        """Those of latents, each as it counts."""
+        """Sum over latents, each as it counts."""
         second = products(latents.means) + latents.covariances
         if weights is None:
             count = torch.tensor(float(len(latents)), dtype=torch.float64, device=second.device)
             return cls(count, latents.means.sum(0, dtype=torch.float64), second.sum(0, dtype=torch.float64))
         return cls(weights.double().sum(), (weights @ latents.means).double(), (weights @ second).double())
 
-    def __iadd__(self, other: "Moments") -> "Moments":
-        self.count = self.count + other.count
-        self.first = self.first + other.first
-        self.second = self.second + other.second
-        return self
-
     def standardizing(self) -> tuple[Tensor, Tensor]:
-        """The mean of z, and the root of its covariance as a lower triangle."""
-        centre = self.first / self.count
-        covariance = matrices(self.second / self.count, len(centre)) - torch.outer(centre, centre)
-        return centre, torch.linalg.cholesky(covariance)
+        """Return the mean of z, and the root of its covariance as a lower triangle."""
+        center = self.first / self.count
+        covariance = matrices(self.second / self.count, len(center)) - torch.outer(center, center)
+        return center, torch.linalg.cholesky(covariance)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from silentgrad.decoders.likelihood import IMPOSSIBLE, LinearLikelihood
+from silentgrad.decoders.likelihood import own_parameters as parameters_of
 from silentgrad.factors.latents import Latents
 from silentgrad.factors.symmetric import forms
 from silentgrad.likelihoods.base import expected_log_prob
@@ -40,15 +41,15 @@ class Expectation(NamedTuple):
         value: E[log p(x|u)], `(rows,)`.
         first: Its derivative in the mean of every u, `(rows, outputs)`.
         second: The second one, as that in the variance has it.
-        own: The first two derivatives in each of the likelihood's own parameters, `(2, *shape)`, over rows as they
-            count; none unless asked for.
+        own: The first two derivatives in the numbers of the likelihood's own parameters, `(2, numbers)`, in double
+            precision, over rows as they count; none unless asked for.
         concave: Whether no second derivative is above 0.
     """
 
     value: Tensor
     first: Tensor
     second: Tensor
-    own: Sequence[Tensor] = ()
+    own: Tensor
     concave: bool = False
 
     def write(self, rows: Tensor, others: "Expectation", chosen: Tensor) -> None:
@@ -99,13 +100,16 @@ class Piece:
         if derivatives is not None:
             x, mean, variance = self._shaped(means, variances)
             found = derivatives(x, mean, variance)
-            of_own: list[Tensor] = []
+            of_own = means.new_zeros(2, 0, dtype=torch.float64)
             parameters = own_parameters(self.decoder) if own else []
             if parameters:
                 pairs = self.decoder.likelihood.own_derivatives(x, mean, found)  # type: ignore[attr-defined]
+                sums = []
                 for parameter, pair in zip(parameters, pairs, strict=True):
-                    sums = [self._counted_entries(entries).sum_to_size(parameter.shape) for entries in pair]
-                    of_own.append(torch.stack(sums))
+                    for entries in pair:
+                        counted = self.counted(entries).sum(0, dtype=torch.float64).unflatten(0, x.shape[1:])
+                        sums.append(counted.sum_to_size(parameter.shape).flatten())
+                of_own = torch.stack([torch.cat(sums[::2]), torch.cat(sums[1::2])])
             value, first, second = found
             return self._expectation(value, first, second, of_own)
         return self._by_autograd(means, variances, own)
@@ -118,43 +122,22 @@ class Piece:
         return means
 
     def subset(self, rows: Tensor) -> "Piece":
-        """Some of the rows, by their places in the piece."""
-
-        def chosen(part: Tensor | None) -> Tensor | None:
-            if part is None:
-                return None
-            return part[rows]
-
-        return replace(
-            self,
-            x=self.x[rows],
-            features=self.features[rows],
-            offset=chosen(self.offset),
-            mask=chosen(self.mask),
-            weights=chosen(self.weights),
-        )
+        """Return some of the rows, by their places in the piece."""
+        parts = {name: getattr(self, name) for name in ("x", "features", "offset", "mask", "weights")}
+        return replace(self, **{name: part[rows] for name, part in parts.items() if part is not None})
 
     def _by_autograd(self, mean: Tensor, variance: Tensor, own: bool) -> Expectation:
         with torch.enable_grad():
             mean, variance = mean.detach().requires_grad_(), variance.detach().requires_grad_()
             likelihood, nodes = self.decoder.likelihood, self.decoder.nodes
             entries = expected_log_prob(likelihood, *self._shaped(mean, variance), nodes)
-            parameters: list[nn.Parameter] = []
-            if own:
-                parameters = own_parameters(self.decoder)
-            first, in_variance = torch.autograd.grad(entries.sum(), [mean, variance], retain_graph=bool(parameters))
-            gradients = derivatives_in(parameters, self._counted(entries))
-        return self._expectation(entries.detach(), first, 2 * in_variance, gradients)
+            first, in_variance = torch.autograd.grad(entries.sum(), [mean, variance], retain_graph=own)
+            of_own = derivatives_in(own_parameters(self.decoder) if own else [], self.counted(entries).sum())
+        return self._expectation(entries.detach(), first, 2 * in_variance, of_own)
 
-    def _expectation(self, entries: Tensor, first: Tensor, second: Tensor, own: Sequence[Tensor] = ()) -> Expectation:
-        """Sums over the observed entries, whose derivatives are those of all entries where the others' are zero."""
-        parts = []
-        for part in (entries, first, second):
-            flat = part.reshape(len(self.x), -1)
-            if self.mask is not None and not self.decoder.joint:
-                flat = flat.masked_fill(~self.mask, 0)
-            parts.append(flat)
-        entries, first, second = parts
+    def _expectation(self, entries: Tensor, first: Tensor, second: Tensor, own: Tensor) -> Expectation:
+        """Sum over the observed entries, whose derivatives are those of all entries where the others' are zero."""
+        entries, first, second = self._observed(entries), self._observed(first), self._observed(second)
         concave = getattr(self.decoder.likelihood, "concave", False) or not bool(second.max() > 0)
         return Expectation(entries.sum(1), first, second, own, concave)
 
@@ -173,52 +156,53 @@ class Piece:
         log_base = getattr(self.decoder.likelihood, "log_base", None)
         if log_base is None:
             return torch.zeros_like(self.x[:, 0], dtype=torch.float64)
-        return self._per_row(log_base(self.x.double()))
+        return self._observed(log_base(self.x.double())).sum(1)
 
-    def _per_row(self, entries: Tensor) -> Tensor:
-        """The sum over the observed entries of each row."""
+    def _observed(self, entries: Tensor) -> Tensor:
+        """Flatten entries to `(rows, entries)`, with 0 for those that were not observed."""
         entries = entries.reshape(len(self.x), -1)
         if self.mask is not None and not self.decoder.joint:
             entries = entries.masked_fill(~self.mask, 0)
-        return entries.sum(1)
+        return entries
 
-    def _counted_entries(self, entries: Tensor) -> Tensor:
-        """The sum over rows as they count, of numbers of every entry that was observed, in double precision."""
-        if self.mask is not None:
-            entries = entries.masked_fill(~self.mask.unflatten(1, self.decoder.event_shape), 0)
-        if self.weights is not None:
-            entries = entries * self.weights.reshape(-1, *[1] * (entries.dim() - 1))
-        return entries.sum(0, dtype=torch.float64)
-
-    def _counted(self, entries: Tensor) -> Tensor:
-        """The sum over observed entries, in rows as they count."""
-        rows = self._per_row(entries)
-        if self.weights is not None:
-            rows = rows * self.weights
-        return rows.sum()
+    def counted(self, entries: Tensor) -> Tensor:
+        """Flatten them likewise, in rows as they count."""
+        entries = self._observed(entries)
+        return entries if self.weights is None else entries * self.weights.unsqueeze(1)
 
 
 def own_parameters(decoder: LinearLikelihood) -> list[nn.Parameter]:
-    """The parameters of a decoder's likelihood that are to be learned."""
-    if not isinstance(decoder.likelihood, nn.Module):
-        return []
-    return [parameter for parameter in decoder.likelihood.parameters() if parameter.requires_grad]
+    """Return the parameters of a decoder's likelihood that are to be learned."""
+    return [parameter for parameter in parameters_of(decoder.likelihood) if parameter.requires_grad]
 
 
-def derivatives_in(parameters: Sequence[Tensor], value: Tensor) -> list[Tensor]:
-    """The first two derivatives of a value in each number of some parameters, of which none acts upon another's.
+def own_numbers(decoder: LinearLikelihood) -> Tensor:
+    """Return these parameters in one vector, in double precision."""
+    numbers = [parameter.detach().double().flatten() for parameter in own_parameters(decoder)]
+    return torch.cat([decoder.affine.weight.new_zeros(0, dtype=torch.float64), *numbers])
 
-    Each is `(2, *shape)`, in double precision.
+
+def write_own(decoder: LinearLikelihood, numbers: Tensor) -> None:
+    """Put such a vector into the decoder."""
+    parameters = own_parameters(decoder)
+    for parameter, part in zip(parameters, numbers.split([one.numel() for one in parameters]), strict=True):
+        parameter.copy_(part.view_as(parameter))
+
+
+def derivatives_in(parameters: Sequence[Tensor], value: Tensor) -> Tensor:
+    """Return the first two derivatives of a value in each number of parameters, of which none acts upon another's.
+
+    They are `(2, numbers)`, in double precision.
     """
-    found = []
+    found = [value.new_zeros(2, 0, dtype=torch.float64)]
     for parameter in parameters:
         if not value.requires_grad:
-            found.append(torch.zeros(2, *parameter.shape, dtype=torch.float64, device=parameter.device))
+            found.append(found[0].new_zeros(2, parameter.numel()))
             continue
         (slope,) = torch.autograd.grad(value, parameter, create_graph=True)
         (bend,) = torch.autograd.grad(slope.sum(), parameter, retain_graph=True)
-        found.append(torch.stack([slope, bend]).detach().double())
-    return found
+        found.append(torch.stack([slope.detach().flatten(), bend.flatten()]).double())
+    return torch.cat(found, 1)
 
 
 def pieces_of(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None) -> Iterator[Piece]:

@@ -4,7 +4,6 @@ A fit calls `improve`, then `move`, `extrapolate` or `go_back`. Rows may be in s
 is exchanged are weights one way and sums the other.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,47 +13,38 @@ from torch import Tensor
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.factors.anderson import History
 from silentgrad.factors.latents import Latents, first_latents, improved
-from silentgrad.factors.outputs import Moments, Sums
-from silentgrad.factors.pieces import RowSource, own_parameters, pieces_of
+from silentgrad.factors.outputs import Additive, Moments, Sums
+from silentgrad.factors.pieces import RowSource, pieces_of, write_own
 from silentgrad.factors.tally import Tally
 from silentgrad.side_info import SideInfo
 
 
 @dataclass
-class Totals:
+class Totals(Additive):
     """Sums of a pass over rows.
 
     Args:
         elbo: The bound, without what the likelihood's `log_base` adds.
         sums: What the step for the outputs needs.
-        own: The first two derivatives in each of the likelihood's own parameters, without those of its `log_base`.
+        own: The first two derivatives in the likelihood's own parameters, without those of its `log_base`.
         moments: Of the latents.
-        tally: Numbers of entries by output and count, where they were asked for.
+        tally: Numbers of entries by output and count; of no entries, unless they were asked for.
     """
 
     elbo: float
     sums: Sums
-    own: list[Tensor]
+    own: Tensor
     moments: Moments
-    tally: Tally | None
-
-    def __iadd__(self, other: "Totals") -> "Totals":
-        self.elbo += other.elbo
-        self.sums += other.sums
-        self.own = [found + more for found, more in zip(self.own, other.own, strict=True)]
-        self.moments += other.moments
-        if self.tally is not None and other.tally is not None:
-            self.tally += other.tally
-        return self
+    tally: Tally
 
 
 class RowSet(Protocol):
     """What a fit asks of rows, wherever they are."""
 
-    def improve(self, theta: Tensor, own: Sequence[Tensor], tally: bool) -> Totals:
+    def improve(self, theta: Tensor, own: Tensor, tally: bool) -> Totals:
         """Newton's step for all latents, from where they are; the sums for the next step of the outputs."""
 
-    def move(self, centre: Tensor, inverse: Tensor, noted: bool) -> Tensor:
+    def move(self, center: Tensor, inverse: Tensor, noted: bool) -> Tensor:
         """Accept the step, and go on to the improved latents, mapped; products of residuals, if steps are noted."""
 
     def extrapolate(self, shares: Tensor) -> None:
@@ -88,39 +78,28 @@ class Rows:
         self.curvature = torch.empty_like(self.latents.means)
         self.history = History()
 
-    def improve(self, theta: Tensor, own: Sequence[Tensor], tally: bool) -> Totals:
+    def improve(self, theta: Tensor, own: Tensor, tally: bool) -> Totals:
         """See `RowSet`."""
         theta = theta.to(self.decoder.affine.weight)
-        for parameter, numbers in zip(own_parameters(self.decoder), own, strict=True):
-            parameter.copy_(numbers)
-        self.improved = self.latents.empty()
+        write_own(self.decoder, own)
+        self.improved = self.latents.copy()
         self.curvature = torch.empty_like(self.latents.means)
         totals: Totals | None = None
         for piece in pieces_of(self.decoder, *self._data):
-            counted = Tally.of(piece) if tally else None  # first, because it looks at x
+            counted = Tally.of(piece) if tally else Tally.none(piece)  # first, because it looks at x
             better = improved(piece, theta, self.latents[piece.rows], own=len(own) > 0)
             self.improved.write(piece.rows, better.latents)
             self.curvature[piece.rows] = better.curvature
-            if totals is None:
-                of_own = [numbers.new_zeros(2, *numbers.shape) for numbers in own]
-                moments = Moments.none(self.latents.dimensions, theta.device)
-                totals = Totals(0.0, Sums.none(theta, self.latents.dimensions), of_own, moments, None)
-            totals.elbo += piece.total(better.bounds())
-            totals.sums.add(piece, better.latents, better.found)
-            for found, more in zip(totals.own, better.found.own, strict=True):
-                found += more
-            totals.moments += Moments.of(better.latents, piece.weights)
-            if totals.tally is None:
-                totals.tally = counted
-            elif counted is not None:
-                totals.tally += counted
+            sums, moments = Sums.of(piece, better.latents, better.found), Moments.of(better.latents, piece.weights)
+            more = Totals(piece.total(better.bounds()), sums, better.found.own, moments, counted)
+            totals = more if totals is None else totals + more
         assert totals is not None  # a fit has rows
         return totals
 
-    def move(self, centre: Tensor, inverse: Tensor, noted: bool) -> Tensor:
+    def move(self, center: Tensor, inverse: Tensor, noted: bool) -> Tensor:
         """See `RowSet`."""
         start, self.last = self.latents.means, self.improved
-        self.latents = self.plain = self.improved.mapped(centre, inverse)
+        self.latents = self.plain = self.improved.mapped(center, inverse)
         if not noted:
             return torch.zeros(0, 1, dtype=torch.float64)
         self.history.add(start, self.plain.means)

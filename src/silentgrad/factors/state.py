@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,12 +10,12 @@ from torch import Tensor
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError
 from silentgrad.factors.anderson import History, shares_of
-from silentgrad.factors.covariates import CovariateScales
 from silentgrad.factors.latents import Latents
 from silentgrad.factors.outputs import LEAST
-from silentgrad.factors.pieces import own_parameters
+from silentgrad.factors.pieces import own_numbers, write_own
 from silentgrad.factors.rows import RowSet, Totals
 from silentgrad.factors.tally import base_of
+from silentgrad.factors.weights import CovariateScales
 
 RADIUS, LEAST_RADIUS = 1.0, 1e-3  # of the change of an output's u, in the mean square
 SLACK = 0.25  # units in the last place by which rounding may lower the bound
@@ -28,22 +29,27 @@ class Place:
 
     Args:
         theta: Weights of the latents, bias and weights of covariates of every output, `(outputs, features)`.
-        own: The likelihood's own parameters.
+        own: The numbers of the likelihood's own parameters.
     """
 
     theta: Tensor
-    own: list[Tensor]
+    own: Tensor
 
     def packed(self) -> Tensor:
-        """All of it in one vector."""
-        return torch.cat([part.flatten() for part in (self.theta, *self.own)])
+        """Return all of it in one vector."""
+        return torch.cat([self.theta.flatten(), self.own])
 
     def unpacked(self, vector: Tensor) -> "Place":
-        """The place that a vector describes."""
-        parts = [self.theta, *self.own]
-        numbers = vector.split([part.numel() for part in parts])
-        theta, *own = [found.reshape(part.shape) for found, part in zip(numbers, parts, strict=True)]
-        return Place(theta, own)
+        """Return the place that a vector describes."""
+        theta, own = vector.split([self.theta.numel(), self.own.numel()])
+        return Place(theta.view_as(self.theta), own)
+
+
+class Finish(NamedTuple):
+    """The latents of all rows at the end of a fit, and the sums of the last pass."""
+
+    latents: Latents
+    totals: Totals
 
 
 class Climb:
@@ -58,9 +64,7 @@ class Climb:
     def __init__(self, decoder: LinearLikelihood, rows: RowSet, scales: CovariateScales) -> None:
         self.decoder, self.rows, self.scales = decoder, rows, scales
         self.dimensions = decoder.latent_dim
-        theta = scales.to_standard(weights_of(decoder).double(), self.dimensions)
-        own = [parameter.detach().double().clone() for parameter in own_parameters(decoder)]
-        self.place = Place(theta, own)
+        self.place = Place(scales.read(decoder), own_numbers(decoder))
         self.plain = self.last = self.place  # where to go back to, from an accelerated place and from a plain one
         self.accelerated = self.retrying = False
         self.fall = 0.0  # by how much the latest bound was below the best
@@ -69,10 +73,9 @@ class Climb:
         self.accepted = 0
         self.history = History()
         self._table: tuple[Tensor, Tensor] | None = None
-        self._counts = hasattr(decoder.likelihood, "log_base")
 
     def advance(self) -> bool:
-        """Makes one iteration, and returns whether it went on; if the bound in its middle fell, it goes back."""
+        """Make one iteration, and return whether it went on; if the bound in its middle fell, it goes back."""
         start, retrying = self.place, self.retrying
         totals = self._improved_from(start)
         elbo = -math.inf
@@ -93,7 +96,7 @@ class Climb:
         return not retrying
 
     def _improved_from(self, start: Place) -> Totals | None:
-        """A pass over the data from a place; once the fit is on its way, one that overflows has no bound."""
+        """Pass over the data from a place; once the fit is on its way, a pass that overflows has no bound."""
         try:
             return self._pass(start)
         except DomainError:
@@ -102,63 +105,56 @@ class Climb:
             return None
 
     def _pass(self, place: Place) -> Totals:
-        """Newton's step for all latents, and what the step for the outputs needs."""
-        totals = self.rows.improve(place.theta, place.own, self._counts and self._table is None)
-        if totals.tally is not None:
+        """Take Newton's step for all latents, and return what the step for the outputs needs."""
+        counting = self._table is None and hasattr(self.decoder.likelihood, "log_base")
+        totals = self.rows.improve(place.theta, place.own, counting)
+        if counting:
             self._table = totals.tally.table(self.decoder.event_shape)
         if self._table is not None:
-            parameters = own_parameters(self.decoder)
-            for parameter, numbers in zip(parameters, place.own, strict=True):
-                parameter.copy_(numbers)
-            base, of_own = base_of(self.decoder.likelihood, *self._table, parameters)
+            write_own(self.decoder, place.own)
+            base, of_own = base_of(self.decoder, *self._table)
             totals.elbo += base
-            totals.own = [found + more for found, more in zip(totals.own, of_own, strict=True)]
+            totals.own += of_own
         return totals
 
     def _move(self, start: Place, totals: Totals) -> None:
-        """Newton's step for all outputs, for the likelihood's own parameters, and the expansion.
+        """Take Newton's step for all outputs, and for the likelihood's own parameters, and the expansion.
 
         The expansion gives the same likelihood with the least divergence: latents of mean 0 and covariance I over all
         examples. Then Anderson's method says where the end is to be expected.
         """
         theta = start.theta + totals.sums.step(start.theta, self.dimensions, self.radius)
-        own = []
-        for numbers, (slope, bend) in zip(start.own, totals.own, strict=True):
-            step = slope / bend.abs().clamp(min=LEAST)  # which goes up even where the bound is convex
-            own.append(numbers + step.clamp(-MOST * self.radius, MOST * self.radius))
-        centre, factor = totals.moments.standardizing()
+        slope, bend = totals.own
+        step = slope / bend.abs().clamp(min=LEAST)  # which goes up even where the bound is convex
+        center, factor = totals.moments.standardizing()
         w = theta[:, : self.dimensions]
-        theta[:, self.dimensions] += w @ centre
+        theta[:, self.dimensions] += w @ center
         theta[:, : self.dimensions] = w @ factor
-        self.plain = self.place = Place(theta, own)
+        self.plain = self.place = Place(theta, start.own + step.clamp(-MOST * self.radius, MOST * self.radius))
         self.accelerated = False
         noted = self.accepted > PLAIN
         inverse = torch.linalg.solve_triangular(factor, torch.eye(self.dimensions).to(factor), upper=False)
-        products = self.rows.move(centre, inverse, noted)
+        products = self.rows.move(center, inverse, noted)
         if noted:
-            self._accelerate(start, totals, products)
+            self.history.add(start.packed(), self.plain.packed())
+            metric = torch.cat([totals.sums.diagonal().flatten(), bend.abs()])
+            self._accelerate(shares_of(products.to(metric) + self.history.products(metric)))
 
-    def _accelerate(self, start: Place, totals: Totals, products: Tensor) -> None:
-        """Moves on from the plain place to where Anderson's method expects the end."""
-        parts = [totals.sums.diagonal(), *(bend.abs() for _, bend in totals.own)]
-        self.history.add(start.packed(), self.plain.packed())
-        metric = torch.cat([part.flatten() for part in parts])
-        shares = shares_of(products.to(metric) + self.history.products(metric))
+    def _accelerate(self, shares: Tensor) -> None:
+        """Move on from the plain place to where Anderson's method expects the end."""
         self.accelerated = len(shares) > 0
         self.rows.extrapolate(shares)
         place = self.plain.unpacked(self.history.extrapolated(shares))
-        own = []
-        for numbers, plain in zip(place.own, self.plain.own, strict=True):
-            own.append(plain + (numbers - plain).clamp(-MOST, MOST))
-        self.place = Place(place.theta, own)
+        change = (place.own - self.plain.own).clamp(-MOST, MOST)
+        self.place = Place(place.theta, self.plain.own + change)
 
     @property
     def stuck(self) -> bool:
         """Whether even the smallest plain step lowers the bound."""
         return self.retrying and self.radius <= LEAST_RADIUS
 
-    def finish(self) -> "Finish":
-        """Writes the best weights into the decoder; returns the latents that suit them, and the sums of all rows.
+    def finish(self) -> Finish:
+        """Write the best weights into the decoder; return the latents that suit them, and the sums of all rows.
 
         Turning z and the weights together changes nothing. The latents are turned to where their weights are
         orthogonal, those first that move u most.
@@ -169,7 +165,7 @@ class Climb:
         theta = self.last.theta.clone()
         axes = principal_axes(theta[:, : self.dimensions])
         theta[:, : self.dimensions] = theta[:, : self.dimensions] @ axes
-        write_weights(self.decoder, self.scales.from_standard(theta, self.dimensions))
+        self.scales.write(self.decoder, theta)
         return Finish(latents.mapped(torch.zeros_like(axes[0]), axes.T), totals)
 
     def _go_back(self, elbo: float) -> None:
@@ -188,16 +184,8 @@ class Climb:
         self.accelerated = False
 
 
-@dataclass(frozen=True)
-class Finish:
-    """The latents of all rows at the end of a fit, and the sums of the last pass."""
-
-    latents: Latents
-    totals: Totals
-
-
 def principal_axes(w: Tensor) -> Tensor:
-    """The directions of z, in columns, along which weights `(outputs, latents)` are orthogonal, the largest first.
+    """Return the directions of z, in columns, along which weights `(outputs, latents)` are orthogonal, largest first.
 
     Each points to where most of its largest weights are positive.
     """
@@ -205,20 +193,3 @@ def principal_axes(w: Tensor) -> Tensor:
     axes = directions.flip(1)
     signs = (w @ axes).pow(3).sum(0).sign()
     return axes * torch.where(signs == 0, 1, signs)
-
-
-def weights_of(decoder: LinearLikelihood) -> Tensor:
-    """Weights of the latents, bias and weights of covariates in one matrix, `(outputs, features)`."""
-    parts = [decoder.affine.weight, decoder.affine.bias.unsqueeze(1)]
-    if decoder.covariate_affine is not None:
-        parts.append(decoder.covariate_affine.weight)
-    return torch.cat(parts, 1).detach().clone()
-
-
-def write_weights(decoder: LinearLikelihood, theta: Tensor) -> None:
-    """Puts such a matrix into the decoder."""
-    dimensions = decoder.latent_dim
-    decoder.affine.weight.copy_(theta[:, :dimensions])
-    decoder.affine.bias.copy_(theta[:, dimensions])
-    if decoder.covariate_affine is not None:
-        decoder.covariate_affine.weight.copy_(theta[:, dimensions + 1 :])

@@ -1,13 +1,12 @@
 """How often every output has every count: all that a likelihood's `log_base` needs, however many rows there are."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from silentgrad.factors.pieces import Piece, derivatives_in
+from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.factors.pieces import Piece, derivatives_in, own_parameters
 
 SMALL = 64  # counts below this are told by their place
 
@@ -28,37 +27,29 @@ class Tally:
 
     @classmethod
     def of(cls, piece: Piece) -> "Tally":
-        """The tally of a piece, in rows as they count."""
+        """Count the entries of a piece, in rows as they count."""
         outputs = piece.x.shape[1]
         counts = piece.x.long()
         if counts.min() < 0 or not torch.equal(counts.to(piece.x), piece.x):
             piece.base()  # raises its own error
-        keys = counts.mul_(outputs).add_(torch.arange(outputs, device=counts.device))
-        weights = None
-        if piece.weights is not None:
-            weights = piece.weights.double().unsqueeze(1).expand(keys.shape)
-        if piece.mask is not None:
-            weights = piece.mask if weights is None else weights * piece.mask
-            weights = weights.double()
+        keys = counts.mul_(outputs).add_(torch.arange(outputs, device=counts.device)).flatten()
+        weights = piece.counted(torch.ones_like(piece.x, dtype=torch.float64)).flatten()
         is_small = keys < SMALL * outputs
-        if not is_small.all():
-            large = keys[~is_small]
-            of_large = torch.ones_like(large, dtype=torch.float64) if weights is None else weights[~is_small]
-            keys, weights = keys[is_small], None if weights is None else weights[is_small]
-        else:
-            large, of_large = keys.new_zeros(0), keys.new_zeros(0, dtype=torch.float64)
-            weights = None if weights is None else weights.flatten()
-        small = torch.bincount(keys.flatten(), weights, minlength=SMALL * outputs).double()
-        return cls(small, *_merged(large, of_large))
+        small = torch.bincount(keys[is_small], weights[is_small], minlength=SMALL * outputs).double()
+        return cls(small, *_merged(keys[~is_small], weights[~is_small]))
 
-    def __iadd__(self, other: "Tally") -> "Tally":
-        self.small += other.small
+    @classmethod
+    def none(cls, piece: Piece) -> "Tally":
+        """Return the tally of no entries."""
+        nothing = piece.x.new_zeros(0, dtype=torch.float64)
+        return cls(nothing, nothing.long(), nothing)
+
+    def __add__(self, other: "Tally") -> "Tally":
         keys, large = torch.cat([self.keys, other.keys]), torch.cat([self.large, other.large])
-        self.keys, self.large = _merged(keys, large)
-        return self
+        return Tally(self.small + other.small, *_merged(keys, large))
 
     def table(self, event_shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """Counts and how often they are there, both `(counts, *event_shape)`, in double precision."""
+        """Return counts and how often they are there, both `(counts, *event_shape)`, in double precision."""
         outputs = event_shape.numel()
         counts = torch.arange(SMALL, device=self.keys.device).unsqueeze(1).expand(SMALL, outputs)
         often = self.small.reshape(SMALL, outputs)
@@ -73,15 +64,15 @@ class Tally:
         return counts.unflatten(1, event_shape), often.unflatten(1, event_shape)
 
 
-def base_of(likelihood: Any, counts: Tensor, often: Tensor, parameters: Sequence[Tensor]) -> tuple[float, list[Tensor]]:
-    """The sum of `log_base` over a table's entries, and its derivatives in a likelihood's own parameters."""
+def base_of(decoder: LinearLikelihood, counts: Tensor, often: Tensor) -> tuple[float, Tensor]:
+    """Sum `log_base` over a table's entries; return that, and its derivatives in the likelihood's own parameters."""
     with torch.enable_grad():
-        base = (often * likelihood.log_base(counts)).sum()
-        derivatives = derivatives_in(parameters, base)
+        base = (often * decoder.likelihood.log_base(counts)).sum()  # type: ignore[attr-defined]
+        derivatives = derivatives_in(own_parameters(decoder), base)
     return float(base), derivatives
 
 
 def _merged(keys: Tensor, often: Tensor) -> tuple[Tensor, Tensor]:
-    """Each key once, with the sum of what it has."""
+    """Return each key once, with the sum of what it has."""
     found, places = keys.unique(return_inverse=True)
     return found, often.new_zeros(len(found)).index_add_(0, places, often)
