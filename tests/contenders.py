@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch import distributions as td
 
@@ -63,3 +64,11 @@ SILENT = [
 def latent_of(family: str, numbers: Tensor) -> td.Distribution:
     """Independent latents, one for each number, whose parameters all depend on it."""
     return td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, 0.5 + numbers.sigmoid())
+
+
+def deviation(sample: Tensor, truth: Tensor) -> float:
+    """The largest distance of a mean from the truth, in standard errors; rounding counts as none."""
+    distance = (sample.mean(0) - truth.squeeze(0)).abs()
+    error = sample.std(0) / len(sample) ** 0.5
+    rounding = 1e-10 * truth.abs().max().clamp(min=1)
+    return float(torch.where(distance < rounding, 0.0, distance / error).max())

@@ -1,4 +1,4 @@
-"""What estimators declare of their evaluations, what they learn, and their kinship with each other.
+"""What estimators declare of their evaluations, what they learn, and which gradients they have.
 
 Problems are those of `silentgrad.testing`: random networks of z under latents with random parameters. What estimators
 claim of their means is measured in `test_check_estimator.py`.
@@ -8,27 +8,23 @@ import copy
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from reinmax import reinmax
 from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
 from contenders import PLAIN_ESTIMATORS, Member
-from silentgrad.estimators import Estimator, Learning, RelaxedIntegrand, choices
+from silentgrad.estimators import Estimator, Learning, choices
 from silentgrad.lab.build import build_model
 from silentgrad.lab.settings import suitable_estimators
 from silentgrad.lab.training import ModelConfig
 from silentgrad.latents.families import FAMILIES
-from silentgrad.testing import KINDS, Kind, Problem, call
+from silentgrad.testing import KINDS, Kind, Problem
 
-INSIDE = 4  # standard errors
 BITS, CATEGORIES = KINDS[:2]
-BITS_AND_CATEGORIES = pytest.mark.parametrize("kind", [BITS, CATEGORIES], ids=["bits", "categories"])
 PAIRS = [(member, kind) for member in PLAIN_ESTIMATORS for kind in member.kinds]
 
 
@@ -123,96 +119,6 @@ def test_categories_that_are_certain(member: Member, given: str) -> None:
     assert gradient.isfinite().all()
 
 
-@BITS_AND_CATEGORIES
-def test_rebar_is_relax_with_its_own_control_variate(kind: Kind) -> None:
-    results = []
-    for estimator in (sg.REBAR(0.3, 0.8), sg.RELAX(RelaxedIntegrand(0.3, 0.8))):
-        found = call(estimator, Problem.random(kind, 7))
-        loss = estimator.auxiliary_loss()
-        assert loss is not None
-        results.append([*found, loss, *torch.autograd.grad(loss, list(estimator.parameters()))])
-    torch.testing.assert_close(*results, rtol=0, atol=0)
-    assert all(part.abs().max() > 0 for part in results[0])
-
-
-KIN = {
-    "ARMS of independent draws, RLOO": (BITS, lambda: sg.ARMS(5, antithetic=False), lambda: sg.RLOO(5)),
-    "CARMS of independent draws, RLOO": (CATEGORIES, lambda: sg.CARMS(3, antithetic=False), lambda: sg.RLOO(3)),
-    "a tree of two leaves, DisARM": (BITS, sg.DisARMTree, sg.DisARM),
-    "decoupled temperatures of one": (
-        CATEGORIES, lambda: sg.DecoupledStraightThrough(backward_temperature=1.0), sg.StraightThrough
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", KIN)
-def test_a_case_of_one_is_the_other(case: str) -> None:
-    """With the same random numbers."""
-    kind, first, second = KIN[case]
-    problem = Problem.random(kind, 10).repeated(20)
-    torch.testing.assert_close(call(first(), problem), call(second(), problem))
-
-
-@pytest.mark.parametrize("samples", [2, 3, 5])
-def test_carms_of_two_categories_is_arms(samples: int) -> None:
-    """With the same noise the same draws and, in the difference of both logits, the same gradient."""
-    found = []
-    for kind in ("bits", "categories"):
-        problem = Problem.random(BITS, 5).repeated(40)
-        torch.manual_seed(3)
-        leaf = problem.parameters
-        if kind == "bits":
-            value = sg.ARMS(samples)(td.Bernoulli(logits=leaf), problem.network)
-        else:
-            q = td.OneHotCategorical(logits=torch.stack((torch.zeros_like(leaf), leaf), -1))
-            value = sg.CARMS(samples)(q, lambda z, f=problem.network: f(z[..., 1]))
-        found.append([value, torch.autograd.grad(value.sum(), leaf)[0]])
-    torch.testing.assert_close(*found)
-
-
-@pytest.mark.parametrize("logit", [-3.0, -0.4, 0.0, 1.1, 6.0])
-def test_two_samples_of_arms_are_those_of_disarm(logit: float) -> None:
-    """Each pair of bits has the same probability and the same gradient."""
-    torch.manual_seed(0)
-    chances, gradients = [], []
-    for estimator in (sg.DisARM(), sg.ARMS(2)):
-        leaf = torch.full((100_000,), logit, dtype=torch.float64).requires_grad_()
-        pair: list[Tensor] = []
-
-        def weighed(z: Tensor, pair: list[Tensor] = pair) -> Tensor:
-            pair.append(z)
-            return (1 + len(pair)) * z
-
-        estimator(td.Bernoulli(logits=leaf), weighed).sum().backward()
-        code = (2 * pair[0] + pair[1]).long()
-        chances.append(torch.nn.functional.one_hot(code, 4).double())
-        gradients.append({c: leaf.grad[code == c] for c in code.unique().tolist()})
-    for of_disarm, of_arms in zip(gradients[0].items(), gradients[1].items(), strict=True):
-        assert of_disarm[0] == of_arms[0]
-        torch.testing.assert_close(of_arms[1], of_disarm[1][:1].expand_as(of_arms[1]))
-    difference = chances[0].mean(0) - chances[1].mean(0)
-    error = (chances[0].var(0) + chances[1].var(0)).sqrt() / 100_000**0.5
-    assert (difference.abs() <= INSIDE * error).all()
-
-
-@pytest.mark.parametrize("temperature", [1.0, 1.4])
-@BITS_AND_CATEGORIES
-def test_reinmax_is_that_of_its_authors(kind: Kind, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Value and gradient, with their sample for ours."""
-    problem = Problem.random(kind, 10).repeated(40)
-    theirs = problem.parameters.detach().clone().requires_grad_()
-    logits = theirs.unflatten(-1, (2, 3)) if kind is CATEGORIES else torch.stack((torch.zeros_like(theirs), theirs), -1)
-    torch.manual_seed(0)
-    z, _ = reinmax(logits, temperature)
-    z = z if kind is CATEGORIES else z[..., 1]
-    expected = problem.network(z)
-    for latents in (choices.Bits, choices.OneHots):
-        monkeypatch.setattr(latents, "sample", lambda self: z.detach())
-    value, gradient, _ = call(sg.ReinMax(temperature), problem)
-    torch.testing.assert_close(value, expected.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), theirs)[0])
-
-
 def test_the_same_estimator_at_two_levels_of_a_hierarchy_is_refused() -> None:
     """The integrand of a level is the next level's estimate."""
     upper, lower = td.Bernoulli(logits=torch.zeros(5, 4)), td.Bernoulli(logits=torch.ones(5, 4))
@@ -229,40 +135,6 @@ def test_the_same_estimator_at_two_levels_of_a_hierarchy_is_refused() -> None:
 def test_estimators_without_a_memory_have_no_state() -> None:
     for member in PLAIN_ESTIMATORS:
         assert any(isinstance(part, Learning) for part in member.build().modules()) or not member.build().state_dict()
-
-
-LEARNERS = {
-    "NVIL": lambda: sg.NVIL(inputs=8),
-    "REBAR": lambda: sg.REBAR(2.0, 0.1),
-    "RELAX": lambda: sg.RELAX(inputs=8),
-}  # by descent
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_what_is_learned_lowers_the_variance(name: str) -> None:
-    """Inputs that differ much in level, a bad start, and a few hundred steps of descent."""
-    torch.manual_seed(0)
-    logits = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1) * torch.tensor([1.0, -1.0, 0.5])
-    estimator = LEARNERS[name]()
-
-    def f(z: Tensor) -> Tensor:
-        return (z - 0.4).square().sum(-1) + 5 * logits[:, 0].repeat(len(z) // 20)
-
-    def variance() -> Tensor:
-        leaf = logits.repeat(500, 1).requires_grad_()
-        estimator.eval()(td.Bernoulli(logits=leaf), f).sum().backward()
-        return leaf.grad.unflatten(0, (500, 20)).var(0).sum()
-
-    start = variance()
-    optimizer = torch.optim.Adam(estimator.parameters(), 0.02)
-    estimator.train()
-    for _ in range(300):
-        estimator(td.Bernoulli(logits=logits), f)
-        loss = estimator.auxiliary_loss()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert variance() < 0.7 * start
 
 
 def squares(z: Tensor) -> Tensor:
@@ -414,32 +286,6 @@ def test_evaluation_without_gradients_learns_nothing() -> None:
                     value = estimator(td.Bernoulli(logits=torch.zeros(5, 4)), lambda z: z.sum(-1))
                 assert not value.requires_grad
                 assert estimator.auxiliary_loss() is None
-
-
-@pytest.mark.parametrize(
-    ("build", "second_moment"),
-    [
-        (lambda a, b: td.Gamma(a, b), lambda a, b: a * (a + 1) / b.square()),
-        (lambda a, b: td.Beta(a, b), lambda a, b: a * (a + 1) / ((a + b) * (a + b + 1))),
-        (
-            lambda a, b: td.Dirichlet(torch.stack((a, b, a + b), -1)),
-            lambda a, b: sum(c * (c + 1) for c in (a, b, a + b)) / (2 * (a + b) * (2 * (a + b) + 1)),
-        ),
-    ],
-    ids=["Gamma", "Beta", "Dirichlet"],
-)
-def test_implicit_reparameterization(
-    build: Callable[[Tensor, Tensor], td.Distribution], second_moment: Callable[[Tensor, Tensor], Tensor]
-) -> None:
-    torch.manual_seed(0)
-    start = 0.3 + 3 * torch.rand(2, 50, dtype=torch.float64)
-    truth = torch.autograd.grad(second_moment(*start.requires_grad_()).sum(), start)[0]
-    leaf = start.detach().unsqueeze(-1).repeat(1, 1, 2500).requires_grad_()
-    q = build(*leaf)
-    value = sg.Reparameterized()(q, lambda z: z.square().reshape(*z.shape[:2], -1).sum(-1))
-    (gradient,) = torch.autograd.grad(value.sum(), leaf)
-    error = gradient.std(-1) / 2500**0.5
-    assert ((gradient.mean(-1) - truth).abs() / error).max() < INSIDE
 
 
 def test_sticking_the_landing_has_no_variance_at_the_posterior() -> None:

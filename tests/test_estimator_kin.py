@@ -1,0 +1,304 @@
+"""What each estimator is a case of, what its mean is by its definition, and by how much it varies less than another.
+
+Problems are those of `silentgrad.testing`; `test_check_estimator.py` measures what estimators claim.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from reinmax import reinmax
+from torch import Tensor
+from torch import distributions as td
+
+import silentgrad as sg
+from contenders import deviation
+from silentgrad.estimators import Estimator, RelaxedIntegrand, choices
+from silentgrad.testing import KINDS, Kind, Problem, call
+
+INSIDE, DOUBLE = 4, torch.float64
+BITS, CATEGORIES = KINDS[:2]
+BITS_AND_CATEGORIES = pytest.mark.parametrize("kind", [BITS, CATEGORIES], ids=["bits", "categories"])
+
+
+@BITS_AND_CATEGORIES
+def test_rebar_is_relax_with_its_own_control_variate(kind: Kind) -> None:
+    results = []
+    for estimator in (sg.REBAR(0.3, 0.8), sg.RELAX(RelaxedIntegrand(0.3, 0.8))):
+        found = call(estimator, Problem.random(kind, 7))
+        loss = estimator.auxiliary_loss()
+        assert loss is not None
+        results.append([*found, loss, *torch.autograd.grad(loss, list(estimator.parameters()))])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert all(part.abs().max() > 0 for part in results[0])
+
+
+KIN = {
+    "ARMS of independent draws, RLOO": (BITS, lambda: sg.ARMS(5, antithetic=False), lambda: sg.RLOO(5)),
+    "CARMS of independent draws, RLOO": (CATEGORIES, lambda: sg.CARMS(3, antithetic=False), lambda: sg.RLOO(3)),
+    "a tree of two leaves, DisARM": (BITS, sg.DisARMTree, sg.DisARM),
+    "decoupled temperatures of one": (
+        CATEGORIES, lambda: sg.DecoupledStraightThrough(backward_temperature=1.0), sg.StraightThrough
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", KIN)
+def test_a_case_of_one_is_the_other(case: str) -> None:
+    """With the same random numbers."""
+    kind, first, second = KIN[case]
+    problem = Problem.random(kind, 10).repeated(20)
+    torch.testing.assert_close(call(first(), problem), call(second(), problem))
+
+
+@pytest.mark.parametrize("samples", [2, 3, 5])
+def test_carms_of_two_categories_is_arms(samples: int) -> None:
+    """With the same noise the same draws and, in the difference of both logits, the same gradient."""
+    found = []
+    for kind in ("bits", "categories"):
+        problem = Problem.random(BITS, 5).repeated(40)
+        torch.manual_seed(3)
+        leaf = problem.parameters
+        if kind == "bits":
+            value = sg.ARMS(samples)(td.Bernoulli(logits=leaf), problem.network)
+        else:
+            q = td.OneHotCategorical(logits=torch.stack((torch.zeros_like(leaf), leaf), -1))
+            value = sg.CARMS(samples)(q, lambda z, f=problem.network: f(z[..., 1]))
+        found.append([value, torch.autograd.grad(value.sum(), leaf)[0]])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("logit", [-3.0, -0.4, 0.0, 1.1, 6.0])
+def test_two_samples_of_arms_are_those_of_disarm(logit: float) -> None:
+    """Each pair of bits has the same probability and the same gradient."""
+    torch.manual_seed(0)
+    chances, gradients = [], []
+    for estimator in (sg.DisARM(), sg.ARMS(2)):
+        leaf = torch.full((100_000,), logit, dtype=torch.float64).requires_grad_()
+        pair: list[Tensor] = []
+
+        def weighed(z: Tensor, pair: list[Tensor] = pair) -> Tensor:
+            pair.append(z)
+            return (1 + len(pair)) * z
+
+        estimator(td.Bernoulli(logits=leaf), weighed).sum().backward()
+        code = (2 * pair[0] + pair[1]).long()
+        chances.append(torch.nn.functional.one_hot(code, 4).double())
+        gradients.append({c: leaf.grad[code == c] for c in code.unique().tolist()})
+    for of_disarm, of_arms in zip(gradients[0].items(), gradients[1].items(), strict=True):
+        assert of_disarm[0] == of_arms[0]
+        torch.testing.assert_close(of_arms[1], of_disarm[1][:1].expand_as(of_arms[1]))
+    difference = chances[0].mean(0) - chances[1].mean(0)
+    error = (chances[0].var(0) + chances[1].var(0)).sqrt() / len(chances[0]) ** 0.5
+    assert (difference.abs() <= INSIDE * error).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+@BITS_AND_CATEGORIES
+def test_reinmax_is_that_of_its_authors(kind: Kind, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value and gradient, with their sample for ours."""
+    problem = Problem.random(kind, 10).repeated(40)
+    theirs = problem.parameters.detach().clone().requires_grad_()
+    logits = theirs.unflatten(-1, (2, 3)) if kind is CATEGORIES else torch.stack((torch.zeros_like(theirs), theirs), -1)
+    torch.manual_seed(0)
+    z, _ = reinmax(logits, temperature)
+    z = z if kind is CATEGORIES else z[..., 1]
+    expected = problem.network(z)
+    for latents in (choices.Bits, choices.OneHots):
+        monkeypatch.setattr(latents, "sample", lambda self: z.detach())
+    value, gradient, _ = call(sg.ReinMax(temperature), problem)
+    torch.testing.assert_close(value, expected.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), theirs)[0])
+
+
+def in_mean(problem: Problem, matrices: Callable[[Tensor], Tensor]) -> Tensor:
+    """The sum over all z of p(z) M(z) f'(z), of one-hot categories."""
+    z, log_p = CATEGORIES.support(problem.q)
+    leaf = z.detach().clone().requires_grad_()
+    (slopes,) = torch.autograd.grad(problem.network.at(leaf).sum(), leaf)
+    each = (matrices(z) @ slopes.unsqueeze(-1)).squeeze(-1)
+    return (log_p.exp().unsqueeze(-1).unsqueeze(-1) * each).sum(0).flatten(1).detach()
+
+
+def jacobian(p: Tensor) -> Tensor:
+    return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+
+
+@pytest.mark.parametrize("build", [sg.ReinMax, lambda: sg.ReinMaxCV(scale=0.0), lambda: sg.ReinMaxCV(scale=0.7)])
+def test_reinmax_and_its_control_variate_have_the_mean_of_the_definition(build: Callable[[], Estimator]) -> None:
+    problem = Problem.random(CATEGORIES, 3)
+    mean = problem.q.mean
+    truth = in_mean(problem, lambda z: 2 * jacobian((mean + z) / 2) - jacobian(mean) / 2)
+    rows = call(build().eval(), problem.repeated(20_000))[1].reshape(3, 20_000, -1)
+    assert max(map(deviation, rows, truth.unsqueeze(1))) < INSIDE
+
+
+def test_reinmax_rao_is_the_mean_over_the_noise_given_the_sample() -> None:
+    """By rejection: Gumbel noise on the logits of the midpoint, kept where the sample is the largest."""
+    problem, temperature = Problem.random(CATEGORIES, 1), 0.7
+    mean, averaged = problem.q.mean.detach(), torch.zeros(2, 3, 3, 3, dtype=DOUBLE)
+    torch.manual_seed(0)
+    for group, value in itertools.product(range(2), range(3)):
+        midway = ((mean[0, group] + torch.eye(3)[value]) / 2).log()
+        noisy = midway - torch.empty(200_000, 3, dtype=DOUBLE).exponential_().log()
+        kept = torch.softmax(noisy[noisy.argmax(-1) == value] / temperature, -1)
+        averaged[group, value] = jacobian(kept).mean(0) / temperature
+    truth = in_mean(problem, lambda z: 2 * torch.einsum("zngv,gvij->zngij", z, averaged) - jacobian(mean) / 2)
+    found = call(sg.ReinMaxRao(temperature), problem.repeated(200_000))[1].mean(0)
+    torch.testing.assert_close(found, truth.squeeze(0), rtol=0.02, atol=5e-3)
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_the_weights_of_carms_are_those_of_its_pairs(samples: int) -> None:
+    """The probability with which two samples are i and j, counted, against p_i p_j / weight."""
+    torch.manual_seed(0)
+    logits = torch.tensor([0.3, -1.0, 1.2, 0.0], dtype=DOUBLE)
+    estimator, ones = sg.CARMS(samples), sg.estimators.choices.OneHots(logits.expand(200_000, 1, 4))
+    draws, weights = estimator._antithetic(ones)
+    p = torch.softmax(logits, -1)
+    for i, j in itertools.permutations(range(4), 2):
+        met = (draws[0, :, 0, i] * draws[1, :, 0, j]).bool()
+        claimed = weights[0, 1, :, 0][met]
+        assert (claimed - claimed[0]).abs().max() < 1e-12
+        expected = (p[i] * p[j] / claimed[0]).item()
+        error = (expected * (1 - expected) / len(met)) ** 0.5
+        assert abs(met.double().mean().item() - expected) < INSIDE * error
+
+
+def variance(estimator: Estimator, kind: Kind) -> Tensor:
+    return call(estimator, Problem.random(kind, 1).repeated(20_000))[1].var(0).sum()
+
+
+LESS: dict[str, tuple[Kind, Estimator, Estimator, float]] = {  # varies less than the second, by a share
+    "DisARM": (BITS, sg.DisARM(), sg.RLOO(), 0.95),
+    "RLOO": (BITS, sg.RLOO(8), sg.RLOO(), 0.25),
+    "CARMS of four": (CATEGORIES, sg.CARMS(4), sg.RLOO(4), 0.95),
+    "CARMS of two": (CATEGORIES, sg.CARMS(2), sg.RLOO(), 0.95),
+    "DisARMTree": (CATEGORIES, sg.DisARMTree(), sg.RLOO(), 0.95),
+    "a warmer relaxation": (BITS, sg.GumbelSoftmax(1.0), sg.GumbelSoftmax(0.1), 1.0),
+}
+
+
+@pytest.mark.parametrize("case", LESS)
+def test_it_varies_less_than_another(case: str) -> None:
+    kind, better, other, share = LESS[case]
+    assert variance(better, kind) < share * variance(other, kind)
+
+
+def test_a_colder_relaxation_is_less_biased() -> None:
+    truth = Problem.random(BITS, 1).truth()[1]
+    warm, cold = (call(sg.GumbelSoftmax(t), Problem.random(BITS, 1).repeated(100_000))[1] for t in (1.0, 0.1))
+    assert (cold.mean(0) - truth).norm() < (warm.mean(0) - truth).norm() / 2
+
+
+def test_reinmax_cv_learns_to_vary_less_than_the_mean_of_two() -> None:
+    learned = sg.ReinMaxCV(decay=0.9)
+    for seed in range(50):
+        call(learned, Problem.random(CATEGORIES, 1).repeated(100), seed)
+    assert variance(learned.eval(), CATEGORIES) < 0.5 * variance(sg.Averaged(sg.ReinMax(), 2), CATEGORIES)
+
+
+LEARNERS: dict[str, tuple[Callable[[], Estimator], float]] = {  # by descent, and the share of the variance that is left
+    "NVIL": (lambda: sg.NVIL(inputs=8), 0.7),
+    "REBAR": (lambda: sg.REBAR(2.0, 0.1), 0.7),
+    "RELAX": (lambda: sg.RELAX(inputs=8), 0.8),
+    "RODEO": (sg.RODEO, 0.7),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_is_learned_lowers_the_variance(name: str) -> None:
+    """Inputs that differ much in level, a bad start, and a few hundred steps of descent."""
+    torch.manual_seed(0)
+    logits = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(-1) * torch.tensor([1.0, -1.0, 0.5])
+    build, share = LEARNERS[name]
+    estimator = build()
+
+    def f(z: Tensor) -> Tensor:
+        return (z.sum(-1) - 0.7).square() + 5 * logits[:, 0].repeat(len(z) // 20)
+
+    def variance() -> Tensor:
+        leaf = logits.repeat(500, 1).requires_grad_()
+        estimator.eval()(td.Bernoulli(logits=leaf), f).sum().backward()
+        return leaf.grad.unflatten(0, (500, 20)).var(0).sum()
+
+    start = variance()
+    optimizer = torch.optim.Adam(estimator.parameters(), 0.02)
+    estimator.train()
+    for _ in range(150):
+        estimator(td.Bernoulli(logits=logits.clone().requires_grad_()), f).sum().backward()
+        loss = estimator.auxiliary_loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert variance() < share * start
+
+
+@pytest.mark.parametrize(
+    ("build", "second_moment"),
+    [
+        (lambda a, b: td.Gamma(a, b), lambda a, b: a * (a + 1) / b.square()),
+        (lambda a, b: td.Beta(a, b), lambda a, b: a * (a + 1) / ((a + b) * (a + b + 1))),
+        (
+            lambda a, b: td.Dirichlet(torch.stack((a, b, a + b), -1)),
+            lambda a, b: sum(c * (c + 1) for c in (a, b, a + b)) / (2 * (a + b) * (2 * (a + b) + 1)),
+        ),
+    ],
+    ids=["Gamma", "Beta", "Dirichlet"],
+)
+def test_implicit_reparameterization(
+    build: Callable[[Tensor, Tensor], td.Distribution], second_moment: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    torch.manual_seed(0)
+    start = 0.3 + 3 * torch.rand(2, 50, dtype=torch.float64)
+    truth = torch.autograd.grad(second_moment(*start.requires_grad_()).sum(), start)[0]
+    leaf = start.detach().unsqueeze(-1).repeat(1, 1, 2500).requires_grad_()
+    q = build(*leaf)
+    value = sg.Reparameterized()(q, lambda z: z.square().reshape(*z.shape[:2], -1).sum(-1))
+    (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    error = gradient.std(-1) / 2500**0.5
+    assert ((gradient.mean(-1) - truth).abs() / error).max() < INSIDE
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_soft_counts_have_the_mean_and_the_variance_that_are_known(temperature: float) -> None:
+    torch.manual_seed(0)
+    rates = torch.tensor([0.0, 0.3, 2.0, 9.0], dtype=DOUBLE)
+    leaf, seen = rates.expand(100_000, 4).clone().requires_grad_(), []
+
+    def summed(z: Tensor) -> Tensor:
+        seen.append(z.detach())
+        return z.sum(-1)
+
+    value = sg.EAT(temperature)(td.Poisson(leaf), summed)
+    (z,), (slope,) = seen, torch.autograd.grad(value.sum(), leaf)
+    assert deviation(z, rates) < INSIDE
+    assert deviation(slope[:, 1:], torch.ones(3, dtype=DOUBLE)) < INSIDE
+    torch.testing.assert_close(z.var(0), rates * (1 - 9 / 35 * temperature), rtol=0.03, atol=0)
+    assert value.shape == (100_000,)
+
+
+def test_the_soft_count_is_that_of_arrivals() -> None:
+    """Value and slope have the same joint second moments as the process itself, with the noise held."""
+    torch.manual_seed(0)
+    rate, temperature = 1.7, 0.6
+    leaf = torch.full((100_000,), rate, dtype=DOUBLE, requires_grad=True)
+    arrivals = torch.empty(100_000, 30, dtype=DOUBLE).exponential_().cumsum(-1) / leaf.unsqueeze(-1)
+    u = ((1 - arrivals) / temperature).clamp(-1, 1)
+    expected = (0.5 + 0.75 * u - 0.25 * u**3).sum(-1)
+    drawn: list[Tensor] = []
+    own = torch.full((100_000,), rate, dtype=DOUBLE, requires_grad=True)
+    value = sg.EAT(temperature)(td.Poisson(own), lambda z: (drawn.append(z.detach()), z)[1])
+    moments = []
+    for z, total, parameter in ((expected.detach(), expected, leaf), (drawn[0], value, own)):
+        (slope,) = torch.autograd.grad(total.sum(), parameter)
+        moments.append(torch.stack([z.mean(), z.var(), slope.mean(), slope.var(), (z * slope).mean()]))
+    torch.testing.assert_close(moments[1], moments[0], rtol=0.03, atol=0)
+
+
+def test_eat_is_for_counts() -> None:
+    assert sg.EAT.suits(sg.families.Poisson)
+    assert not sg.EAT.suits(sg.families.Bernoulli)
+    with pytest.raises(sg.IntractableError, match="EAT is for Poisson latents, got Bernoulli"):
+        sg.EAT()(td.Bernoulli(torch.full((3, 2), 0.5)), lambda z: z.sum(-1))
