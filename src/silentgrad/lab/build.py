@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,52 +35,51 @@ PRIOR_COMPONENTS = 10
 
 
 class Outputs(NamedTuple):
-    """Shape of an example, levels of an output, and number of covariates: all that decoders have to fit."""
+    """What decoders have to fit: the shape of an example, levels of an output, number of covariates, and gaps."""
 
     event_shape: torch.Size
     levels: int
     covariates: int = 0
+    masked: bool = False  # whether entries are missing
 
 
 def plan_for(settings: Settings) -> Plan:
-    """The plan that settings come to with the kind of data that they name, which are not read; see `resolve`."""
+    """Return the plan of settings for the kind of data that they name, which are not read; see `resolve`."""
     return resolve(settings, kind_of(settings.data.name, settings.data.kind).likelihoods)
 
 
+def seen_by(config: ModelConfig, observations: Observations) -> Observations:
+    """Return observations as a plan's model takes them: whole levels for probabilities, dequantized for a density."""
+    return replace(observations, whole=config.discrete) if isinstance(observations, Levels) else observations
+
+
 def model_for(config: ModelConfig, observations: Observations, epochs: int = 1) -> GuidedVAE:
-    """The VAE that a configuration describes, for some observations and a number of epochs; see `build_model`.
+    """Return the VAE of a configuration for some observations and a number of epochs; see `build_model`.
 
     Raises:
         ConfigError: No model can be made of it, or its likelihood is not one for these observations.
         ShapeError: Its network does not take examples of this shape.
     """
-    kind = type(observations).__name__.lower()
-    if not observations.likelihoods:
+    likelihoods = observations.likelihoods
+    if not likelihoods:
+        kind = type(observations).__name__.lower()
         raise ConfigError(f"{kind} cannot be trained on from the command line yet: choose another --data.kind")
-    levels = "logistic" in observations.likelihoods
-    return planned_model(resolve_model(config, observations.likelihoods[0], levels), observations, epochs)
-
-
-def seen_by(config: ModelConfig, observations: Observations) -> Observations:
-    """The observations as a plan's model takes them: levels are whole for probabilities, dequantized for a density."""
-    return replace(observations, whole=config.discrete) if isinstance(observations, Levels) else observations
+    return planned_model(resolve_model(config, likelihoods[0], "logistic" in likelihoods), observations, epochs)
 
 
 def planned_model(config: ModelConfig, observations: Observations, epochs: int) -> GuidedVAE:
-    """The VAE of a plan, as `model_for`: its configuration has nothing left open."""
+    """Return the VAE of a plan, as `model_for`: its configuration has nothing left open."""
     kind = type(observations).__name__.lower()
     if config.likelihood not in observations.likelihoods:
-        suitable = " or ".join(observations.likelihoods)
         raise ConfigError(
-            f"--model.likelihood {config.likelihood} is not for {kind} ({observations.name}): choose {suitable}"
+            f"--model.likelihood {config.likelihood} is not for {kind} ({observations.name}): choose "
+            f"{' or '.join(observations.likelihoods)}"
         )
     if nets.NETWORKS[config.network].images_only and len(observations.event_shape) != 3:
         raise ConfigError(f"--model.network {config.network} is for images, not for {kind}: choose mlp")
     covariates = 0 if observations.covariates is None else observations.covariates.train.shape[1]
-    vae = _model(config, Outputs(observations.event_shape, observations.resolution, covariates), epochs)
-    if observations.mask is not None:
-        _require_given(vae)
-    return vae
+    masked = observations.mask is not None
+    return _model(config, Outputs(observations.event_shape, observations.resolution, covariates, masked), epochs)
 
 
 def build_model(
@@ -91,7 +90,7 @@ def build_model(
     epochs: int = 1,
     covariates: int = 0,
 ) -> GuidedVAE:
-    """The VAE that a configuration describes.
+    """Build the VAE of a configuration.
 
     Args:
         config: The configuration.
@@ -111,47 +110,50 @@ def build_model(
 def _model(config: ModelConfig, outputs: Outputs, epochs: int) -> GuidedVAE:
     if outputs.covariates and config.likelihood not in OF_COUNTS:
         raise ConfigError(
-            f"--data.covariates is for counts: a decoder with the likelihood {config.likelihood} has no weights for "
-            "them"
+            f"--data.covariates is for counts: the likelihood {config.likelihood} has no weights for them"
         )
     if outputs.covariates and config.without_z:
         raise ConfigError("--model.without_z would take the covariates away too: leave --data.covariates out")
+    family, follows_guide = build_family(config), config.decoders.estimator == "none"
+    kl_weight = constant(config.kl_weight)
+    if config.kl_warmup:
+        kl_weight = linear_rise(config.kl_warmup * epochs, config.kl_weight)
     try:
-        return _assembled(config, outputs, epochs)
+        nonlinear = _nonlinear_decoder(config, family, outputs) if config.nonlinear else None
+        tractable = _tractable_decoder(config, family, outputs)
+        tractable_estimator, estimator = _estimators(config, family)
+        vae = GuidedVAE(
+            encoder=_encoder(config, family, outputs),
+            tractable=tractable,
+            nonlinear=nonlinear,
+            tractable_estimator=tractable_estimator,
+            estimator=estimator,
+            # Its weight falls within epochs, from step to step; an encoder that follows it alone has it throughout.
+            schedule=constant(1.0) if follows_guide else LinearDecay(config.guided * epochs),
+            weighting="encoder" if follows_guide else config.weighting,
+            cutoff=config.cutoff,
+            kl_weight=kl_weight,
+            prior=_prior(config, family),
+        )
     except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
         raise ConfigError(
             f"no memory for a model of --model.latent_dim {config.latent_dim}, --model.hidden {config.hidden} and "
             f"--model.channels {config.channels} on examples of shape {tuple(outputs.event_shape)}"
         ) from error
-
-
-def _assembled(config: ModelConfig, outputs: Outputs, epochs: int) -> GuidedVAE:
-    family = build_family(config)
-    nonlinear = _nonlinear_decoder(config, family, outputs) if config.nonlinear else None
-    tractable = _tractable_decoder(config, family, outputs)
-    tractable_estimator, estimator = _estimators(config, family)
-    follows_guide = config.decoders.estimator == "none"  # the encoder learns from the tractable decoder alone
-    vae = GuidedVAE(
-        encoder=_encoder(config, family, outputs),
-        tractable=tractable,
-        nonlinear=nonlinear,
-        tractable_estimator=tractable_estimator,
-        estimator=estimator,
-        # Its weight falls within epochs, from step to step.
-        schedule=constant(1.0) if follows_guide else LinearDecay(config.guided * epochs),
-        weighting="encoder" if follows_guide else config.weighting,
-        cutoff=config.cutoff,
-        kl_weight=_kl_weight(config, epochs),
-        prior=_prior(config, family),
-    )
     if config.without_z:
         for weight in weights_on_z(vae):
             weight.requires_grad_(False)
+    for decoder in (tractable, nonlinear):
+        if outputs.masked and decoder is not None and not hasattr(decoder, "given"):
+            raise ConfigError(
+                f"--data.missing is for decoders whose outputs are independent given z, which those of "
+                f"{type(decoder).__name__} are not: choose another --model.tractable and --model.likelihood"
+            )
     return vae
 
 
 def weights_on_z(vae: GuidedVAE) -> Iterator[Tensor]:
-    """The decoders' weights on z; where these are zero, decoders are blind to it."""
+    """Yield the decoders' weights on z; where these are zero, decoders are blind to it."""
     decoders: list[Any] = [decoder for decoder in (vae.tractable, vae.nonlinear) if decoder is not None]
     for decoder in decoders:
         layers = [
@@ -160,16 +162,6 @@ def weights_on_z(vae: GuidedVAE) -> Iterator[Tensor]:
             if isinstance(layer, nn.Linear) and not name.endswith(("context.mix", "shifts"))
         ]
         yield from (layer.weight for layer in (layers if decoder is vae.tractable else layers[:1]))
-
-
-def _require_given(vae: GuidedVAE) -> None:
-    """Refuses a model one of whose decoders cannot leave out entries that were not observed."""
-    for decoder in (vae.tractable, vae.nonlinear):
-        if decoder is not None and not hasattr(decoder, "given"):
-            raise ConfigError(
-                f"--data.missing is for decoders whose outputs are independent given z, which those of "
-                f"{type(decoder).__name__} are not: choose another --model.tractable and --model.likelihood"
-            )
 
 
 # Decoders
@@ -200,9 +192,7 @@ HEADS: Mapping[str, tuple[int, Callable[[nn.Module, ModelConfig, Outputs], nn.Mo
 
 
 def _components(config: ModelConfig) -> int:
-    if config.likelihood not in COMPONENTS:
-        return 1
-    return config.components or COMPONENTS[config.likelihood]
+    return (config.components or COMPONENTS[config.likelihood]) if config.likelihood in COMPONENTS else 1
 
 
 def _nonlinear_decoder(config: ModelConfig, family: Family, outputs: Outputs) -> nn.Module:
@@ -225,7 +215,7 @@ def _tractable_decoder(config: ModelConfig, family: Family, outputs: Outputs) ->
         leaves=config.leaves or "constant",
         gates=config.gates,
         log_term=config.log_term,
-        variance=variance_schedule(config)(1),
+        variance=annealed(config, "variance")(1),
         radius=config.context,
         context_hidden=config.context_hidden,
         exact=config.decoders.estimator.startswith(SILENT),
@@ -233,17 +223,13 @@ def _tractable_decoder(config: ModelConfig, family: Family, outputs: Outputs) ->
     return TRACTABLE[config.decoders.tractable](form)
 
 
-def variance_schedule(config: ModelConfig) -> Schedule:
-    """The fixed variance over epochs."""
-    return _shrinking(config.variance_start, config.variance_factor, config.variance)
-
-
-def _shrinking(start: float | None, factor: float, end: float) -> Schedule:
-    """A value over epochs: from a start down to an end by a factor each, or always the end."""
+def annealed(config: ModelConfig, name: Literal["variance", "temperature"]) -> Schedule:
+    """Return a setting over epochs: from its start down to its end by a factor each, or always its end."""
+    start, factor, end = (getattr(config, f"{name}{suffix}") for suffix in ("_start", "_factor", ""))
     return constant(end) if start is None else geometric(start, factor, end)
 
 
-# Latents and the encoder
+# Latents, the encoder and estimators
 
 
 def build_family(config: ModelConfig) -> Family:
@@ -264,53 +250,34 @@ def _encoder(config: ModelConfig, family: Family, outputs: Outputs) -> nets.Enco
     shape, kind = outputs.event_shape, nets.Encoder
     if config.likelihood in OF_COUNTS:
         shape, kind = torch.Size([shape.numel() + outputs.covariates]), nets.CountEncoder
-    if config.without_z:
-        body: nn.Module = nets.Blind(family.numbers)
-    else:
+    body: nn.Module = nets.Blind(family.numbers)
+    if not config.without_z:
         sizes = nets.Sizes(config.hidden, config.channels)
         body = nets.NETWORKS[config.network].body(shape, family.numbers, sizes)
     return kind(nets.InLevels(body, outputs.levels) if config.discrete else body, family)
 
 
-# Estimators and their weights
-
-
 def _estimators(config: ModelConfig, family: Family) -> tuple[Estimator, Estimator | None]:
-    """The estimators of the tractable decoder's expectation, and of the nonlinear one's if there is one."""
+    """Return the estimators of the tractable decoder's expectation, and of the nonlinear one's if there is one."""
     if not config.nonlinear:
         return build_estimator(config), None
-    guide = _estimator_named(config.guide_estimator, config)
+    guide = build_estimator(config, config.guide_estimator)
     if config.guide_draws > 1:
         guide = est.Averaged(guide, config.guide_draws)
-    return guide, _sampler(family) if config.decoders.estimator == "none" else build_estimator(config)
+    if config.decoders.estimator != "none":
+        return guide, build_estimator(config)
+    # The nonlinear decoder is fed samples, through which no gradient goes back.
+    samplers: tuple[type[Estimator], ...] = (est.Reparameterized, est.StraightThrough, est.RLOO)
+    return guide, next(sampler for sampler in samplers if sampler.suits(type(family)))()
 
 
-def _kl_weight(config: ModelConfig, epochs: int) -> Schedule:
-    if config.kl_warmup == 0:
-        return constant(config.kl_weight)
-    return linear_rise(config.kl_warmup * epochs, config.kl_weight)
-
-
-def _sampler(family: Family) -> Estimator:
-    """Estimator that feeds the nonlinear decoder samples when no gradient goes back through them."""
-    samplers: tuple[type[Estimator], ...] = (est.Reparameterized, est.StraightThrough)
-    for sampler in samplers:
-        if sampler.suits(type(family)):
-            return sampler()
-    return est.RLOO()
-
-
-def build_estimator(config: ModelConfig) -> Estimator:
-    """The estimator of a configuration that has nothing left open."""
-    return _estimator_named(config.decoders.estimator, config)
-
-
-def _estimator_named(name: EstimatorName, config: ModelConfig) -> Estimator:
+def build_estimator(config: ModelConfig, name: EstimatorName | None = None) -> Estimator:
+    """Return an estimator by name, or that of a configuration that has nothing left open."""
+    name = name or config.decoders.estimator
     if name == "gumbel-softmax":
-        temperature = _shrinking(config.temperature_start, config.temperature_factor, config.temperature)
-        return est.GumbelSoftmax(temperature, config.hard)
+        return est.GumbelSoftmax(annealed(config, "temperature"), config.hard)
     if name == "exact":
         return est.Exact(allow_approximation=True)  # the log term is its user's choice
     if name.startswith(SILENT):
-        return est.SilentControlVariate(_estimator_named(name.removeprefix(SILENT), config))
+        return est.SilentControlVariate(build_estimator(config, name.removeprefix(SILENT)))
     return ESTIMATORS.resolve(name).sized(build_family(config).shape.numel())

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
-import yaml  # type: ignore[import-untyped]
 from docstring_parser import parse_from_object
 from rich.console import Console
 
@@ -25,8 +24,8 @@ import silentgrad
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.shared import Interrupted
 from silentgrad.lab.settings import GROUPS, ConfigError
+from silentgrad.lab.settings.documents import HINTS, read_options
 from silentgrad.lab.settings.fields import converted
-from silentgrad.lab.store.files import read_yaml
 from silentgrad.registry import ALIKE, did_you_mean
 
 # Module and function of each command, which is imported when it is called.
@@ -169,8 +168,10 @@ def _call(function: Callable[..., None], program: str, words: Sequence[str]) -> 
         raise UsageError(f"{' and '.join(files)}: settings come from one recipe or file, which options change")
     values = {name: option.default for name, option in options.items()}
     for file in files:
-        values |= _converted(options, _from_file(file, options))
-    values |= _converted(options, given)
+        values |= _from_file(file, options)
+    for name, written in given.items():
+        label = name.upper() if options[name].by_place else f"--{name}"
+        values[name] = _value(label, options[name].hint, written)
     groups: dict[str, dict[str, Any]] = {}
     several: list[Any] = []
     arguments: dict[str, Any] = {}
@@ -185,14 +186,6 @@ def _call(function: Callable[..., None], program: str, words: Sequence[str]) -> 
     function(*several, **arguments, **{name: GROUPS[name](**own) for name, own in groups.items()})
 
 
-def _converted(options: Mapping[str, Option], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of options from what was written of them."""
-    return {
-        name: _value(name.upper() if options[name].by_place else f"--{name}", options[name].hint, value)
-        for name, value in written.items()
-    }
-
-
 def _value(option: str, hint: Any, written: Any) -> Any:
     try:
         return converted(option, hint, written)
@@ -205,21 +198,12 @@ def _from_file(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     if "train.lr" in options and not Path(file).is_file():
         from silentgrad.lab.experiments.recipes import read_recipe
 
-        content: object = {name: asdict(group) for name, group in read_recipe(file)._asdict().items()}
-    else:
-        try:
-            content = read_yaml(Path(file))
-        except (ValueError, yaml.YAMLError) as error:
-            raise UsageError(f"cannot read {file}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{file}: expected options by name, found {type(content).__name__}")
-    found: dict[str, Any] = {}
-    for name, value in content.items():
-        found |= {f"{name}.{inner}": own for inner, own in value.items()} if isinstance(value, dict) else {name: value}
-    for name in found:
-        if name not in options or options[name].by_place:
-            raise UsageError(f"{file}: {_no_option(f'--{name}', options)}")
-    return found
+        recipe = {name: asdict(group) for name, group in read_recipe(file)._asdict().items()}
+        return {f"{group}.{name}": value for group, own in recipe.items() for name, value in own.items()}
+    try:
+        return read_options(Path(file), {name: option.hint for name, option in options.items() if not option.by_place})
+    except ConfigError as error:
+        raise UsageError(f"{file}: {error}") from None
 
 
 def setting(option: str, written: str) -> Any:
@@ -228,12 +212,11 @@ def setting(option: str, written: str) -> Any:
     Raises:
         UsageError: There is no such option, or this is none of its values.
     """
-    known = {f"{group}.{field.name}": field.type for group, kind in GROUPS.items() for field in fields(kind)}
-    if option not in known:
-        raise UsageError(_no_option(f"--{option}", known))
+    if option not in HINTS:
+        raise UsageError(_no_option(f"--{option}", HINTS))
     if not written:
         raise UsageError(f"--{option} has to have a value")
-    return _value(f"--{option}", known[option], written)
+    return _value(f"--{option}", HINTS[option], written)
 
 
 # The words and the help

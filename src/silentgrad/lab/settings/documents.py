@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,10 @@ import yaml  # type: ignore[import-untyped]
 from silentgrad.lab.settings.fields import ConfigError, converted
 from silentgrad.lab.settings.options import GROUPS, Settings
 from silentgrad.lab.store.files import read_yaml
+from silentgrad.registry import did_you_mean
+
+
+HINTS = {f"{group}.{setting.name}": setting.type for group, kind in GROUPS.items() for setting in fields(kind)}
 
 
 class UnknownSettingError(ConfigError):
@@ -25,34 +29,31 @@ def read_settings(path: Path) -> Settings:
         ConfigError: The file is no YAML, or holds something else than settings, or a value outside its range.
     """
     try:
-        content = read_yaml(path)
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    try:
-        return _settings(content)
+        return with_options(Settings(), read_options(path, HINTS))
     except ConfigError as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _settings(content: object) -> Settings:
-    """Return settings from what a YAML file holds, converted and checked as the command line does it."""
-    parts = _known("", content, GROUPS)
-    groups = {}
-    for name, group in GROUPS.items():
-        hints = {field.name: field.type for field in fields(group)}
-        given = _known(f"{name}.", parts.get(name, {}), hints)
-        groups[name] = group(**{key: converted(f"--{name}.{key}", hints[key], own) for key, own in given.items()})
-    return Settings(**groups)
+def read_options(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options in a YAML file, of their types; those of a group stand below its name.
 
-
-def _known(prefix: str, content: object, names: Collection[str]) -> dict[str, Any]:
-    """Return named values, none of which has another name than these."""
+    Raises:
+        ConfigError: The file is no YAML, or holds something else.
+    """
+    try:
+        content = read_yaml(path)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read it: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"expected settings {prefix}NAME, found {type(content).__name__}")
-    for key in content:
-        if key not in names:
-            raise UnknownSettingError(f"there is no setting {prefix}{key}")
-    return content
+        raise ConfigError(f"expected settings by name, found {type(content).__name__}")
+    groups, flat = {name.partition(".")[0] for name in hints if "." in name}, {}
+    for name, value in content.items():
+        inner = value if name in groups and isinstance(value, dict) else None
+        flat |= {name: value} if inner is None else {f"{name}.{option}": own for option, own in inner.items()}
+    for name in flat:
+        if name not in hints:
+            raise UnknownSettingError(f"there is no setting {name}.{did_you_mean(str(name), hints)}")
+    return {name: converted(f"--{name}", hints[name], value) for name, value in flat.items()}
 
 
 def with_options(settings: Settings, values: Mapping[str, Any]) -> Settings:

@@ -314,9 +314,9 @@ class TrainConfig(Group, word="train"):
 class Settings(NamedTuple):
     """All settings of a run."""
 
-    data: DataConfig
-    model: ModelConfig
-    train: TrainConfig
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
 
     def as_yaml(self) -> str:
         """The text of a run's `config.yaml` or a recipe."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from silentgrad.decoders.context import set_context_weight
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.build import plan_for, planned_model, seen_by, variance_schedule, weights_on_z
+from silentgrad.lab.build import annealed, plan_for, planned_model, seen_by, weights_on_z
 from silentgrad.lab.data import DataError, Observations, Reals, SplitName, load, mixed
 from silentgrad.lab.data.files import in_print
 from silentgrad.lab.runs.evaluation import seen
@@ -101,7 +101,7 @@ def train_plan(
     state = _prepare(run, plan, vae, observations, resume)
     with _failures_in_users_terms(folder):
         fabric.launch()
-        loop = Loop(fabric, vae, train, observations, data.batch_size, variance_schedule(model))
+        loop = Loop(fabric, vae, train, observations, data.batch_size, annealed(model, "variance"))
         if state is not None:
             checkpoints.restore(loop, state)
         if fabric.is_global_zero:
