@@ -22,35 +22,56 @@ from silentgrad.lab.networks.encoders import channels_last, fully_connected, str
 from silentgrad.side_info import NOTHING, SideInfo
 
 SHARPEST = 2 * math.log(10.0)  # log-precision of a scale of a tenth of a level: a sharper one is no better
+START_LOG_PRECISION = math.log(9.0)  # where a network that says zero begins: standard deviation 1/3
 SPREAD = 1.5  # of the components' means around the network's, in standard deviations: alike, they would stay so
 
 
-class Elementwise(nn.Module):
-    """A nonlinear decoder whose outputs are independent given z, so that some of them may be missing."""
+class NonlinearDecoder(nn.Module):
+    """A decoder with a network, which gives numbers for each output of an example.
 
-    def __init__(self, network: nn.Module, event_shape: Sequence[int]) -> None:
+    Args:
+        network: From latents `(batch, latent_dim)` to an example's numbers, of channels as many times those of an
+            example as an output has numbers.
+        event_shape: Shape of one example.
+        levels: Number of levels of an output.
+    """
+
+    def __init__(self, network: nn.Module, event_shape: Sequence[int], levels: int = 256) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.levels = network, levels
         self.event_shape = torch.Size(event_shape)
 
+    def numbers(self, z: Tensor, each: int) -> Tensor:
+        """Return what the network gives of z, which has to be so many numbers of each output."""
+        numbers: Tensor = self.network(z.flatten(1))
+        channels, *size = self.event_shape
+        expected = each * channels, *size
+        if numbers.shape[-len(expected) :] != expected:
+            raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")
+        return numbers
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameters that may have learning rates of their own."""
+        """Return the parameters that may have learning rates of their own: the network's."""
         return {"network": list(self.network.parameters())}
 
+
+class Elementwise(NonlinearDecoder):
+    """A nonlinear decoder whose outputs are independent given z, so that some of them may be missing."""
+
     def decode(self, z: Tensor, side_info: SideInfo) -> td.Independent:
-        """p(x|z) given side information; which entries were observed makes no difference to it."""
+        """Return p(x|z) given side information; which entries were observed makes no difference to it."""
         side_info.require_none(type(self).__name__, "offset", "covariates", "scale")
         decoded: td.Independent = self(z)
         return decoded
 
     def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo) -> Tensor:
-        """log p(x|z) over the observed entries, one number per example."""
+        """Return log p(x|z) over the observed entries, one number per example."""
         known = side_info.flattened(x.shape[:1], self.event_shape)
         x = known.observed(x.flatten(1), 0.0).unflatten(1, self.event_shape)
         return known.total(self.decode(z, side_info).base_dist.log_prob(x).flatten(1))
 
     def given(self, side_info: SideInfo) -> Given:
-        """p(x|z) given side information, as linear decoders have it."""
+        """Return p(x|z) given side information, as linear decoders have it."""
         return Given(self, side_info)
 
 
@@ -59,42 +80,20 @@ class NonlinearGaussian(Elementwise):
 
     Within a bin of width 1/levels the dequantization noise alone has standard deviation 1/(levels sqrt 12), so a
     log-precision g beyond log(12 levels^2) gains nothing; it is bent smoothly below that.
-
-    Args:
-        network: From latents `(batch, latent_dim)` to `(batch, 2 * channels, height, width)`.
-        event_shape: Shape of one image.
-        levels: Number of levels of a pixel.
     """
 
-    def __init__(self, network: nn.Module, event_shape: Sequence[int], levels: int = 256) -> None:
-        super().__init__(network, event_shape)
-        self.most = math.log(12 * levels**2)
-
     def forward(self, z: Tensor) -> td.Independent:
-        numbers = self.network(z.flatten(1))
-        require_shape(numbers, (2 * self.event_shape[0], *self.event_shape[1:]))
-        mean, g = numbers.chunk(2, dim=1)
-        log_precision = self.most - softplus(self.most - START_LOG_PRECISION - g)
+        mean, g = self.numbers(z, 2).chunk(2, dim=1)
+        most = math.log(12 * self.levels**2)
+        log_precision = most - softplus(most - START_LOG_PRECISION - g)
         return td.Independent(td.Normal(mean, torch.exp(-log_precision / 2)), len(self.event_shape))
 
 
 class NonlinearLogistic(Elementwise):
-    """p(x|z) of whole levels: logistic variables, rounded, location and log-scale from one network.
-
-    Args:
-        network: From latents `(batch, latent_dim)` to `(batch, 2 * channels, height, width)`.
-        event_shape: Shape of one image.
-        levels: Number of levels of a pixel.
-    """
-
-    def __init__(self, network: nn.Module, event_shape: Sequence[int], levels: int = 256) -> None:
-        super().__init__(network, event_shape)
-        self.levels = levels
+    """p(x|z) of whole levels: logistic variables, rounded, location and log-scale from one network."""
 
     def forward(self, z: Tensor) -> td.Independent:
-        numbers = self.network(z.flatten(1))
-        require_shape(numbers, (2 * self.event_shape[0], *self.event_shape[1:]))
-        mean, g = numbers.chunk(2, dim=1)
+        mean, g = self.numbers(z, 2).chunk(2, dim=1)
         log_precision = SHARPEST - softplus(SHARPEST + 2 * math.log(self.levels / 8) - g)
         scale = torch.exp(-log_precision / 2)
         outputs = DiscretizedLogistic(self.levels * (0.5 + mean), scale, self.levels, validate_args=False)
@@ -102,17 +101,10 @@ class NonlinearLogistic(Elementwise):
 
 
 class NonlinearBernoulli(Elementwise):
-    """p(x = 1|z) = sigmoid(u(z)), one u per output.
-
-    Args:
-        network: From latents `(batch, latent_dim)` to `(batch, *event_shape)`.
-        event_shape: Shape of one example.
-    """
+    """p(x = 1|z) = sigmoid(u(z)), one u per output."""
 
     def forward(self, z: Tensor) -> td.Independent:
-        u = self.network(z.flatten(1))
-        require_shape(u, self.event_shape)
-        return td.Independent(td.Bernoulli(logits=u), len(self.event_shape))
+        return td.Independent(td.Bernoulli(logits=self.numbers(z, 1)), len(self.event_shape))
 
 
 class NonlinearLikelihood(Elementwise):
@@ -149,29 +141,18 @@ class NonlinearLikelihood(Elementwise):
             inputs = torch.cat([inputs, side_info.covariates.to(inputs)], 1)
         if given != self.covariates:
             raise ShapeError(f"the decoder was built for {self.covariates} covariates, and {given} were given")
-        u = self.network(inputs)
-        require_shape(u, self.event_shape)
-        u = self.center + u
+        u = self.center + self.numbers(inputs, 1)
         known = side_info.flattened(z.shape[:1], self.event_shape)
         if known.offset is not None:
             u = (u.flatten(1) + known.offset).unflatten(1, self.event_shape)
         return td.Independent(self.likelihood(u), len(self.event_shape))
 
     def init_from_data(self, data: Tensor, offset: Tensor | None = None, mask: Tensor | None = None) -> None:
-        """Starts where x has its mean, and the likelihood's own parameters as a linear decoder starts them."""
+        """Start where x has its mean, and the likelihood's own parameters as a linear decoder starts them."""
         constant = LinearLikelihood(1, self.event_shape, self.likelihood)
         nn.init.zeros_(constant.affine.weight)
         constant.init_from_data(data, "mean", offset=offset, mask=mask)
         self.center.copy_(constant.affine.bias.detach().unflatten(0, self.event_shape))
-
-
-def require_shape(numbers: Tensor, expected: tuple[int, ...]) -> None:
-    """Refuses what a network gives if it is not as many numbers as its likelihood takes."""
-    if numbers.shape[-len(expected) :] != expected:
-        raise ShapeError(f"the decoder's network has to give {expected} numbers, got {tuple(numbers.shape[1:])}")
-
-
-START_LOG_PRECISION = math.log(9.0)  # where a network that says zero begins: standard deviation 1/3
 
 
 # Each network gives as many numbers per output as the likelihood has parameters: two for mean and precision.
@@ -180,14 +161,14 @@ START_LOG_PRECISION = math.log(9.0)  # where a network that says zero begins: st
 def mlp_network(
     latent_dim: int, event_shape: Sequence[int], hidden: Sequence[int] = (512,), numbers: int = 2
 ) -> nn.Module:
-    """Fully connected, for small machines."""
+    """Return a fully connected network, for small machines."""
     colors, *size = event_shape
     widths = [latent_dim, *hidden, numbers * torch.Size(event_shape).numel()]
     return nn.Sequential(*fully_connected(widths), nn.Unflatten(1, (numbers * colors, *size)))
 
 
 def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32, numbers: int = 2) -> nn.Module:
-    """The paper's decoder for MNIST: a linear layer, four 3x3 convolutions and one of 1x1."""
+    """Return the paper's decoder for MNIST: a linear layer, four 3x3 convolutions and one of 1x1."""
     colors, height, width = event_shape
     layers: list[nn.Module] = [
         nn.Linear(latent_dim, channels * height * width),
@@ -199,7 +180,7 @@ def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32
 
 
 def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int = 64, numbers: int = 2) -> nn.Module:
-    """The paper's decoder for CIFAR-10 and ImageNet: transposed 4x4 convolutions with batch normalization."""
+    """Return the paper's decoder for CIFAR-10 and ImageNet: transposed 4x4 convolutions with batch normalization."""
     colors = event_shape[0]
     rows, columns = strided_size("decoder makes", event_shape)
     widths = [4 * channels, 4 * channels, 2 * channels, channels]
@@ -215,7 +196,7 @@ def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int =
     return nn.Sequential(*layers, nn.ConvTranspose2d(widths[-1], numbers * colors, 4, stride=2, padding=1))
 
 
-class NonlinearCircuit(nn.Module):
+class NonlinearCircuit(NonlinearDecoder):
     """p(x|z) as a circuit whose leaves and whose weights over leaves a network computes from z.
 
     As in `silentgrad.StandardizedGaussian` the network moves a leaf's mean in units of a deviation of its own.
@@ -241,9 +222,8 @@ class NonlinearCircuit(nn.Module):
         levels: int = 256,
         whole: bool = False,
     ) -> None:
-        super().__init__()
-        self.network, self.components, self.levels, self.whole = network, components, levels, whole
-        self.event_shape = torch.Size(event_shape)
+        super().__init__(network, event_shape, levels)
+        self.components, self.whole = components, whole
         self.sums = SumProduct(region_graph, components)
         self.most = SHARPEST if whole else math.log(12 * levels**2)
         scale = math.exp(-START_LOG_PRECISION / 2)
@@ -251,14 +231,8 @@ class NonlinearCircuit(nn.Module):
         self.register_buffer("center", spread.expand(*self.event_shape, components).clone())
         self.log_scale = nn.Parameter(torch.full_like(self.center, math.log(scale)))
 
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameters that may have learning rates of their own: the network's, not those of the circuit."""
-        return {"network": list(self.network.parameters())}
-
     def forward(self, z: Tensor) -> CircuitDistribution:
-        numbers = self.network(z.flatten(1))
-        channels, *size = self.event_shape
-        require_shape(numbers, (3 * self.components * channels, *size))
+        numbers, channels = self.numbers(z, 3 * self.components), self.event_shape[0]
         mean, g, logits = numbers.unflatten(1, (3, self.components, channels)).movedim(2, -1).unbind(1)
         log_precision = self.most - softplus(self.most + 2 * self.log_scale - g)
         location, scale = self.center + self.log_scale.exp() * mean, torch.exp(-log_precision / 2)
@@ -268,7 +242,7 @@ class NonlinearCircuit(nn.Module):
         return CircuitDistribution(leaves, self.sums, self._gates(logits.flatten(1, -2)), len(self.event_shape))
 
     def init_from_data(self, data: Tensor) -> None:
-        """Starts the leaves and the weights over them from data, as `silentgrad.Circuit` does."""
+        """Start the leaves and the weights over them from data, as `silentgrad.Circuit` does."""
         require_examples(data, self.event_shape)
         flat = data.flatten(1)
         found = clusters(flat, self.components, shared=len(self.event_shape) > 1)
@@ -284,7 +258,7 @@ class NonlinearCircuit(nn.Module):
                     layer.logits.add_(layer.over_outputs(shares).unsqueeze(1))
 
     def _gates(self, logits: Tensor) -> list[Tensor | None]:
-        """The logits of every layer's regions, summed over the outputs that a region holds itself."""
+        """Return the logits of every layer's regions, summed over the outputs that a region holds itself."""
         outputs_first = logits.movedim(0, -1)
         return [
             layer.over_outputs(outputs_first).movedim(-1, 0) if layer.holds_outputs else None

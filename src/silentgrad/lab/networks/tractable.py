@@ -86,9 +86,8 @@ def _linear(form: Form) -> LinearDecoder:
 
 
 def _mixture(form: Form) -> Mixture:
-    components = form.components or COMPONENTS["mixture"]
-    leaves = _leaves(form, components)
-    return Mixture(form.latents, form.event_shape, components, mixed_per(form.event_shape), leaves=leaves)
+    shape, components = form.event_shape, form.components or COMPONENTS["mixture"]
+    return Mixture(form.latents, shape, components, mixed_per(shape), leaves=_leaves(form, components))
 
 
 def _circuit(form: Form) -> Circuit:
@@ -97,7 +96,7 @@ def _circuit(form: Form) -> Circuit:
 
 
 def _leaves(form: Form, components: int) -> LinearDecoder | ConstantCategorical:
-    """The leaves of a circuit, whose locations are linear in z, and log-precisions too if they are "exp"."""
+    """Return the leaves of a circuit, whose locations are linear in z, and log-precisions too if they are "exp"."""
     shape = (*form.event_shape, components)
     if form.likelihood in LIKELIHOODS:
         return LinearLikelihood(form.latents, shape, LIKELIHOODS[form.likelihood](shape))
