@@ -17,15 +17,14 @@ ALIKE = 0.6  # the least likeness, from 0 to 1, of a name that is worth a questi
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """The question after a message, or nothing if no name is near.
+    """Return the question after a message, or nothing if no name is near.
 
     Example:
         >>> did_you_mean("mnits", ["cifar10", "mnist"])
         ' Did you mean mnist?'
     """
-    for near in get_close_matches(word, list(names), n=1, cutoff=ALIKE):
-        return f" Did you mean {near}?"
-    return ""
+    near = get_close_matches(word, list(names), n=1, cutoff=ALIKE)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 class Registry(dict[str, type[T]], Generic[T]):
@@ -79,9 +78,6 @@ class Registry(dict[str, type[T]], Generic[T]):
                 f"{name} is no {self.kind}: choose among {', '.join(sorted(self))}, or name a class as "
                 f"package.module:Class.{did_you_mean(name, self)}"
             )
-        return self._imported(name)
-
-    def _imported(self, name: str) -> type[T]:
         module, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)

@@ -53,7 +53,7 @@ class Unit(NamedTuple):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> "CoreSchema":
-        """A record has a unit as it is in print."""
+        """Have a unit in records as it is in print."""
         from pydantic_core import core_schema  # for records only
 
         read = core_schema.no_info_plain_validator_function(cls.from_print)
@@ -72,7 +72,7 @@ class Unit(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Words for what the number counts; empty for a unit that does not say what it is counted per."""
+        """What the number counts; empty for a unit that does not say what it is counted per."""
         return self.of.strip() or WORDS.get(self.metric, "")
 
     @property
@@ -87,9 +87,7 @@ class Unit(NamedTuple):
             >>> BITS_PER_DIMENSION.title_of("mse"), NATS_PER_ENTRY.title_of("mse"), NATS_PER_ENTRY.title_of("kld")
             ('MSE', 'squared error', 'KLD')
         """
-        if metric == "mse" and self.metric != BITS_PER_DIMENSION.metric:
-            return "squared error"
-        return metric.upper()
+        return "squared error" if metric == "mse" and self.metric != "bpd" else metric.upper()
 
     def counted(self, metric: str) -> str:
         """Return what a metric counts; empty for one of a user's own.
@@ -120,7 +118,7 @@ class Unit(NamedTuple):
         return ", ".join(filter(None, [self.title_of(metric), self.counted(metric)]))
 
     def tell(self, figure: float) -> str:
-        """A figure in print."""
+        """Return a figure in print."""
         return f"{self.title} {figure:.4f}{self.of}"
 
 

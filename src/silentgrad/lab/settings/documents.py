@@ -14,7 +14,6 @@ from silentgrad.lab.settings.options import GROUPS, Settings
 from silentgrad.lab.store.files import read_yaml
 from silentgrad.registry import did_you_mean
 
-
 HINTS = {f"{group}.{setting.name}": setting.type for group, kind in GROUPS.items() for setting in fields(kind)}
 
 
@@ -46,7 +45,8 @@ def read_options(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"cannot read it: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"expected settings by name, found {type(content).__name__}")
-    groups, flat = {name.partition(".")[0] for name in hints if "." in name}, {}
+    groups = {name.partition(".")[0] for name in hints if "." in name}
+    flat: dict[str, Any] = {}
     for name, value in content.items():
         inner = value if name in groups and isinstance(value, dict) else None
         flat |= {name: value} if inner is None else {f"{name}.{option}": own for option, own in inner.items()}

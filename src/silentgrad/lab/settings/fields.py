@@ -82,7 +82,7 @@ class Range:
     above: bool = False
 
     def bound(self, value: float) -> str | None:
-        """The bound that a value breaks; None if it lies inside.
+        """Return the bound that a value breaks; None if it lies inside.
 
         Example:
             >>> Range(1).bound(0), Range(0, 1, above=True).bound(0.0), Range(0, 1).bound(2.5), Range(0).bound(0)
@@ -107,7 +107,7 @@ SEED = Range(0, 2**63 - 1)  # what torch's generators take
 
 
 def require(option: str, value: float | Sequence[float] | None, allowed: Range) -> None:
-    """Refuses a number outside its range; each number of a list is looked at, and None is no number."""
+    """Refuse a number outside its range; each number of a list is looked at, and None is no number."""
     if isinstance(value, Sequence):
         for number in value:
             require(option, number, allowed)
@@ -123,7 +123,7 @@ class Owner(NamedTuple):
 
 
 def one_of(**values: Sequence[str]) -> Owner:
-    """The owner of options that come with any of these values of the model's settings."""
+    """Return the owner of options that come with any of these values of the model's settings."""
     choices = [f"--model.{name} {' or '.join(own)}" for name, own in values.items()]
     return Owner(
         f"is for {', or '.join(choices)}", lambda model: any(getattr(model, name) in values[name] for name in values)
@@ -131,7 +131,7 @@ def one_of(**values: Sequence[str]) -> Owner:
 
 
 def option(default: Any, allowed: Range | None = None, of: Owner | None = None) -> Any:
-    """A field of settings whose values are restricted; the docstring below it is its help.
+    """Return a field of settings whose values are restricted; the docstring below it is its help.
 
     Args:
         default: Its default.

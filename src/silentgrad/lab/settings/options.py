@@ -68,7 +68,7 @@ CATEGORICAL = Owner(
 
 
 def _network_with(size: str) -> Owner:
-    """The owner of a size that not all networks have."""
+    """Return the owner of a size that not all networks have."""
     names = [name for name, network in NETWORKS.items() if size in network.sizes]
     return Owner(
         f"is for --model.network {' or '.join(names)}, not for {{model.network}}",
@@ -77,7 +77,7 @@ def _network_with(size: str) -> Owner:
 
 
 def _with(setting: str) -> Owner:
-    """The owner of options that come with a setting that can be left out."""
+    """Return the owner of options that come with a setting that can be left out."""
     return Owner(f"is for --model.{setting}", lambda model: getattr(model, setting) is not None)
 
 
@@ -252,7 +252,7 @@ class ModelConfig(Group, word="model"):
 
     @property
     def discrete(self) -> bool:
-        """Whether the likelihood gives probabilities of whole levels, once nothing is left open."""
+        """True if the likelihood gives probabilities of whole levels, once nothing is left open."""
         return self.likelihood == "logistic" or self.leaves in OF_LEVELS
 
     @property
@@ -306,9 +306,7 @@ class TrainConfig(Group, word="train"):
     @property
     def rate(self) -> float:
         """The learning rate; if it was left open, that for images."""
-        if self.lr is None:
-            return RATE
-        return self.lr
+        return RATE if self.lr is None else self.lr
 
 
 class Settings(NamedTuple):
@@ -319,7 +317,7 @@ class Settings(NamedTuple):
     train: TrainConfig = TrainConfig()
 
     def as_yaml(self) -> str:
-        """The text of a run's `config.yaml` or a recipe."""
+        """Return the text of a run's `config.yaml` or a recipe."""
         content = {name: asdict(part) for name, part in self._asdict().items()}
         if self.data.root is not None:
             content["data"]["root"] = str(self.data.root)
