@@ -232,7 +232,7 @@ def test_what_a_context_does_not_allow_is_named() -> None:
             refused(sg.IntractableError, "takes no context: a decoder does whose", call)
     refused(sg.IntractableError, "has to be told something", lambda: told.expected_log_prob(x, q))
     short = sg.SideInfo(context=torch.zeros(2, dtype=torch.long))
-    refused(sg.ShapeError, "a row for each", lambda: told.given(short).expected_log_prob(x, q))
+    refused(sg.ShapeError, "one row for each", lambda: told.given(short).expected_log_prob(x, q))
     circuit = sg.Circuit(2, 4, 2)
     refused(sg.IntractableError, "Circuit takes no offset", lambda: circuit.given(sg.SideInfo(x[:, 0]))(q.loc))
     refused(sg.DomainError, "radius and hidden", lambda: sg.CausalContext((4,), radius=0))

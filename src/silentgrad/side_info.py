@@ -1,5 +1,6 @@
 """Side information: what is known of examples but x itself, as one object that models and decoders pass on."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -71,12 +72,7 @@ class SideInfo:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "SideInfo":
         """Apply a function to every part that is there."""
-        mapped: dict[str, Tensor | None] = {}
-        for name, part in self.parts().items():
-            mapped[name] = None
-            if part is not None:
-                mapped[name] = function(part)
-        return SideInfo(**mapped)
+        return SideInfo(**{name: part if part is None else function(part) for name, part in self.parts().items()})
 
     def between(self, rows: slice) -> "SideInfo":
         """Return the side information of some of the examples."""
@@ -97,20 +93,9 @@ class SideInfo:
     def under(self, batch_shape: torch.Size, event_shape: torch.Size) -> "SideInfo":
         """Return the same, flattened, for examples whose shape may have dimensions of samples before its own."""
         for samples in range(len(batch_shape)):
-            examples = batch_shape[samples:]
-            if self._fits(examples, event_shape):
-                return self.flattened(examples, event_shape)
+            with contextlib.suppress(ShapeError):
+                return self.flattened(batch_shape[samples:], event_shape)
         return self.flattened(batch_shape, event_shape)  # which says what does not fit
-
-    def _fits(self, examples: torch.Size, event_shape: torch.Size) -> bool:
-        whole = examples + event_shape
-        if self.offset is not None and self.offset.shape not in (examples, whole):
-            return False
-        if self.covariates is not None and self.covariates.shape[:-1] != examples:
-            return False
-        if self.context is not None and self.context.shape[: len(examples)] != examples:
-            return False
-        return all(part is None or part.shape == whole for part in (self.mask, self.scale))
 
     def flattened(self, examples: torch.Size, event_shape: torch.Size) -> "SideInfo":
         """Return the same once it was checked, every part with one dimension beyond the examples'.
@@ -126,16 +111,10 @@ class SideInfo:
         _require_shape("mask", self.mask, [whole])
         _require_shape("scale", self.scale, [whole])
         _require_shape("offset", self.offset, [examples, whole])
-        if self.covariates is not None and self.covariates.shape[:-1] != examples:
-            raise ShapeError(
-                f"covariates have shape {tuple(self.covariates.shape)}, expected one row for each of the examples "
-                f"{tuple(examples)}"
-            )
-        if self.context is not None and self.context.shape[: len(examples)] != examples:
-            raise ShapeError(
-                f"the context has shape {tuple(self.context.shape)}, expected a row for each of the examples "
-                f"{tuple(examples)}"
-            )
+        for name, part, own in (("covariates", self.covariates, -1), ("context", self.context, len(examples))):
+            if part is not None and part.shape[:own] != examples:
+                rows = f"expected one row for each of the examples {tuple(examples)}"
+                raise ShapeError(f"{name} has shape {tuple(part.shape)}, {rows}")
         if self.mask is not None and self.mask.dtype != torch.bool:
             raise DomainError(f"mask has to be bool, True where an entry was observed; got {self.mask.dtype}")
         known = self._in_rows(len(examples))

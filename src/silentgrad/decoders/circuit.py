@@ -257,7 +257,7 @@ Per = Literal["output", "pixel", "example"]
 
 
 class Mixture(Circuit):
-    """p(x|z) as a product of mixtures, whose weights are constant or linear in z.
+    """p(x|z) as a product of mixtures, whose weights are constant or linear in z; a circuit without a tree.
 
     Args:
         latent_dim: Number of latents.
@@ -266,10 +266,7 @@ class Mixture(Circuit):
         per: What is mixed by itself: every "output", every "pixel" with its colors, the whole "example", or every
             group of a list of groups of outputs, numbered as in a flattened example.
         gates: Whether the weights are linear in z.
-        leaves: The leaves, as for `Circuit`.
-        proxy: The proxy, as for `Circuit`.
-        noise: The noise, as for `Circuit`.
-        context: The context, as for `Circuit`.
+        leaves: As for `Circuit`, and so are the arguments that follow.
 
     Example:
         >>> decoder = Mixture(2, (3, 8, 8), per="pixel")

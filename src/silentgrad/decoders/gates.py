@@ -42,20 +42,12 @@ from silentgrad.latents.moments import JointMoments, Moments, both_probabilities
 SERIES = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(y) / y in powers of y^2
 
 
-def has_proxy(q: td.Distribution) -> bool:
-    """Return whether a latent that is not Gaussian has a proxy here."""
-    return isinstance(base_of(q), td.Bernoulli | td.OneHotCategorical)
-
-
 def proxy(q: td.Distribution, weights: Tensor) -> Tensor:
-    """Return the smaller bound's excess over t . E z, for every row t of the weights.
+    """Return the smaller bound's excess over t . E z, `(outputs, batch)`, for every row t of the weights.
 
     Args:
         q: Bernoulli or one-hot latents, `latents` numbers for each example.
         weights: `(outputs, latents)`.
-
-    Returns:
-        `(outputs, batch)`.
 
     Example:
         >>> q = td.Bernoulli(torch.tensor([[0.5]]))
@@ -67,12 +59,14 @@ def proxy(q: td.Distribution, weights: Tensor) -> Tensor:
     q = base_of(q)
     assert isinstance(q, td.Bernoulli | td.OneHotCategorical)
     latents = weights.shape[1]
-    spread = weights
-    if isinstance(q, td.OneHotCategorical):
+    if isinstance(q, td.Bernoulli):
+        spread, logits, (one, zero) = weights, q.logits, both_probabilities(q)
+    else:
         groups = weights.unflatten(1, (-1, q.event_shape[-1]))
-        spread = (groups - groups.amin(-1, keepdim=True)).flatten(1)
-    by_squares = spread.square() @ kearns_saul(_logits(q)).reshape(-1, latents).T / 2
-    return torch.minimum(by_squares, _bennett(spread.abs(), _variance(q).reshape(-1, latents)))
+        spread, (one, zero) = (groups - groups.amin(-1, keepdim=True)).flatten(1), (q.probs, 1 - q.probs)
+        logits = q.probs.logit(torch.finfo(q.probs.dtype).eps)  # cut near 0 and 1, where the proxy then is larger
+    by_squares = spread.square() @ kearns_saul(logits).reshape(-1, latents).T / 2
+    return torch.minimum(by_squares, _bennett(spread.abs(), (one * zero).reshape(-1, latents)))
 
 
 def _bennett(sizes: Tensor, variance: Tensor) -> Tensor:
@@ -81,21 +75,6 @@ def _bennett(sizes: Tensor, variance: Tensor) -> Tensor:
     within = sizes.clamp(max=most)
     excess = (torch.expm1(within) - within) @ variance.T
     return torch.where(sizes.amax(1, keepdim=True) <= most, excess, torch.inf)
-
-
-def _variance(q: td.Bernoulli | td.OneHotCategorical) -> Tensor:
-    """Return p (1 - p) of each number, zero where it is certain."""
-    if isinstance(q, td.Bernoulli):
-        one, zero = both_probabilities(q)
-        return one * zero
-    return q.probs * (1 - q.probs)
-
-
-def _logits(q: td.Bernoulli | td.OneHotCategorical) -> Tensor:
-    """Return the logits of P(z_i = 1), cut where a probability is too near to 0 or 1: the proxy then is larger."""
-    if isinstance(q, td.Bernoulli):
-        return q.logits
-    return q.probs.logit(torch.finfo(q.probs.dtype).eps)
 
 
 def kearns_saul(logits: Tensor) -> Tensor:
@@ -113,12 +92,8 @@ def kearns_saul(logits: Tensor) -> Tensor:
 class LinearGate(nn.Module):
     """Logits l = B z + e of each component in each region.
 
-    Args:
-        latent_dim: Number of latents.
-        regions: Number of regions.
-        components: Number of components.
-        proxy: Whether Bernoulli and one-hot latents take the sub-Gaussian proxy, one matrix product, in place of their
-            generating function, which is tighter and needs an array of logits by batch by latents.
+    With a proxy, Bernoulli and one-hot latents take one matrix product in place of their generating function, which is
+    tighter and needs an array of logits by batch by latents.
     """
 
     def __init__(self, latent_dim: int, regions: int, components: int, proxy: bool = True) -> None:
@@ -137,13 +112,7 @@ class LinearGate(nn.Module):
             self.logits.bias.copy_(logits.flatten())
 
     def expected(self, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Gate:
-        """E l and log E[e^l] or a bound of it.
-
-        Args:
-            mean: Mean of the latents, `(*batch, latent_dim)`.
-            moments: Moments of the latents, in q's own shape.
-            q: The latents.
-        """
+        """Return E l and log E[e^l] or a bound of it, for latents of this mean, `(*batch, latent_dim)`."""
         means = mean.reshape(-1, mean.shape[-1])
         expected = torch.addmm(self.logits.bias.unsqueeze(1), self.logits.weight, means.T)
         log_mass = self._log_mass(expected, mean, moments, q)
@@ -157,7 +126,7 @@ class LinearGate(nn.Module):
             return torch.addmm(expected, weight.square(), variances.T, alpha=0.5)
         if moments.gaussian:
             return expected + variance_of(self.logits, moments, mean).reshape(-1, len(weight)).T / 2
-        if self.proxy and has_proxy(q):
+        if self.proxy and isinstance(base_of(q), td.Bernoulli | td.OneHotCategorical):
             return expected + proxy(q, weight)
         log_mass = tilt(q, moments, mean, self.logits, self.logits).log_mass
         return log_mass.reshape(-1, len(weight)).T

@@ -30,14 +30,7 @@ from silentgrad.tracing import widened
 def leaves_of(
     leaves: Leaf | Sequence[Leaf], latent_dim: int, event_shape: torch.Size, components: int
 ) -> "Together | Separate":
-    """Check that leaves fit each other and the circuit.
-
-    Args:
-        leaves: One decoder of event shape `(*event_shape, components)`, or as many of `event_shape` as components.
-        latent_dim: Number of latents.
-        event_shape: Shape of one example.
-        components: Number of leaves of each output.
-    """
+    """Check that leaves fit each other and the circuit; see `Circuit` for what they may be."""
     if isinstance(leaves, Sequence):
         if len(leaves) != components:
             raise ShapeError(f"{components} components, but {len(leaves)} leaves")
@@ -88,11 +81,7 @@ def _require(leaf: Leaf, latent_dim: int, event_shape: torch.Size) -> None:
 
 
 class Together(nn.Module):
-    """All leaves in one decoder, whose event has the components as its last dimension: the fastest way.
-
-    Args:
-        decoder: A leaf of event shape `(*event_shape, components)`.
-    """
+    """All leaves in one decoder, whose event has the components as its last dimension: the fastest way."""
 
     def __init__(self, decoder: Leaf) -> None:
         super().__init__()
@@ -117,19 +106,14 @@ class Together(nn.Module):
 
 
 class Separate(nn.Module):
-    """Leaves that are decoders of their own, of one kind or of several.
-
-    Args:
-        decoders: The leaves, one for each component.
-    """
+    """Leaves that are decoders of their own, one for each component, of one kind or of several."""
 
     def __init__(self, decoders: Sequence[Leaf]) -> None:
         super().__init__()
-        self.decoders = nn.ModuleList()
         for decoder in decoders:
             if not isinstance(decoder, nn.Module):
                 raise DomainError(f"{type(decoder).__name__} has to be a module: the circuit owns its parameters")
-            self.decoders.append(decoder)
+        self.decoders = nn.ModuleList(decoders)  # type: ignore[arg-type]
         self.components = len(self.decoders)
 
     @property
@@ -196,11 +180,7 @@ def require_single(outputs: td.Distribution) -> None:
 
 
 class Stacked(td.Distribution):
-    """Several distributions of one batch shape side by side, in a last batch dimension.
-
-    Args:
-        members: The distributions, of single numbers.
-    """
+    """Several distributions of single numbers side by side, in a last batch dimension."""
 
     arg_constraints: ClassVar = {}
 

@@ -125,7 +125,7 @@ class LinearLikelihood(LinearDecoder):
         """Return E_q[log p(x_o|z)] of every output, or of every group of them, given side information, flattened."""
         shift = self._shift(side_info)
         likelihood = self._likelihood_given(side_info.scale)
-        if not moments.gaussian and self._needs_beyond_gaussian(q) is Needs.GENERATING_FUNCTION:
+        if not moments.gaussian and _needs_beyond_gaussian(self.likelihood, q) is Needs.GENERATING_FUNCTION:
             sign = sign_of(self.likelihood)
             exponent = self.affine
             if sign < 0:
@@ -212,13 +212,6 @@ class LinearLikelihood(LinearDecoder):
         (u,) = statistics
         return self._summed(self.likelihood(u.unflatten(-1, self.event_shape)).log_prob(x))
 
-    def _needs_beyond_gaussian(self, q: td.Distribution) -> Needs:
-        """Return what the likelihood needs of a u that is not Gaussian; an error if it has to be."""
-        needs = needs_of(self.likelihood)
-        if needs is Needs.GAUSSIAN:
-            raise IntractableError(_not_gaussian(q))
-        return needs
-
     def init_from_data(
         self,
         data: Tensor,
@@ -275,13 +268,16 @@ def _require_shapes(likelihood: Likelihood, event_shape: torch.Size) -> None:
             )
 
 
-def _not_gaussian(q: td.Distribution) -> str:
-    name = type(base_of(q)).__name__
-    return (
-        f"u = Wz + b is not Gaussian for {name} latents, so this likelihood's expectation is not an "
-        "integral over one number: use Gaussian latents, a likelihood whose `needs` are less, as those of Normal and "
-        "Poisson, or LinearGaussian"
-    )
+def _needs_beyond_gaussian(likelihood: Likelihood, q: td.Distribution) -> Needs:
+    """Return what a likelihood needs of a u that is not Gaussian; raise if it has to be."""
+    needs = needs_of(likelihood)
+    if needs is Needs.GAUSSIAN:
+        raise IntractableError(
+            f"u = Wz + b is not Gaussian for {type(base_of(q)).__name__} latents, so this likelihood's expectation is "
+            "not an integral over one number: use Gaussian latents, a likelihood whose `needs` are less, as those of "
+            "Normal and Poisson, or LinearGaussian"
+        )
+    return needs
 
 
 def _negated(affine: nn.Linear) -> nn.Linear:

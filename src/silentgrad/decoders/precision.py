@@ -167,32 +167,24 @@ class LinearPrecisionGaussian(LinearDecoder):
         q: td.Distribution,
         log_term: LogTerm | None = None,
     ) -> Tensor:
-        outputs_first = x.movedim(-1, 0).contiguous().movedim(0, -1)
-        log_term = log_term or self.log_term
-        squares, log_precision = self._terms(outputs_first, mean, moments, q, log_term, outputs_first=True)
+        squares, log_precision = self._terms(x, mean, moments, q, log_term or self.log_term)
         return (log_precision - squares).sub_(math.log(2 * math.pi)).mul_(0.5)  # in place: as large as all leaves
 
     def _terms(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        moments: Moments | JointMoments,
-        q: td.Distribution,
-        log_term: LogTerm,
-        outputs_first: bool = False,
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, log_term: LogTerm
     ) -> tuple[Tensor, Tensor]:
         """Return the expected square of the residual in units of its deviation, and log-precision; per output."""
         if self.link == "linear":
-            return self._linear_link(x, mean, moments, log_term, outputs_first)
-        return self._exp_link(x, mean, moments, q, outputs_first)
+            return self._linear_link(x, mean, moments, log_term)
+        return self._exp_link(x, mean, moments, q)
 
     def _linear_link(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm, outputs_first: bool
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm
     ) -> tuple[Tensor, Tensor]:
         """Return E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
-        p = project(moments, mean, self.affine, self.precision_affine, outputs_first)
+        p = project(moments, mean, self.affine, self.precision_affine)
         if self.noise:
             p = replace(p, var_u=p.var_u + self.noise**2)
         d, e = x - p.mean_u, p.mean_v
@@ -206,10 +198,10 @@ class LinearPrecisionGaussian(LinearDecoder):
         return squares, _expected_log(e, p, moments.gaussian, log_term)
 
     def _exp_link(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, outputs_first: bool
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
     ) -> tuple[Tensor, Tensor]:
         """Return E[(x - u)^2 e^g] and E[g], per output."""
-        tilted = tilt(q, moments, mean, self.affine, self.precision_affine, outputs_first)
+        tilted = tilt(q, moments, mean, self.affine, self.precision_affine)
         residual, variance = x - tilted.mean, tilted.variance
         if self.noise:
             variance = variance + self.noise**2
@@ -248,17 +240,10 @@ def _expected_log(e: Tensor, p: Projection, gaussian: bool, log_term: LogTerm) -
         )
     if gaussian and log_term != "taylor":
         return expected_log_square(e, p.var_v)  # Edgeworth's corrections are zero
-    k3 = _or_zero(p.k_vvv, e)
-    k4 = _or_zero(p.k_vvvv, e)
+    k3, k4 = (torch.zeros_like(e) if k is None else k for k in (p.k_vvv, p.k_vvvv))
     if log_term == "taylor":
         return taylor(e, p.var_v, k3, k4)
     return edgeworth(e, p.var_v, k3, k4)
-
-
-def _or_zero(cumulant: Tensor | None, like: Tensor) -> Tensor:
-    if cumulant is None:
-        return torch.zeros_like(like)
-    return cumulant
 
 
 def edgeworth(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:

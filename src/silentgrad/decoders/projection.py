@@ -49,9 +49,7 @@ class Projection:
     k_vvvv: Tensor | None = None
 
 
-def project(
-    moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear, outputs_first: bool = False
-) -> Projection:
+def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear) -> Projection:
     """Return cumulants of u(z) and v(z) for latents with these moments.
 
     Args:
@@ -59,16 +57,13 @@ def project(
         mean: Mean of the latents, as `(*batch, latents)`.
         u: The first map.
         v: The second map.
-        outputs_first: Whether an output's numbers for the whole batch are neighbors in memory, as a circuit wants
-            them, rather than an example's.
     """
     if isinstance(moments, JointMoments):
         var_u, cov, var_v = _in_blocks(moments.covariance, mean.shape, u.weight, v.weight)
         return Projection(u(mean), v(mean), var_u, var_v, cov)
-    s2 = moments.s2.reshape(mean.shape)
-    orders = _two_orders(mean, s2, u, v, outputs_first)
-    e_u, e_v, var_u, var_v, cov, ww, aa, wa = orders
-    gaussian = Projection(e_u, e_v, var_u, var_v, cov)
+    w, a, s2 = u.weight, v.weight, moments.s2.reshape(mean.shape)
+    aa, wa = a * a, w * a
+    gaussian = Projection(u(mean), v(mean), linear(s2, w * w), linear(s2, aa), linear(s2, wa))
     if moments.gaussian:
         return gaussian
     k4 = moments.k4().reshape(mean.shape)
@@ -76,8 +71,7 @@ def project(
     if moments.symmetric:
         return even
     s3 = moments.s3().reshape(mean.shape)
-    a = v.weight
-    return replace(even, k_uvv=linear(s3, wa * a), k_uuv=linear(s3, ww * a), k_vvv=linear(s3, aa * a))
+    return replace(even, k_uvv=linear(s3, wa * a), k_uuv=linear(s3, w * wa), k_vvv=linear(s3, aa * a))
 
 
 def variance_of(u: nn.Linear, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
@@ -85,80 +79,6 @@ def variance_of(u: nn.Linear, moments: Moments | JointMoments, mean: Tensor) -> 
     if isinstance(moments, JointMoments):
         return _in_blocks(moments.covariance, mean.shape, u.weight)[0]
     return linear(moments.s2.reshape(mean.shape), u.weight.square())
-
-
-def _two_orders(mean: Tensor, s2: Tensor, u: nn.Linear, v: nn.Linear, outputs_first: bool) -> tuple[Tensor, ...]:
-    inputs = mean, s2, u.weight, v.weight, u.bias, v.bias, outputs_first
-    if transformed():
-        return _TwoOrders.forward(*inputs)
-    return _TwoOrders.apply(*inputs)
-
-
-class _TwoOrders(torch.autograd.Function):
-    """E u, E v, Var u, Var v, Cov(u, v) of independent latents, and the squares and product of the weights.
-
-    The derivative is by hand for one reason: at usual batch sizes the weights are the largest arrays, and this way the
-    backward pass goes over them half as often.
-    """
-
-    @staticmethod
-    def forward(
-        mean: Tensor, s2: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, outputs_first: bool
-    ) -> tuple[Tensor, ...]:
-        ww, aa, wa = w * w, a * a, w * a
-        product = _product(outputs_first)
-        means = product(mean, w, b), product(mean, a, c)
-        return *means, product(s2, ww), product(s2, aa), product(s2, wa), ww, aa, wa
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        mean, s2, w, a, *_ = inputs
-        ctx.save_for_backward(mean, s2, w, a, *output[5:])
-        ctx.set_materialize_grads(False)  # the weights' squares and product are seldom used, nor their zeros wanted
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        mean, s2, w, a, ww, aa, wa = ctx.saved_tensors
-        rows_mean, rows_s2 = mean.reshape(-1, w.shape[1]), s2.reshape(-1, w.shape[1])
-        none = rows_mean.new_zeros(()).expand(len(rows_mean), len(w))
-        g_u, g_v, g_uu, g_vv, g_uv = (_rows(grad, none) for grad in grads[:5])
-        by_ww = _plus_product(grads[5], g_uu.T, rows_s2)
-        by_aa = _plus_product(grads[6], g_vv.T, rows_s2)
-        by_wa = _plus_product(grads[7], g_uv.T, rows_s2)
-        g_w = (g_u.T @ rows_mean).addcmul_(w, by_ww, value=2).addcmul_(a, by_wa)
-        g_a = (g_v.T @ rows_mean).addcmul_(a, by_aa, value=2).addcmul_(w, by_wa)
-        g_mean, g_s2 = g_u @ w + g_v @ a, g_uu @ ww + g_vv @ aa + g_uv @ wa
-        return g_mean.view_as(mean), g_s2.view_as(s2), g_w, g_a, g_u.sum(0), g_v.sum(0), None
-
-
-def _rows(grad: Tensor | None, none: Tensor) -> Tensor:
-    """Return a gradient as a matrix; `none` in place of an absent one."""
-    if grad is None:
-        return none
-    return grad.reshape(none.shape)
-
-
-def _plus_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """Return total + a b, where an absent total is zero."""
-    if total is None:
-        return a @ b
-    return torch.addmm(total, a, b)
-
-
-def _product(outputs_first: bool) -> Callable[..., Tensor]:
-    """`linear`, in one of two orders in memory."""
-    if outputs_first:
-        return _outputs_first
-    return linear
-
-
-def _outputs_first(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`linear`, with the numbers of an output next to each other in memory."""
-    rows = x.reshape(-1, x.shape[-1]).T
-    offset = weight.new_zeros(1, 1)
-    if bias is not None:
-        offset = bias.unsqueeze(1)
-    return torch.addmm(offset, weight, rows).T.reshape(*x.shape[:-1], len(weight))
 
 
 def _in_blocks(covariance: Tensor, shape: torch.Size, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -266,19 +186,13 @@ class Tilted(NamedTuple):
     variance: Tensor
 
 
-def tilt(
-    q: td.Distribution,
-    moments: Moments | JointMoments,
-    mean: Tensor,
-    u: nn.Linear,
-    g: nn.Linear,
-    outputs_first: bool = False,
-) -> Tilted:
+def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, g: nn.Linear) -> Tilted:
     """Return the moments of u(z) under q tilted by e^g(z); the arguments beyond q are those of `project`."""
     if moments.gaussian:
-        p = project(moments, mean, u, g, outputs_first)
+        p = project(moments, mean, u, g)
         return Tilted(p.mean_v, torch.add(p.mean_v, p.var_v, alpha=0.5), p.mean_u + p.cov, p.var_u)
-    form = _form(base_of(q))
+    base = base_of(q)
+    form = _categories(base) if isinstance(base, td.OneHotCategorical) else _independent(base)
     batch, latents = mean.shape[:-1], moments.mean.shape[mean.dim() - 1 :]
 
     def per_output(w: Tensor, a: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -296,12 +210,6 @@ class _Form(NamedTuple):
 
     terms: Callable[..., tuple[Tensor, Tensor, Tensor]]
     parameters: tuple[Tensor, ...]
-
-
-def _form(q: td.Distribution) -> _Form:
-    if isinstance(q, td.OneHotCategorical):
-        return _categories(q)
-    return _independent(q)
 
 
 def _independent(q: td.Distribution) -> _Form:

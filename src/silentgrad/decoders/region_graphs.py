@@ -72,10 +72,7 @@ class RegionGraph:
                 raise DomainError(f"region {region} is a part of region {parent}, which does not exist")
             if not outputs and region not in parts:
                 raise DomainError(f"region {region} has neither outputs nor parts")
-        reached = 0
-        for level in self.levels():
-            reached += level.regions
-        if reached < len(self.parents):
+        if sum(level.regions for level in self.levels()) < len(self.parents):
             raise DomainError("the regions form a circle: some are no part of any root")
 
     def require(self, outputs: int) -> None:
@@ -99,51 +96,34 @@ class RegionGraph:
         holds outputs, they stand in the order of their first; elsewhere in the order of their parents. So neither a
         leaf nor a node of the upper levels has to be moved.
         """
-        regions, parts = self._roots_and_parts()
+        regions = [region for region, parent in enumerate(self.parents) if parent == ROOT]
+        parts: list[list[int]] = [[] for _ in self.parents]
+        for region, parent in enumerate(self.parents):
+            if parent != ROOT:
+                parts[parent].append(region)
         levels = []
         while regions:
             outputs, output_owners = _members(regions, self.outputs)
             of_level, part_owners = _members(regions, parts)
-            below = self._in_order(of_level)
+            below = list(of_level)
+            if all(self.outputs[region] for region in below):
+                below.sort(key=lambda region: self.outputs[region][0])
             positions = {region: position for position, region in enumerate(below)}
-            moved = [positions[part] for part in of_level]
-            levels.append(Level(len(regions), tuple(outputs), tuple(output_owners), tuple(moved), tuple(part_owners)))
+            moved = tuple(positions[part] for part in of_level)
+            levels.append(Level(len(regions), outputs, output_owners, moved, part_owners))
             regions = below
         return levels[::-1]
 
-    def _roots_and_parts(self) -> tuple[list[int], list[list[int]]]:
-        """Return the roots, and the parts of each region."""
-        roots: list[int] = []
-        parts: list[list[int]] = [[] for _ in self.parents]
-        for region, parent in enumerate(self.parents):
-            if parent == ROOT:
-                roots.append(region)
-            else:
-                parts[parent].append(region)
-        return roots, parts
 
-    def _in_order(self, regions: list[int]) -> list[int]:
-        if all(self.outputs[region] for region in regions):
-            return sorted(regions, key=lambda region: self.outputs[region][0])
-        return regions
-
-
-def _members(regions: list[int], of_each: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+def _members(regions: list[int], of_each: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the members of these regions, region by region, and the position of the region of each."""
-    members: list[int] = []
-    owners: list[int] = []
-    for owner, region in enumerate(regions):
-        members += of_each[region]
-        owners += [owner] * len(of_each[region])
-    return members, owners
+    members = itertools.chain.from_iterable(of_each[region] for region in regions)
+    owners = [owner for owner, region in enumerate(regions) for _ in of_each[region]]
+    return tuple(members), tuple(owners)
 
 
 def separate(groups: Sequence[Sequence[int]]) -> RegionGraph:
-    """Return one root for each group of outputs: the region graph of a mixture.
-
-    Args:
-        groups: The outputs of each group.
-    """
+    """Return one root for each group of outputs: the region graph of a mixture."""
     outputs = tuple(map(tuple, groups))
     return RegionGraph((ROOT,) * len(outputs), outputs)
 
@@ -198,18 +178,7 @@ def binary_tree(outputs: int) -> RegionGraph:
     """
     if outputs < 1:
         raise ShapeError(f"a tree needs outputs, got {outputs}")
-    parents: list[int] = []
-    held: list[tuple[int, ...]] = []
-    for output in range(outputs):
-        held.append((output,))
-    width = outputs
-    while width > 1:
-        first = len(parents) + width
-        for position in range(width):
-            parents.append(first + position // 2)
-        width = -(-width // 2)
-        held += [()] * width
-    return RegionGraph((*parents, ROOT), tuple(held))
+    return quad_tree((1, outputs))
 
 
 def chow_liu(data: Tensor) -> RegionGraph:
@@ -228,17 +197,12 @@ def chow_liu(data: Tensor) -> RegionGraph:
         raise ShapeError(f"expected data of shape (examples, *event_shape), got {tuple(data.shape)}")
     if not data.isfinite().all():
         raise DomainError("data contains NaN or infinity")
-    neighbors = _spanning_tree(_correlations(data.flatten(1).double()).abs())
-    root = _center(neighbors)
-    parents = _parents(neighbors, root)
+    centered = data.flatten(1).double()
+    centered = centered - centered.mean(0)
+    scaled = centered / centered.norm(dim=0).clamp(min=torch.finfo(centered.dtype).tiny)
+    neighbors = _spanning_tree((scaled.T @ scaled).abs())  # by correlations
+    _, parents = _breadth_first(neighbors, _center(neighbors))
     return RegionGraph(tuple(parents), tuple((output,) for output in range(len(parents))))
-
-
-def _correlations(data: Tensor) -> Tensor:
-    centered = data - data.mean(0)
-    norms = centered.norm(dim=0)
-    scaled = centered / norms.clamp(min=torch.finfo(data.dtype).tiny)
-    return scaled.T @ scaled
 
 
 def _spanning_tree(strengths: Tensor) -> list[list[int]]:
@@ -267,10 +231,6 @@ def _center(neighbors: list[list[int]]) -> int:
     while parents[path[-1]] != ROOT:
         path.append(parents[path[-1]])
     return path[len(path) // 2]
-
-
-def _parents(neighbors: list[list[int]], root: int) -> list[int]:
-    return _breadth_first(neighbors, root)[1]
 
 
 def _breadth_first(neighbors: list[list[int]], root: int) -> tuple[list[int], list[int]]:

@@ -155,12 +155,7 @@ def require_examples(data: Tensor, event_shape: torch.Size) -> None:
 
 
 def clusters(data: Tensor, components: int, shared: bool) -> Clusters:
-    """Fit a mixture of normal distributions to the values of each output, or of all of them.
-
-    Args:
-        data: Examples `(examples, outputs)`.
-        components: Number of components.
-        shared: Whether all outputs have one mixture.
+    """Fit a mixture of normal distributions to the values of each output of `(examples, outputs)`, or of all of them.
 
     Example:
         >>> two = clusters(torch.tensor([[0.0], [0.1], [0.9], [1.0]]), 2, shared=False)

@@ -57,24 +57,13 @@ class Mixed(NamedTuple):
 
 
 def mix(weights: Tensor, exponents: Tensor) -> Mixed:
-    """Return the weighted sums of exponentials in every region, in units of the largest.
-
-    Args:
-        weights: `(regions, nodes, components)`, none of them zero.
-        exponents: `(regions, components, batch)`.
-    """
+    """Return the sums of exponentials `(regions, components, batch)`, weighted by `(regions, nodes, components)`."""
     top = exponents.detach().amax(1, keepdim=True)
     return Mixed(weights @ (exponents - top).exp(), top)
 
 
 class SumLayer(nn.Module):
-    """Products over the members of each region of a level, and the sums that mix a region's products.
-
-    Args:
-        level: The regions.
-        nodes: Number of sum nodes of a region.
-        components: Number of product nodes of a region.
-    """
+    """Products over the members of each region of a level, and `nodes` sums that mix its `components` products."""
 
     def __init__(self, level: Level, nodes: int, components: int) -> None:
         super().__init__()
@@ -115,13 +104,7 @@ class SumLayer(nn.Module):
 
 
 class Fold(nn.Module):
-    """Sums over the rows that belong to one owner.
-
-    Args:
-        rows: The rows, owner by owner.
-        owners: The owner of each.
-        count: Number of owners.
-    """
+    """Sums over the rows that belong to one of `count` owners; rows are listed owner by owner."""
 
     rows: Tensor
     owners: Tensor
@@ -193,15 +176,9 @@ class SumProduct(nn.Module):
     def __init__(self, region_graph: RegionGraph, components: int) -> None:
         super().__init__()
         levels = region_graph.levels()
-        outputs: list[int] = []
-        layers = []
-        for level in levels:
-            outputs += level.outputs
-            nodes = components
-            if level is levels[-1]:
-                nodes = 1
-            layers.append(SumLayer(level, nodes, components))
-        self.levels = nn.ModuleList(layers)
+        outputs = [output for level in levels for output in level.outputs]
+        self.levels = nn.ModuleList(SumLayer(level, components, components) for level in levels[:-1])
+        self.levels.append(SumLayer(levels[-1], 1, components))
         self.register_buffer("positions", torch.tensor(outputs).argsort(), persistent=False)
 
     @property
@@ -214,12 +191,7 @@ class SumProduct(nn.Module):
         return next(self.parameters()).dtype
 
     def forward(self, leaves: Tensor, gates: Sequence[Gate | None]) -> Tensor:
-        """Return the logarithm of the circuit, `(batch,)`.
-
-        Args:
-            leaves: `(batch, outputs, components)`.
-            gates: One for each layer.
-        """
+        """Return the logarithm of the circuit, `(batch,)`, from leaves `(batch, outputs, components)`."""
         rows = _outputs_first(leaves)
         below: Tensor | None = None
         with torch.autocast(leaves.device.type, enabled=False):
@@ -229,11 +201,7 @@ class SumProduct(nn.Module):
         return below.sum((0, 1))
 
     def posterior(self, leaves: Tensor, gates: Sequence[Gate | None]) -> Tensor:
-        """Return the probability of each component of the deepest regions given x, if nothing is above them.
-
-        Returns:
-            `(batch, regions, components)`.
-        """
+        """Return each component's probability given x, `(batch, regions, components)`, if there is a single level."""
         (layer,), (gate,) = self.layers, gates
         joint = layer.products(_outputs_first(leaves), None) + layer.weights().log().transpose(1, 2)
         if gate is not None:

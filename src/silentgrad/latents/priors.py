@@ -9,8 +9,7 @@ best ones gives
 itself, a lower bound still, and nothing is sampled.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,28 +20,10 @@ from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.independent import base_of, sum_over_latents
 
+if TYPE_CHECKING:
+    from silentgrad.latents.families import Family
+
 SPREAD = 0.1  # of a mixture's components at the start: equal ones would have equal gradients for ever
-
-
-class LatentFamily(Protocol):
-    """What a prior needs of a family."""
-
-    name: ClassVar[str]
-    latents: torch.Size
-    shape: torch.Size
-    numbers: int
-
-    def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
-        """Return the distribution of z that numbers describe."""
-
-    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        """Its arguments."""
-
-    def build(self, arguments: Sequence[Tensor], validate_args: bool | None = None) -> td.Distribution:
-        """Return the distribution of z with these arguments."""
-
-    def marginals(self, q: td.Distribution) -> td.Distribution:
-        """Its latents one by one."""
 
 
 class Prior(nn.Module):
@@ -57,7 +38,7 @@ class Prior(nn.Module):
 
     exactness: ClassVar[Exactness] = Exactness.EXACT
 
-    def __init__(self, family: LatentFamily) -> None:
+    def __init__(self, family: "Family") -> None:
         super().__init__()
         self.family = family
 
@@ -93,7 +74,7 @@ class StandardPrior(Prior):
 
     numbers: Tensor
 
-    def __init__(self, family: LatentFamily) -> None:
+    def __init__(self, family: "Family") -> None:
         super().__init__(family)
         self.register_buffer("numbers", torch.zeros(family.numbers), persistent=False)
         self._kept: tuple[Tensor, tuple[Tensor, ...]] | None = None
@@ -112,7 +93,7 @@ class StandardPrior(Prior):
 class LearnedPrior(Prior):
     """A prior of the family whose parameters are learned; it starts as the standard one."""
 
-    def __init__(self, family: LatentFamily) -> None:
+    def __init__(self, family: "Family") -> None:
         super().__init__(family)
         self.numbers = nn.Parameter(torch.zeros(family.numbers))
 
@@ -130,7 +111,7 @@ class MixturePrior(Prior):
 
     exactness = Exactness.LOWER_BOUND
 
-    def __init__(self, family: LatentFamily, components: int = 10) -> None:
+    def __init__(self, family: "Family", components: int = 10) -> None:
         super().__init__(family)
         if components < 1:
             raise DomainError(f"a mixture has at least one component, got {components}")
