@@ -4,11 +4,16 @@ import copy
 import html
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import diffusers
+import pyro
 import pytest
 import torch
+from pythae.models import VAE, BetaVAE, BetaVAEConfig, VAEConfig
 from torch import Tensor, nn
 from torch import distributions as td
 
@@ -176,6 +181,73 @@ def test_variance_split_by_brute_force() -> None:
             assert found.number == pytest.approx(float(100 * est / (est + batch)), abs=4 * found.error + 2)
     torch.manual_seed(0)
     assert decoder_snr(subject_of(model, data[:4]), data, 50) == pytest.approx(snr["decoder"], rel=0.1)
+
+
+# Hosts that nobody here wrote: what is measured is what their own code says
+
+
+class Pyro(nn.Module):
+    """A model and a guide, with a prior that is not standard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(64, 4), nn.Linear(2, 64)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("encoder", self.encoder)
+        with pyro.plate("data", len(x)):
+            loc, log_scale = self.encoder(x).chunk(2, -1)
+            pyro.sample("code", pyro.distributions.Normal(loc, log_scale.exp()).to_event(1))
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("decoder", self.decoder)
+        with pyro.plate("data", len(x)):
+            code = pyro.sample("code", pyro.distributions.Normal(torch.full((2,), 0.2), 1.5).to_event(1))
+            pyro.sample("image", pyro.distributions.Normal(self.decoder(code), 0.8).to_event(1), obs=x)
+
+
+def autoencoder() -> diffusers.AutoencoderKL:
+    return diffusers.AutoencoderKL(
+        latent_channels=2, sample_size=8, in_channels=1, out_channels=1, block_out_channels=(8, 8), norm_num_groups=4,
+        down_block_types=["DownEncoderBlock2D"] * 2, up_block_types=["UpDecoderBlock2D"] * 2,
+        mid_block_add_attention=False,
+    )  # fmt: skip
+
+
+def kld_by_pythae(model: VAE, x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return model({"data": x}).reg_loss
+
+
+HOSTS: dict[str, tuple[Callable[[], Any], tuple[int, ...], float | None, Callable[[Any, Tensor], Tensor]]] = {
+    "pythae's VAE": (lambda: VAE(VAEConfig(input_dim=(1, 8, 8), latent_dim=3)), (1, 8, 8), 1.0, kld_by_pythae),
+    "pythae's BetaVAE": (
+        lambda: BetaVAE(BetaVAEConfig(input_dim=(1, 8, 8), latent_dim=3, beta=4.0, reconstruction_loss="bce")),
+        (1, 8, 8), 4.0, kld_by_pythae,
+    ),
+    "diffusers": (autoencoder, (1, 8, 8), None, lambda model, x: model.encode(x).latent_dist.kl().mean()),
+    "Pyro": (
+        Pyro, (64,), None,
+        lambda model, x: td.kl_divergence(
+            td.Normal(model.encoder(x)[:, :2], model.encoder(x)[:, 2:].exp()), td.Normal(0.2, 1.5)
+        ).sum(1).mean(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_hosts_of_others(name: str) -> None:
+    build, shape, beta, kld = HOSTS[name]
+    torch.manual_seed(0)
+    model, x = build(), sick.images(0)[:24].unflatten(1, shape)
+    x = x.round() if beta == 4 else x
+    found = sg.check_up(model, x, examples=12)
+    with torch.no_grad():
+        assert found.measurements.kld.mean() == pytest.approx(float(kld(model.eval(), x[:12])), rel=1e-4)
+    assert found["training"].verdict != "fine"  # none is trained
+    assert math.isfinite(found["gradient noise"].number)
+    if beta is not None:
+        assert found["weight of the KL divergence"].number == pytest.approx(beta, rel=1e-3)
 
 
 @pytest.mark.parametrize("validated", [True, False])
