@@ -77,7 +77,7 @@ class Kind(NamedTuple):
 
     def taken_by(self, estimator: Estimator) -> bool:
         """Return whether an estimator is to be checked on them: a bound needs the prior of a family with a name."""
-        inner = getattr(estimator, "estimator", getattr(estimator, "base", estimator))  # one made of another
+        inner = getattr(estimator, "estimator", estimator)  # one made of another
         known = type(self.family) in families.FAMILIES.values()
         return inner.suits(type(self.family)) and (known or not estimator.uses_prior)
 

@@ -1,6 +1,7 @@
 """One batch under measurement: its latent from a single run of the encoder, and its gradient over draws."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -18,6 +19,7 @@ from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term
 
 
+@dataclass(frozen=True)
 class MeasuredBatch:
     """An integrand and a latent, its encoder's graph kept for as many products as are asked for.
 
@@ -31,19 +33,13 @@ class MeasuredBatch:
         prior: The prior of the latents, for an estimator that weighs samples by it.
     """
 
-    def __init__(
-        self,
-        integrand: Integrand,
-        term: Term,
-        parts: Parts,
-        pullback: Pullback,
-        names: Sequence[str],
-        fixed: Cotangent,
-        prior: Prior | None = None,
-    ) -> None:
-        self.integrand, self.term, self.parts = integrand, term, parts
-        self.pullback, self.names = pullback, names
-        self.fixed, self.prior = fixed, prior
+    integrand: Integrand
+    term: Term
+    parts: Parts
+    pullback: Pullback
+    names: Sequence[str]
+    fixed: Cotangent
+    prior: Prior | None = None
 
     @classmethod
     def of_model(cls, model: MeasurableModel, x: Tensor, integrand: Integrand, epoch: int | None = None) -> Self:

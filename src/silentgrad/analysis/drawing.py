@@ -79,19 +79,12 @@ def _arguments(base: td.Distribution) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 class SeveralDraws(DecoderIntegrand):
-    """log p(x|z) of a linear decoder for latents `(draws * batch, ...)`, draw after draw."""
-
-    at_once: int
-    """The number of draws that one evaluation should take."""
-
-
-class RepeatedIntegrand(SeveralDraws):
-    """That of any linear decoder, for which x is repeated."""
+    """log p(x|z) of a linear decoder for latents `(draws * batch, ...)`, draw after draw: x is repeated."""
 
     def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
         super().__init__(decoder, x)
         self.linear = decoder
-        self.at_once = max(1, AT_ONCE // x.numel())
+        self.at_once = max(1, AT_ONCE // x.numel())  # draws that one evaluation should take
 
     def __call__(self, z: Tensor) -> Tensor:
         count = len(z) // len(self.x)
@@ -104,7 +97,6 @@ class QuadraticIntegrand(SeveralDraws):
     @torch.no_grad()
     def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:
         super().__init__(decoder, x)
-        self.linear = decoder
         weight, residual = decoder.affine.weight, x.flatten(-len(decoder.event_shape)) - decoder.affine.bias
         scaled = weight / decoder.variance.reshape(-1, 1)
         self.h, self.G = residual @ scaled, weight.T @ scaled
@@ -124,9 +116,7 @@ def quick_integrand_of(decoder: Decoder, x: Tensor) -> Integrand:
     if not isinstance(decoder, LinearDecoder):
         return integrand_of(decoder, x)
     require_batch(decoder.examples_of(x), x)
-    if isinstance(decoder, LinearGaussian):
-        return QuadraticIntegrand(decoder, x)
-    return RepeatedIntegrand(decoder, x)
+    return QuadraticIntegrand(decoder, x) if isinstance(decoder, LinearGaussian) else SeveralDraws(decoder, x)
 
 
 def require_batch(examples: torch.Size, x: Tensor) -> None:

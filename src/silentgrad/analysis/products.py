@@ -14,7 +14,7 @@ Both subtract the first draw before anything else: draws that do not differ then
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,33 +38,25 @@ class Pullback:
         )
 
 
-class SquaresMethod(Protocol):
-    """A way to the sum over draws of |g_s - mean|^2, one number per parameter tensor."""
-
-    def add(self, differences: Cotangent) -> None:
-        """Take in draws `(count, batch, ...)`, relative to the first."""
-
-    def sum_of_squares(self, mean: Cotangent, draws: int) -> Tensor:
-        """Return the result, given the mean of all differences."""
-
-
 class Every:
-    """One product for every draw."""
+    """The sum over draws of |g_s - mean|^2, one number per parameter tensor, by one product for every draw."""
 
     def __init__(self, pullback: Callable[[Cotangent], Gradient]) -> None:
         self.pullback = pullback
         self.squares = torch.zeros(())
 
     def add(self, differences: Cotangent) -> None:
+        """Take in draws `(count, batch, ...)`, relative to the first."""
         for draw in zip(*differences, strict=True):
             self.squares = self.squares + squared_norms(self.pullback(list(draw)))
 
     def sum_of_squares(self, mean: Cotangent, draws: int) -> Tensor:
+        """Return the result, given the mean of all differences."""
         return self.squares - draws * squared_norms(self.pullback(mean))
 
 
 class Sketch:
-    """As many products as there are sign vectors."""
+    """The same sum by as many products as there are sign vectors."""
 
     def __init__(self, pullback: Pullback, products: int, generator: torch.Generator) -> None:
         self.pullback, self.products, self.generator = pullback, products, generator
@@ -84,6 +76,9 @@ class Sketch:
             sketch = [s - balance * m for s, m in zip(sums, mean, strict=True)]
             norms.append(squared_norms(self.pullback(sketch)))
         return torch.stack(norms).mean(0)
+
+
+SquaresMethod = Every | Sketch
 
 
 class OverDraws(NamedTuple):

@@ -31,7 +31,23 @@ from silentgrad.estimators.base import Estimator, Integrand
 from silentgrad.estimators.integrand import StatisticalIntegrand
 
 
-class Averaged(Estimator):
+class _MadeOfAnother(Estimator):
+    """An estimator around another, which has to draw."""
+
+    def __init__(self, estimator: Estimator, nothing: str) -> None:
+        super().__init__()
+        if estimator.exact:
+            raise DomainError(f"{type(estimator).__name__} draws nothing: {nothing}")
+        self.estimator = estimator
+
+    def on_epoch(self, epoch: int) -> None:
+        self.estimator.on_epoch(epoch)
+
+    def auxiliary_loss(self) -> Tensor | None:
+        return self.estimator.auxiliary_loss()
+
+
+class Averaged(_MadeOfAnother):
     """Averages an estimator over draws; n that are independent divide its variance by n and cost n times as much.
 
     Take it where an estimator has no number of samples of its own.
@@ -48,12 +64,10 @@ class Averaged(Estimator):
     """
 
     def __init__(self, estimator: Estimator, draws: int) -> None:
-        super().__init__()
-        if estimator.exact:
-            raise DomainError(f"{type(estimator).__name__} draws nothing: there is nothing to average")
+        super().__init__(estimator, "there is nothing to average")
         if draws < 1:
             raise DomainError(f"a mean needs at least one draw, got {draws}")
-        self.estimator, self.draws = estimator, draws
+        self.draws = draws
         self.unbiased = estimator.unbiased
         self.uses_prior = estimator.uses_prior
         self.differentiated_twice = draws * estimator.differentiated_twice
@@ -64,18 +78,15 @@ class Averaged(Estimator):
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         return torch.stack([self.estimator(q, integrand) for _ in range(self.draws)]).mean(0)
 
-    def on_epoch(self, epoch: int) -> None:
-        self.estimator.on_epoch(epoch)
-
     def auxiliary_loss(self) -> Tensor | None:
-        loss = self.estimator.auxiliary_loss()
+        loss = super().auxiliary_loss()
         return None if loss is None else loss / self.draws
 
     def extra_repr(self) -> str:
         return f"draws={self.draws}"
 
 
-class SilentControlVariate(Estimator):
+class SilentControlVariate(_MadeOfAnother):
     """Unbiased estimator with a control variate that is linear in statistics of known expectation.
 
     Take it for circuits and mixtures, whose bound is biased, and for likelihoods that are nonlinear in u, when noise is
@@ -95,19 +106,16 @@ class SilentControlVariate(Estimator):
     unbiased = True
 
     def __init__(self, base: Estimator) -> None:
-        super().__init__()
-        name = type(base).__name__
-        if base.exact:
-            raise DomainError(f"{name} draws nothing: there is no noise to take off")
+        super().__init__(base, "there is no noise to take off")
         if not base.unbiased or base.uses_prior:
             raise DomainError(
-                f"{name} is no unbiased estimator of an expectation, so a control variate cannot make it one"
+                f"{type(base).__name__} is no unbiased estimator of an expectation, so a control variate cannot make "
+                "it one"
             )
-        self.base = base
         self.differentiated_twice = base.differentiated_twice
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
-        return 1 + self.base.evaluations(latents, values)
+        return 1 + self.estimator.evaluations(latents, values)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         if not isinstance(integrand, StatisticalIntegrand):
@@ -125,15 +133,9 @@ class SilentControlVariate(Estimator):
             moved = [at_z - center for at_z, center in zip(statistics, centers, strict=True)]
             return value - _dot(slopes, moved, value.dim())
 
-        value = self.base(q, controlled)
+        value = self.estimator(q, controlled)
         known = _dot(slopes, expected, value.dim())
         return value + (known - known.detach())
-
-    def on_epoch(self, epoch: int) -> None:
-        self.base.on_epoch(epoch)
-
-    def auxiliary_loss(self) -> Tensor | None:
-        return self.base.auxiliary_loss()
 
 
 def _slopes(function: Callable[[Sequence[Tensor]], Tensor], at: Sequence[Tensor]) -> tuple[Tensor, ...]:

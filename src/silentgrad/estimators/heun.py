@@ -37,24 +37,15 @@ another mean than 0, and the estimator another than ReinMax's.
 
 import torch
 from torch import Tensor
-from torch import distributions as td
 
-from silentgrad.estimators.base import (
-    ESTIMATORS,
-    Estimator,
-    Integrand,
-    at_least,
-    mean_of_others,
-    per_example,
-    require_positive,
-    straight_through,
-)
-from silentgrad.estimators.choices import Choices, choices_of
+from silentgrad.estimators.base import ESTIMATORS, at_least, mean_of_others, require_positive
+from silentgrad.estimators.choices import Choices
+from silentgrad.estimators.pathwise import Softened
 from silentgrad.estimators.slopes import ScaledControl
 
 
 @ESTIMATORS.register("reinmax")
-class ReinMax(Estimator):
+class ReinMax(Softened):
     """Heun's rule in place of straight-through's Euler step: one evaluation, a bias of third order.
 
     Take it when one evaluation is all that a step may cost and the integrand is smooth in z.
@@ -66,25 +57,20 @@ class ReinMax(Estimator):
         Liu, Dong, Liu, Yu and Gao 2023, Bridging Discrete and Backpropagation: Straight-Through and Beyond, NeurIPS.
     """
 
-    unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical)
-
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
         require_positive(temperature)
         self.temperature = temperature
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        choices = choices_of(q, self)
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
         z, logits = choices.sample(), choices.logits
         midway = (choices.relaxed(logits, self.temperature) + z).detach() / 2
         mean = choices.mean.detach()
-        soft = 2 * choices.covariance_at(midway, logits) - choices.covariance_at(mean, logits) / 2
-        return per_example(integrand(straight_through(z, soft)), q)
+        return z, 2 * choices.covariance_at(midway, logits) - choices.covariance_at(mean, logits) / 2
 
 
 @ESTIMATORS.register("reinmax-rao")
-class ReinMaxRao(Estimator):
+class ReinMaxRao(Softened):
     """ReinMax whose step starts at a softmax averaged over the noise that gives the sample. Biased.
 
     Take it in place of `ReinMax` when less variance is worth some bias and a temperature to tune.
@@ -98,23 +84,18 @@ class ReinMaxRao(Estimator):
         arXiv:2603.08257.
     """
 
-    unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical)
-
     def __init__(self, temperature: float = 1.0, samples: int = 10) -> None:
         super().__init__()
         require_positive(temperature)
         self.temperature, self.samples = temperature, at_least(1, samples, self)
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        choices = choices_of(q, self)
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
         z, logits, mean = choices.sample(), choices.logits, choices.mean.detach()
         with torch.no_grad():
             midway = choices.with_mean((mean + z) / 2)
             relaxed = [midway.relaxed(midway.noisy_given(z), self.temperature) for _ in range(self.samples)]
         averaged = choices.mean_covariance_at(relaxed, logits) / self.temperature
-        soft = 2 * averaged - choices.covariance_at(mean, logits) / 2
-        return per_example(integrand(straight_through(z, soft)), q)
+        return z, 2 * averaged - choices.covariance_at(mean, logits) / 2
 
 
 @ESTIMATORS.register("reinmax-cv")

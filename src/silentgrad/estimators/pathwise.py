@@ -30,12 +30,11 @@ from silentgrad.estimators.base import (
     Estimator,
     Integrand,
     at_least,
-    discrete_of,
     per_example,
     require_positive,
     straight_through,
 )
-from silentgrad.estimators.choices import choices_of
+from silentgrad.estimators.choices import Choices, choices_of
 from silentgrad.latents.families import Family
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import Schedule, constant
@@ -111,8 +110,22 @@ class GumbelSoftmax(Estimator):
         return per_example(integrand(z), q)
 
 
+class Softened(Estimator):
+    """An estimator that draws bits or categories, and passes their gradient to something soft. Biased."""
+
+    unbiased = False
+    latents = (td.Bernoulli, td.OneHotCategorical)
+
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
+        """Draw z, and return what its gradient is passed to."""
+        raise NotImplementedError
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        return per_example(integrand(straight_through(*self.draw(choices_of(q, self)))), q)
+
+
 @ESTIMATORS.register("straight-through")
-class StraightThrough(Estimator):
+class StraightThrough(Softened):
     """Samples bits or categories and passes their gradient to the probabilities. Biased.
 
     Take it as the simplest of its kind; `ReinMax` costs the same and usually has a smaller bias.
@@ -122,16 +135,12 @@ class StraightThrough(Estimator):
         Conditional Computation, arXiv:1308.3432.
     """
 
-    unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical)
-
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        base = discrete_of(q, self)
-        return per_example(integrand(straight_through(base.sample(), base.probs)), q)
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
+        return choices.sample(), choices.mean
 
 
 @ESTIMATORS.register("decoupled-straight-through")
-class DecoupledStraightThrough(Estimator):
+class DecoupledStraightThrough(Softened):
     """Straight-through with one temperature of the sample and another of the gradient. Biased.
 
     Take it when two temperatures can be tuned for the task; with both at 1 it is `StraightThrough`.
@@ -146,24 +155,19 @@ class DecoupledStraightThrough(Estimator):
         arXiv:2410.13331.
     """
 
-    unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical)
-
     def __init__(self, forward_temperature: float = 1.0, backward_temperature: float = 1.5) -> None:
         super().__init__()
         require_positive(forward_temperature)
         require_positive(backward_temperature)
         self.forward_temperature, self.backward_temperature = forward_temperature, backward_temperature
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        choices = choices_of(q, self)
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
         z = choices.at(choices.logits / self.forward_temperature).sample()
-        soft = choices.relaxed(choices.logits, self.backward_temperature)
-        return per_example(integrand(straight_through(z, soft)), q)
+        return z, choices.relaxed(choices.logits, self.backward_temperature)
 
 
 @ESTIMATORS.register("gumbel-rao")
-class GumbelRao(Estimator):
+class GumbelRao(Softened):
     """Straight-through Gumbel-Softmax with most of its noise averaged away.
 
     Take it in place of `GumbelSoftmax(hard=True)`: the same bias, less variance, the same evaluation.
@@ -177,26 +181,21 @@ class GumbelRao(Estimator):
         ICLR.
     """
 
-    unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical)
-
     def __init__(self, temperature: float = 0.5, samples: int = 10) -> None:
         super().__init__()
         require_positive(temperature)
         self.temperature, self.samples = temperature, at_least(1, samples, self)
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        choices = choices_of(q, self)
-        z, logits = choices.sample(), choices.logits
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
+        z = choices.sample()
         with torch.no_grad():
             relaxed = [choices.relaxed(choices.noisy_given(z), self.temperature) for _ in range(self.samples)]
         # No sample, but linear in the logits: its gradient is the relaxed samples' mean one.
-        soft = choices.mean_covariance_at(relaxed, logits) / self.temperature
-        return per_example(integrand(straight_through(z, soft)), q)
+        return z, choices.mean_covariance_at(relaxed, choices.logits) / self.temperature
 
 
 @ESTIMATORS.register("gapped-straight-through")
-class GappedStraightThrough(Estimator):
+class GappedStraightThrough(Softened):
     """A soft sample that agrees with the hard one by a margin, without noise beside the sample's own.
 
     Take it as `GumbelRao` without its draws: one softmax, about as little variance.
@@ -210,9 +209,6 @@ class GappedStraightThrough(Estimator):
         Estimator, ICML.
     """
 
-    unbiased = False
-    latents = (td.Bernoulli, td.OneHotCategorical)
-
     def __init__(self, temperature: float = 1.0, gap: float = 1.0) -> None:
         super().__init__()
         require_positive(temperature)
@@ -220,10 +216,8 @@ class GappedStraightThrough(Estimator):
             raise DomainError(f"the gap has to be at least 0, got {gap}")
         self.temperature, self.gap = temperature, gap
 
-    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        choices = choices_of(q, self)
+    def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:
         z = choices.sample()
         with torch.no_grad():
             moves = choices.gapped(z, self.gap) - choices.logits
-        soft = choices.relaxed(choices.logits + moves, self.temperature)
-        return per_example(integrand(straight_through(z, soft)), q)
+        return z, choices.relaxed(choices.logits + moves, self.temperature)
