@@ -63,7 +63,7 @@ class Fitted(NamedTuple):
 
 
 def elbo(counts: Tensor, fitted: Fitted) -> float:
-    """The bound of a Poisson log-normal PCA, in nats over all cells; the same for whoever fitted it."""
+    """Return the bound of a Poisson log-normal PCA, in nats over all cells; the same for whoever fitted it."""
     counts = counts.double()
     means, covariances, weights, bias = (part.double() for part in fitted[:4])
     u = means @ weights.T + bias
@@ -74,7 +74,7 @@ def elbo(counts: Tensor, fitted: Fitted) -> float:
 
 
 def peers(python: str, folder: Path, seed: int) -> tuple[dict[str, NDArray], Fitted]:
-    """The peer's fit, made by the Python that has it."""
+    """Return the peer's fit, made by the Python that has it."""
     path = folder / f"peer-{seed}.npz"
     subprocess.run([python, "-c", PEER, str(path), str(seed)], check=True, capture_output=True)
     found = dict(np.load(path))
@@ -85,7 +85,7 @@ def peers(python: str, folder: Path, seed: int) -> tuple[dict[str, NDArray], Fit
 
 
 def ours(counts: Tensor, likelihood: torch.nn.Module) -> tuple[Fitted, list[tuple[float, float]], float]:
-    """This library's fit, its bound over seconds, and the bound at its end."""
+    """Return this library's fit, its bound over seconds, and the bound at its end."""
     curve: list[tuple[float, float]] = []
     start = time.perf_counter()
     decoder = sg.LinearLikelihood(RANK, GENES, likelihood)
@@ -102,13 +102,13 @@ def ours(counts: Tensor, likelihood: torch.nn.Module) -> tuple[Fitted, list[tupl
 
 
 def discriminant_error(latents: Tensor, labels: NDArray) -> float:
-    """The part of cells whose type a linear discriminant of the other folds' cells tells wrongly."""
+    """Return the part of cells whose type a linear discriminant of the other folds' cells tells wrongly."""
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     return 1 - float(cross_val_score(LinearDiscriminantAnalysis(), latents.double().numpy(), labels, cv=folds).mean())
 
 
 def reached(curve: list[tuple[float, float]], level: float) -> float:
-    """The seconds after which a curve is at a level."""
+    """Return the seconds after which a curve is at a level."""
     return next((seconds for seconds, bound in curve if bound >= level), float("nan"))
 
 
@@ -121,7 +121,7 @@ class Round(NamedTuple):
 
 
 def row(title: str, bound: str, seconds: str, error: str) -> None:
-    """Prints a row of the table."""
+    """Print a row of the table."""
     print(f"| {title} | {bound} | {seconds} | {error} |", flush=True)
 
 

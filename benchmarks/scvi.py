@@ -1,7 +1,7 @@
-"""Negative binomial factors of 2,000 cells and 1,000 genes on held-out cells: this library beside LinearSCVI.
+r"""Negative binomial factors of 2,000 cells and 1,000 genes on held-out cells: this library beside LinearSCVI.
 
     python -m venv scvi && scvi/bin/pip install torch==2.13.0 scvi-tools
-    pln/bin/python -c "import numpy; from pyPLNmodels import load_scrna; d = load_scrna(n_samples=2000, dim=1000); \\
+    pln/bin/python -c "import numpy; from pyPLNmodels import load_scrna; d = load_scrna(n_samples=2000, dim=1000); \
         numpy.savez('scrna.npz', counts=d['endog'].to_numpy(), labels=d['labels'].to_numpy().astype(str))"
     python benchmarks/scvi.py --peer scvi/bin/python --data scrna.npz       # about twelve minutes, one thread each
 
@@ -80,7 +80,7 @@ class Result(NamedTuple):
 
 
 def peers(python: str, data: str, seed: int, size: str, labels: NDArray) -> Result:
-    """The peer's, by the Python that has it; its own log goes before the line of results."""
+    """Return the peer's, by the Python that has it; its own log goes before the line of results."""
     finished = subprocess.run([python, "-c", PEER, data, str(seed), size], check=True, capture_output=True, text=True)
     found = json.loads(finished.stdout.splitlines()[-1])
     error = discriminant_error(torch.tensor(found["latents"]), labels)
@@ -88,7 +88,7 @@ def peers(python: str, data: str, seed: int, size: str, labels: NDArray) -> Resu
 
 
 def ours(counts: Tensor, log_size: Tensor | None, labels: NDArray) -> Result:
-    """This library's deterministic fit to the training cells, and what the test cells come to under it."""
+    """Return this library's deterministic fit to the training cells, and what the test cells come to under it."""
     order = torch.from_numpy(np.random.RandomState(0).permutation(len(counts)))
     tenth = len(counts) // 10
     train, test = order[: -2 * tenth], order[-tenth:]
@@ -110,7 +110,7 @@ def ours(counts: Tensor, log_size: Tensor | None, labels: NDArray) -> Result:
 
 
 def tell(title: str, results: list[Result]) -> None:
-    """Prints a row: means over seeds, and how far the seeds are apart."""
+    """Print a row: means over seeds, and how far the seeds are apart."""
     bounds = [result.bound for result in results]
     told = f"{statistics.mean(bounds):.4f}"
     if len(bounds) > 1:

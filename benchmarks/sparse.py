@@ -39,7 +39,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def write_matrix(path: Path, rows: int, columns: int) -> None:
-    """Counts in CSR form, in an npz file without compression."""
+    """Return counts in CSR form, in an npz file without compression."""
     filled = columns // STRATUM
     with zipfile.ZipFile(path, "w") as archive:
         _write(archive, "indices", np.int32, rows * filled, _indices(rows, filled))
@@ -115,7 +115,7 @@ def resident() -> dict[str, int]:
 
 
 def read(path: Path) -> Observations:
-    """The matrix as observations, with an offset."""
+    """Return the matrix as observations, with an offset."""
     start = time.perf_counter()
     counts = load(str(path), selection=Selection(offset="size"))
     print(f"read and looked through in {time.perf_counter() - start:.1f} s: {len(counts.train)} training rows")
@@ -130,7 +130,7 @@ class Times(NamedTuple):
 
 
 def serve(counts: Observations, batches: int, step: Callable[[Rows, Tensor], object]) -> Times:
-    """Fetches batches in random order; after each, a step is done with it."""
+    """Fetch batches in random order; after each, a step is done with it."""
     times = Times([], [])
     feed = itertools.islice(Batches(counts.rows("train"), BATCH, shuffle=True, seed=0), batches)
     start = time.perf_counter()
@@ -146,7 +146,7 @@ def serve(counts: Observations, batches: int, step: Callable[[Rows, Tensor], obj
 
 
 def training_step(counts: Observations) -> Callable[[Rows, Tensor], object]:
-    """A step of training of a model that starts from a few rows."""
+    """Return a step of training of a model that starts from a few rows."""
     torch.manual_seed(0)
     model = model_for(ModelConfig(latent_dim=10, hidden=[128]), counts)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -46,7 +46,7 @@ class SparseMatrix:
         return len(self.starts) - 1
 
     def dense(self, rows: Integers) -> Tensor:
-        """Some rows with all their zeros, `(rows, width)`."""
+        """Return some rows with all their zeros, `(rows, width)`."""
         starts = self.starts[rows]
         counts = self.starts[rows + 1] - starts
         before = counts.cumsum() - counts  # entries of the rows that come before, in the batch
@@ -105,7 +105,7 @@ class SparseRows:
         return self.matrix.dense(self.numbers[key].numpy())
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
-        """The rows at some places, dense."""
+        """Return the rows at some places, dense."""
         return self.matrix.dense(self.numbers.index_select(dim, index).numpy())
 
     def to(self, device: torch.device) -> Tensor:

@@ -31,11 +31,6 @@ class History:
         self.outputs: list[Tensor] = []
         self.residuals: list[Tensor] = []
 
-    def forget(self) -> None:
-        """Start anew."""
-        self.outputs.clear()
-        self.residuals.clear()
-
     def add(self, x: Tensor, g: Tensor) -> None:
         """Note a step from x to g."""
         self.outputs = [*self.outputs[-MEMORY:], g]
@@ -55,7 +50,7 @@ class History:
         return total
 
     def extrapolated(self, shares: Tensor) -> Tensor:
-        """The last g(x) less shares of the differences between the g(x) before."""
+        """Return the last g(x) less shares of the differences between the g(x) before."""
         place = self.outputs[-1].clone()
         for share, before, after in zip(shares.tolist(), self.outputs, self.outputs[1:], strict=False):
             place.sub_(after - before, alpha=share)
@@ -63,7 +58,7 @@ class History:
 
 
 def shares_of(products: Tensor) -> Tensor:
-    """The shares that leave the smallest residual."""
+    """Return the shares that leave the smallest residual."""
     gram, right = products[:, :-1], products[:, -1]
     if len(gram) == 0:
         return right

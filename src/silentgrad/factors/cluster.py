@@ -19,16 +19,7 @@ from silentgrad.side_info import SideInfo
 
 
 class ClusterRows(RowSet):
-    """Rows of a Dask array, reached by the client of its scheduler; the arguments are those of `Rows`.
-
-    Args:
-        client: A `distributed.Client`.
-        decoder: The decoder.
-        table: Counts whose source is a Dask array.
-        side_info: Side information of all rows.
-        weights: How much each row counts.
-        w: Weights of the latents with which the fit starts.
-    """
+    """Rows of a Dask array, reached by the `distributed.Client` of its scheduler; the other arguments are `Rows`'."""
 
     def __init__(
         self,
@@ -41,10 +32,9 @@ class ClusterRows(RowSet):
     ) -> None:
         self.client = client
         array = table.source.rechunk({1: -1})
-        blocks = client.compute(list(array.to_delayed().ravel()))
         self.parts: list[Any] = []
         start = 0
-        for block, length in zip(blocks, array.chunks[0], strict=True):
+        for block, length in zip(client.compute(list(array.to_delayed().ravel())), array.chunks[0], strict=True):
             rows = slice(start, start + length)
             counted = None if weights is None else weights[rows].clone()
             known = side_info.map(lambda part, rows=rows: part[rows].clone())  # type: ignore[misc]
@@ -77,8 +67,8 @@ class ClusterRows(RowSet):
         self._all("go_back", to_plain)
 
     def finish(self) -> Latents:
-        found = self._all("finish")
-        return Latents(*(torch.cat(parts) for parts in zip(*map(_tensors, found), strict=True)))
+        found = [(latents.means, latents.covariances, latents.log_dets) for latents in self._all("finish")]
+        return Latents(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 def client_of(source: Any) -> Any:
@@ -93,28 +83,16 @@ def client_of(source: Any) -> Any:
         return None
 
 
-def _tensors(latents: Latents) -> tuple[Tensor, Tensor, Tensor]:
-    return latents.means, latents.covariances, latents.log_dets
-
-
-def _rows_of(
-    block: Any,
-    missing: bool,
-    dtype: Any,
-    decoder: LinearLikelihood,
-    known: SideInfo,
-    weights: Tensor | None,
-    w: Tensor,
-) -> Rows:
+def _rows_of(block: Any, missing: bool, dtype: Any, decoder: LinearLikelihood, *beside: Any) -> Rows:
     table = CountTable(block, missing)
     table.dtype = dtype
-    return Rows(copy.deepcopy(decoder), table, known, weights, w)
+    return Rows(copy.deepcopy(decoder), table, *beside)
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def _called(rows: Rows, method: str, *arguments: Any) -> tuple[Rows, Any]:
-    """What becomes of rows by a method, and its result; the rows that are given stay as they are."""
+    """Return what becomes of rows by a method, and its result; the rows that are given stay as they are."""
     rows = copy.copy(rows)
     rows.history = copy.copy(rows.history)
     return rows, getattr(rows, method)(*arguments)

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.factors.cluster import ClusterRows, client_of
-from silentgrad.factors.deviance import NullModel, counted_entries, deviances, inverse_dispersion_of, rates, sizes_of
-from silentgrad.factors.fit import FactorFit, FitProgress, Inference, fit_factors, infer_factors
+from silentgrad.factors.deviance import explained_deviance, inverse_dispersion_of, rates
+from silentgrad.factors.fit import FactorFit, FitProgress, Inference, fit_rows, infer_factors
 from silentgrad.factors.rank import RankPath, rank_path_of
 from silentgrad.factors.rows import Rows, RowSet
 from silentgrad.factors.table import CountTable, Survey, require_covariates, surveyed
@@ -117,7 +118,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Fit the factors to counts `(rows, columns)`: an array, a sparse matrix, or one on disk."""
-        self._fitted(X, offset, covariates, mask, sample_weight)
+        self._fitted(X, sample_weight, offset, covariates, mask)
         return self
 
     def fit_transform(
@@ -131,7 +132,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         sample_weight: ArrayLike | None = None,
     ) -> NDArray[Any]:
         """Fit the factors, and return each row's, `(rows, n_components)`."""
-        return self._scaled(self._fitted(X, offset, covariates, mask, sample_weight).latents.means)
+        return self._scaled(self._fitted(X, sample_weight, offset, covariates, mask).latents.means)
 
     def transform(
         self,
@@ -176,7 +177,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         factors = np.asarray(X, dtype=np.float64)
         if factors.ndim != 2 or factors.shape[1] != self.n_components_:
             raise ShapeError(f"expected factors of shape (rows, {self.n_components_}), got {factors.shape}")
-        known = self._side_info_like_the_fits(len(factors), offset, covariates, None)
+        known = self._side_info_like_the_fits(len(factors), offset, covariates)
         means = torch.from_numpy(factors / self._units())
         return _array(rates(self.decoder_, means, None, known))
 
@@ -192,9 +193,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         sample_weight: ArrayLike | None = None,
     ) -> RankPath:
         """Return the deviance of entries that are held out, for some ranks, from which "auto" chooses."""
-        data = self._prepared(X, offset, covariates, mask, sample_weight)
-        new = partial(self._new_decoder, known=data.known)
-        return rank_path_of(new, data.table, data.known, data.weights, self.tol, self.max_iter, ranks)
+        return self._path(self._prepared(X, sample_weight, offset, covariates, mask), ranks)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -205,59 +204,42 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @property
     def _n_features_out(self) -> int:
-        """Number of columns that `transform` gives, for scikit-learn's names of them."""
+        """The number of columns that `transform` gives, for scikit-learn's names of them."""
         return int(self.n_components_)
 
     @torch.inference_mode(False)
-    def _fitted(
-        self,
-        X: ArrayLike,  # noqa: N803
-        offset: ArrayLike | None,
-        covariates: ArrayLike | None,
-        mask: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-    ) -> FactorFit:
-        """Fits the decoder, and returns what came of it."""
-        data = self._prepared(X, offset, covariates, mask, sample_weight)
-        table, known, weights = data.table, data.known, data.weights
-        path: RankPath | None = None
-        rank = self.n_components
+    def _fitted(self, X: ArrayLike, sample_weight: ArrayLike | None, *beside: ArrayLike | None) -> FactorFit:  # noqa: N803
+        """Fit the decoder, and return what came of it."""
+        data = self._prepared(X, sample_weight, *beside)
+        rank, path = self.n_components, None
         if rank == "auto":
-            path = rank_path_of(partial(self._new_decoder, known=known), table, known, weights, self.tol, self.max_iter)
+            path = self._path(data)
             rank = path.best
-        decoder = self._started(int(rank), table, known, weights)
-        client = client_of(table.source)
+        decoder = self._started(int(rank), data)
+        client = client_of(data.table.source)
         rows_of: Callable[..., RowSet] = Rows if client is None else partial(ClusterRows, client)
-        with _Progress(self.verbose, self.max_iter) as report:
-            fit = fit_factors(
-                decoder, table, offset=known.offset, covariates=known.covariates, mask=known.mask, weights=weights,
-                tolerance=self.tol, iterations=self.max_iter, report=report, rows_of=rows_of,
-            )  # fmt: skip
+        with _progress(self.max_iter) if self.verbose else nullcontext() as report:
+            fit = fit_rows(
+                decoder, data.table, data.known, data.weights, self.tol, self.max_iter, report=report, rows_of=rows_of
+            )
         if not fit.converged:
             advice = f"the fit ended after {len(fit.history)} iterations without converging: raise max_iter, or tol"
             warnings.warn(advice, ConvergenceWarning, stacklevel=4)
         self._keep(decoder, fit, data)
-        self.explained_deviance_ = self._explained(table, known, weights, fit.latents.means)
+        self.explained_deviance_ = explained_deviance(decoder, data.table, data.known, data.weights, fit.latents.means)
         if path is not None:
             self.rank_path_ = path
         return fit
 
-    def _prepared(
-        self,
-        X: ArrayLike,  # noqa: N803
-        offset: ArrayLike | None,
-        covariates: ArrayLike | None,
-        mask: ArrayLike | None,
-        sample_weight: ArrayLike | None,
-    ) -> "_Prepared":
-        """The data of a fit, once they were looked at."""
+    def _prepared(self, X: ArrayLike, sample_weight: ArrayLike | None, *beside: ArrayLike | None) -> "_Prepared":  # noqa: N803
+        """Look at the data of a fit."""
         self._require_parameters()
         table = self._table(X, reset=True)
         if self.n_components != "auto" and self.n_components > self.n_features_in_:
             raise DomainError(
                 f"n_components={self.n_components} is above the number of columns, n_features={self.n_features_in_}"
             )
-        given = self._side_info(len(table), offset, covariates, mask)
+        given = self._side_info(len(table), *beside)
         if given.covariates is not None:
             require_covariates(given.covariates)
         survey = surveyed(table, given.mask)
@@ -265,6 +247,10 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         shares = survey.totals / survey.totals.sum().clamp(min=1)
         known = self._with_sizes(given, survey, size, shares)
         return _Prepared(table, known, self._weights(sample_weight, len(table)), size, shares)
+
+    def _path(self, data: "_Prepared", ranks: Sequence[int] | None = None) -> RankPath:
+        new = partial(self._new_decoder, known=data.known)
+        return rank_path_of(new, data.table, data.known, data.weights, self.tol, self.max_iter, ranks)
 
     def _keep(self, decoder: LinearLikelihood, fit: FactorFit, data: "_Prepared") -> None:
         self.decoder_, self.elbo_, self.converged_ = decoder, fit.elbo, fit.converged
@@ -280,7 +266,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.dispersions_ = _array(dispersions.expand(self.n_features_in_)).copy()
 
     def _units(self) -> NDArray[Any]:
-        """What each factor of variance 1 is multiplied by."""
+        """Return what each factor of variance 1 is multiplied by."""
         if self.scale == "standard":
             return np.ones(self.n_components_)
         norms = _array(self.decoder_.affine.weight.norm(dim=0))
@@ -289,16 +275,13 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _scaled(self, means: Tensor) -> NDArray[Any]:
         return _array(means) * self._units()
 
-    def _started(self, rank: int, table: CountTable, known: SideInfo, weights: Tensor | None) -> LinearLikelihood:
-        """The decoder where the fit begins: fitted to some of the rows, if there are many."""
-        rows, beside, some = table.taken(known, weights)
-        decoder = self._new_decoder(rank, known).to(rows.dtype)
+    def _started(self, rank: int, data: "_Prepared") -> LinearLikelihood:
+        """Return the decoder where the fit begins: fitted to some of the rows, if there are many."""
+        rows, beside, some = data.table.taken(data.known, data.weights)
+        decoder = self._new_decoder(rank, data.known).to(rows.dtype)
         decoder.init_from_data(rows, offset=beside.offset, mask=beside.mask)
-        if len(rows) < len(table):
-            fit_factors(
-                decoder, rows, offset=beside.offset, covariates=beside.covariates, mask=beside.mask, weights=some,
-                tolerance=10 * self.tol, iterations=self.max_iter,
-            )  # fmt: skip
+        if len(rows) < len(data.table):
+            fit_rows(decoder, rows, beside, some, 10 * self.tol, self.max_iter)
         return decoder
 
     def _new_decoder(self, rank: int, known: SideInfo) -> LinearLikelihood:
@@ -306,38 +289,12 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         with torch.random.fork_rng(devices=[]):  # a linear layer draws its first weights, which are replaced
             return LinearLikelihood(rank, self.n_features_in_, likelihood, covariates=_columns(known))
 
-    def _explained(self, table: CountTable, known: SideInfo, weights: Tensor | None, means: Tensor) -> float:
-        """The share of the deviance that the fit explains."""
-        null, r = NullModel(self.n_features_in_), inverse_dispersion_of(self.decoder_.likelihood)
-        model = of_null = 0.0
-
-        def blocks() -> Iterator[tuple[slice, Tensor, SideInfo, Tensor]]:
-            for rows in table.slices():
-                x, beside = table[rows], known.between(rows)
-                yield rows, x, beside, counted_entries(beside, None if weights is None else weights[rows], x)
-
-        for _, x, beside, counted in blocks():
-            null.add(x, sizes_of(beside, len(x)), counted)
-        for rows, x, beside, counted in blocks():
-            for_model = deviances(x, rates(self.decoder_, means[rows], None, beside), r)
-            for_null = deviances(x, null.rates(sizes_of(beside, len(x))), r)
-            model += float(for_model.mul_(counted).sum(dtype=torch.float64))
-            of_null += float(for_null.mul_(counted).sum(dtype=torch.float64))
-        if of_null == 0:
-            return 0.0
-        return 1 - model / of_null
-
     @torch.inference_mode(False)
-    def _inferred(
-        self,
-        X: ArrayLike,  # noqa: N803
-        offset: ArrayLike | None,
-        covariates: ArrayLike | None,
-        mask: ArrayLike | None,
-    ) -> tuple[Inference, SideInfo]:
+    def _inferred(self, X: ArrayLike, *beside: ArrayLike | None) -> tuple[Inference, SideInfo]:  # noqa: N803
+        """Find the factors of rows under the fitted decoder; return them, and what is known of the rows."""
         check_is_fitted(self)
         table = self._table(X, reset=False)
-        given = self._side_info_like_the_fits(len(table), offset, covariates, mask)
+        given = self._side_info_like_the_fits(len(table), *beside)
         known = self._with_sizes(given, surveyed(table, given.mask), self.size_, self._shares)
         found = infer_factors(self.decoder_, table, offset=known.offset, covariates=known.covariates, mask=known.mask)
         if not found.converged.all():
@@ -347,7 +304,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return found, known
 
     def _table(self, X: ArrayLike, reset: bool) -> CountTable:  # noqa: N803
-        """The data as the fit takes them; in memory as scikit-learn has found them to be in order."""
+        """Return the data as the fit takes them; in memory as scikit-learn has found them to be in order."""
         if hasattr(X, "obsm"):
             raise DomainError(
                 "CountFactors takes a matrix, not an AnnData object: pass adata.X or a layer of counts, or use "
@@ -362,35 +319,30 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return table
 
     def _validated(self, X: ArrayLike, reset: bool) -> Any:  # noqa: N803
-        """The data as scikit-learn has found them to be in order, an array or a sparse matrix in CSR form."""
+        """Return the data once scikit-learn has found them in order, an array or a sparse matrix in CSR form."""
         finite = "allow-nan" if self.missing == "nan" else True
         return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite)
 
     def _side_info(
-        self,
-        rows: int,
-        offset: ArrayLike | None,
-        covariates: ArrayLike | None,
-        mask: ArrayLike | None,
+        self, rows: int, offset: ArrayLike | None, covariates: ArrayLike | None, mask: ArrayLike | None = None
     ) -> SideInfo:
-        """What is known of rows, as tensors."""
-        known = SideInfo(_tensor(offset), _tensor(covariates), None if mask is None else torch.as_tensor(mask))
-        if known.covariates is not None and known.covariates.dim() == 1:
-            known = SideInfo(known.offset, known.covariates.unsqueeze(1), known.mask)
+        """Return what is known of rows, as tensors."""
+        given = _tensor(covariates)
+        if given is not None and given.dim() == 1:
+            given = given.unsqueeze(1)
+        known = SideInfo(_tensor(offset), given, None if mask is None else torch.as_tensor(mask))
         known.flattened(torch.Size([rows]), torch.Size([self.n_features_in_]))
         return known
 
-    def _side_info_like_the_fits(
-        self, rows: int, offset: ArrayLike | None, covariates: ArrayLike | None, mask: ArrayLike | None
-    ) -> SideInfo:
-        """The same, with as many covariates as the fit had."""
-        known = self._side_info(rows, offset, covariates, mask)
+    def _side_info_like_the_fits(self, rows: int, *beside: ArrayLike | None) -> SideInfo:
+        """Return the same, with as many covariates as the fit had."""
+        known = self._side_info(rows, *beside)
         if _columns(known) != self.coefficients_.shape[1]:
             raise ShapeError(f"the fit had {self.coefficients_.shape[1]} covariates, and {_columns(known)} were given")
         return known
 
     def _with_sizes(self, given: SideInfo, survey: Survey, size: float, shares: Tensor) -> SideInfo:
-        """The same with the logarithms of size factors in the offset, and what is missing in the mask."""
+        """Add the logarithms of size factors to the offset, and what is missing to the mask."""
         offset = given.offset
         if not isinstance(self.size_factors, str):
             sizes = torch.as_tensor(np.asarray(self.size_factors, dtype=np.float64))
@@ -452,30 +404,22 @@ class _Prepared(NamedTuple):
     shares: Tensor
 
 
-class _Progress:
-    """A progress bar of a fit, or none."""
+@contextmanager
+def _progress(iterations: int) -> Iterator[Callable[[FitProgress], object]]:
+    """Show a progress bar, and yield what moves it on."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
-    def __init__(self, shown: bool, iterations: int) -> None:
-        self.bar: Any = None
-        if shown:
-            from tqdm import tqdm  # type: ignore[import-untyped]
+    with tqdm(total=iterations, unit="iteration") as bar:
 
-            self.bar = tqdm(total=iterations, unit="iteration")
+        def report(progress: FitProgress) -> None:
+            bar.set_postfix_str(f"bound {progress.elbo:.6g} nats", refresh=False)
+            bar.update()
 
-    def __enter__(self) -> Callable[[FitProgress], object] | None:
-        return None if self.bar is None else self._report
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-    def _report(self, progress: FitProgress) -> None:
-        self.bar.set_postfix_str(f"bound {progress.elbo:.6g} nats", refresh=False)
-        self.bar.update()
+        yield report
 
 
 def _columns(known: SideInfo) -> int:
-    """Number of covariates."""
+    """Return the number of covariates."""
     return 0 if known.covariates is None else known.covariates.shape[1]
 
 

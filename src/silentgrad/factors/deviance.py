@@ -1,5 +1,6 @@
 """Rates of counts under a decoder, and their deviance: twice what the log-likelihood lacks of its largest value."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,13 +9,14 @@ from torch import Tensor
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.factors.latents import Latents
 from silentgrad.factors.symmetric import forms
+from silentgrad.factors.table import CountTable
 from silentgrad.side_info import SideInfo
 
 TINY = torch.finfo(torch.float64).tiny
 
 
 def inverse_dispersion_of(likelihood: Any) -> Tensor:
-    """The r of a negative binomial, inflated or not; infinity for a Poisson likelihood."""
+    """Return the r of a negative binomial, inflated or not; infinity for a Poisson likelihood."""
     counts = getattr(likelihood, "counts", likelihood)
     found: Tensor = getattr(counts, "inverse_dispersion", torch.tensor(torch.inf))
     return found.detach().double()
@@ -22,7 +24,7 @@ def inverse_dispersion_of(likelihood: Any) -> Tensor:
 
 @torch.no_grad()
 def rates(decoder: LinearLikelihood, means: Tensor, latents: Latents | None, known: SideInfo) -> Tensor:
-    """Expected counts of rows: at means of the factors, or under latents, over their spread too."""
+    """Return expected counts of rows: at means of the factors, or under latents, over their spread too."""
     w = decoder.affine.weight.to(means)
     u = torch.addmm(decoder.affine.bias.to(w), means, w.T)
     if latents is not None:
@@ -37,14 +39,14 @@ def rates(decoder: LinearLikelihood, means: Tensor, latents: Latents | None, kno
 
 
 def sizes_of(known: SideInfo, rows: int) -> Tensor:
-    """The exponential of the offset, one per row or per entry."""
+    """Return the exponential of the offset, one per row or per entry."""
     if known.offset is None:
         return torch.ones(rows, 1, dtype=torch.float64)
     return known.offset.double().reshape(rows, -1).exp()
 
 
 def counted_entries(known: SideInfo, weights: Tensor | None, x: Tensor) -> Tensor:
-    """How much each entry counts, in the precision of x: not at all where it was not observed."""
+    """Return how much each entry counts, in the precision of x: not at all where it was not observed."""
     counted = torch.ones(()).to(x)
     if weights is not None:
         counted = weights.unsqueeze(1).to(x)
@@ -54,7 +56,7 @@ def counted_entries(known: SideInfo, weights: Tensor | None, x: Tensor) -> Tenso
 
 
 def deviances(x: Tensor, rate: Tensor, r: Tensor) -> Tensor:
-    """The deviance of each entry of a negative binomial, or of a Poisson likelihood if r is infinite.
+    """Return the deviance of each entry of a negative binomial, or of a Poisson likelihood if r is infinite.
 
     Example:
         >>> one, two = torch.ones(1).double(), torch.full((1,), 2.0).double()
@@ -67,6 +69,29 @@ def deviances(x: Tensor, rate: Tensor, r: Tensor) -> Tensor:
         return entries.sub_(x).add_(rate).mul_(2)
     r = r.to(x)
     return entries.sub_((x + r) * torch.log1p((x - rate) / (rate + r))).mul_(2)
+
+
+@torch.no_grad()
+def explained_deviance(
+    decoder: LinearLikelihood, table: CountTable, known: SideInfo, weights: Tensor | None, means: Tensor
+) -> float:
+    """Return the share of the deviance, without factors and covariates, that means of the factors explain."""
+    null, r = NullModel(table.shape[1]), inverse_dispersion_of(decoder.likelihood)
+    model = of_null = 0.0
+
+    def blocks() -> Iterator[tuple[slice, Tensor, SideInfo, Tensor]]:
+        for rows in table.slices():
+            x, beside = table[rows], known.between(rows)
+            yield rows, x, beside, counted_entries(beside, None if weights is None else weights[rows], x)
+
+    for _, x, beside, counted in blocks():
+        null.add(x, sizes_of(beside, len(x)), counted)
+    for rows, x, beside, counted in blocks():
+        for_model = deviances(x, rates(decoder, means[rows], None, beside), r)
+        for_null = deviances(x, null.rates(sizes_of(beside, len(x))), r)
+        model += float(for_model.mul_(counted).sum(dtype=torch.float64))
+        of_null += float(for_null.mul_(counted).sum(dtype=torch.float64))
+    return 0.0 if of_null == 0 else 1 - model / of_null
 
 
 class NullModel:
@@ -82,5 +107,5 @@ class NullModel:
         self.sizes += (sizes.to(x) * counted).sum(0, dtype=torch.float64)
 
     def rates(self, sizes: Tensor) -> Tensor:
-        """The rates of rows of these sizes."""
+        """Return the rates of rows of these sizes."""
         return self.counts / self.sizes.clamp(min=TINY) * sizes

@@ -57,7 +57,7 @@ class FitProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class FactorFit:
-    """What a fit came to; the decoder has its weights.
+    """The end of a fit; the decoder has its weights.
 
     Args:
         latents: Means, covariances and their determinants of every example's q(z|x), as they are stored.
@@ -94,8 +94,6 @@ class Inference(NamedTuple):
     converged: Tensor
 
 
-@torch.inference_mode(False)
-@torch.no_grad()
 def fit_factors(
     decoder: LinearLikelihood,
     x: RowSource,
@@ -107,9 +105,8 @@ def fit_factors(
     tolerance: float = 1e-7,
     iterations: int = 500,
     report: Callable[[FitProgress], object] | None = None,
-    rows_of: Callable[..., RowSet] = Rows,
 ) -> FactorFit:
-    """Fits a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
+    """Fit a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
 
     The latents come in the order of how much they move u, and their weights are orthogonal.
 
@@ -126,7 +123,6 @@ def fit_factors(
         tolerance: Nats per entry: iterations end when four in a row gain less each, or no more than rounding could.
         iterations: Number of iterations at the most.
         report: Called after every iteration.
-        rows_of: Where the rows and their latents are: on this machine, or on others.
 
     Example:
         >>> import silentgrad as sg
@@ -137,24 +133,39 @@ def fit_factors(
         >>> fit.converged, fit.latent.mean.shape
         (True, torch.Size([200, 1]))
     """
-    side_info = SideInfo(offset, covariates, mask)
+    return fit_rows(decoder, x, SideInfo(offset, covariates, mask), weights, tolerance, iterations, report)
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def fit_rows(
+    decoder: LinearLikelihood,
+    x: RowSource,
+    side_info: SideInfo,
+    weights: Tensor | None,
+    tolerance: float,
+    iterations: int,
+    report: Callable[[FitProgress], object] | None = None,
+    rows_of: Callable[..., RowSet] = Rows,
+) -> FactorFit:
+    """Do what `fit_factors` does, with the rows and their latents where `rows_of` puts them."""
     _require(decoder, x, side_info, weights)
     if not 0 <= tolerance < math.inf or iterations < 1:
         raise DomainError(f"tolerance and iterations have to be positive, got {tolerance} and {iterations}")
     with _restoring(decoder), torch.autocast(decoder.affine.weight.device.type, enabled=False):
-        scales = CovariateScales.of(covariates, decoder.affine.weight.double())
+        scales = CovariateScales.of(side_info.covariates, decoder.affine.weight.double())
         rows = rows_of(decoder, x, scales.standardized(side_info), weights, decoder.affine.weight.detach())
         climb = Climb(decoder, rows, scales)
-        history, converged = climbed(climb, tolerance * _count(x, mask, weights), iterations, report)
-        finish = climb.finish()
-        errors = scales.errors(finish.totals.sums.hessian(decoder.latent_dim), decoder.latent_dim)
-        return FactorFit(finish.latents, finish.totals.elbo, converged, history, errors)
+        history, converged = climbed(climb, tolerance * _count(x, side_info.mask, weights), iterations, report)
+        latents, totals = climb.finish()
+        errors = scales.errors(totals.sums.hessian(decoder.latent_dim), decoder.latent_dim)
+        return FactorFit(latents, totals.elbo, converged, history, errors)
 
 
 def climbed(
     climb: Climb, least: float, iterations: int, report: Callable[[FitProgress], object] | None
 ) -> tuple[list[float], bool]:
-    """The bounds of iterations that gain at least so many nats, the last few of which gain less, and if they do."""
+    """Climb until a few iterations in a row gain less than so many nats; return all bounds, and if they did."""
     rounding = torch.finfo(climb.decoder.affine.weight.dtype).eps
     history: list[float] = []
     quiet = 0
@@ -241,7 +252,7 @@ class _Settled(NamedTuple):
 
 
 def _settled(piece: Piece, theta: Tensor, first: Latents, tolerance: float, iterations: int) -> _Settled:
-    """The latents of a piece after steps from the better of two starts.
+    """Return the latents of a piece after steps from the better of two starts.
 
     A likelihood's rule that is itself a lower bound may have several maxima. Then both starts are followed.
     """
@@ -261,7 +272,7 @@ def _settled(piece: Piece, theta: Tensor, first: Latents, tolerance: float, iter
 
 
 def _climbed_from(start: Latents, piece: Piece, theta: Tensor, tolerance: float, iterations: int) -> _Settled:
-    """The latents of a piece after steps from a start, each example's until the next one promises too little."""
+    """Return the latents of a piece after steps from a start, each example's until the next promises too little."""
     latents, bounds = start.copy(), torch.full_like(start.log_dets, -torch.inf)
     climbing = torch.arange(len(bounds), device=bounds.device)
     for _ in range(iterations):
@@ -300,13 +311,13 @@ def _require(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weigh
 
 
 def _require_tensor(name: str, value: RowSource) -> None:
-    """Refuses arrays of other libraries, whose shapes are none of torch's."""
+    """Refuse arrays of other libraries, whose shapes are none of torch's."""
     if not isinstance(getattr(value, "shape", None), torch.Size):
         raise DomainError(f"{name} has to be a tensor, got {type(value).__name__}: call torch.as_tensor({name})")
 
 
 def _count(x: RowSource, mask: Tensor | None, weights: Tensor | None) -> float:
-    """The number of observed entries, in examples as they count."""
+    """Return the number of observed entries, in examples as they count."""
     per_example = torch.full(x.shape[:1], float(x.shape[1:].numel()))
     if mask is not None:
         per_example = mask.flatten(1).sum(1).to(per_example)

@@ -78,23 +78,23 @@ class Latents:
         return Latents(self.means[rows], self.covariances[rows], self.log_dets[rows])
 
     def write(self, rows: slice | Tensor, others: "Latents") -> None:
-        """Puts others in place of some."""
+        """Put others in place of some."""
         self.means[rows] = others.means
         self.covariances[rows] = others.covariances
         self.log_dets[rows] = others.log_dets
 
     def distribution(self) -> td.MultivariateNormal:
-        """The same as `torch.distributions` has it."""
+        """Return the same as `torch.distributions` has it."""
         return td.MultivariateNormal(self.means, covariance_matrix=matrices(self.covariances, self.dimensions))
 
     def where(self, condition: Tensor, others: "Latents") -> "Latents":
-        """These examples where a condition `(examples,)` holds, and others elsewhere."""
+        """Return these examples where a condition `(examples,)` holds, and others elsewhere."""
         chosen = others.copy()
         chosen.write(condition, self[condition])
         return chosen
 
     def copy(self) -> "Latents":
-        """The same numbers in memory of their own."""
+        """Return the same numbers in memory of their own."""
         return Latents(self.means.clone(), self.covariances.clone(), self.log_dets.clone())
 
     def times(self, vectors: Tensor) -> Tensor:
@@ -102,13 +102,13 @@ class Latents:
         return (matrices(self.covariances, self.dimensions) @ vectors.unsqueeze(-1)).squeeze(-1)
 
     def mapped(self, center: Tensor, inverse: Tensor) -> "Latents":
-        """The Gaussians of A (z - center), for an invertible matrix A."""
+        """Return the Gaussians of A (z - center), for an invertible matrix A."""
         center, inverse = center.to(self.means), inverse.to(self.means)
         log_dets = self.log_dets - 2 * torch.linalg.slogdet(inverse).logabsdet
         return Latents((self.means - center) @ inverse.T, self.covariances @ congruence(inverse), log_dets)
 
     def divergence(self) -> Tensor:
-        """The KL divergence of each from N(0, I)."""
+        """Return the KL divergence of each from N(0, I)."""
         traces = diagonals(self.covariances, self.dimensions).sum(-1)
         return (self.means.square().sum(-1) + traces - self.dimensions + self.log_dets) / 2
 
@@ -155,19 +155,12 @@ class Improvement(NamedTuple):
     curvature: Tensor
 
     def bounds(self) -> Tensor:
-        """The bound of each example."""
+        """Return the bound of each example."""
         return self.found.value - self.latents.divergence()
 
 
 def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False) -> Improvement:
-    """Newton's step for the latents of a piece, in which no example's bound falls.
-
-    Args:
-        piece: The piece.
-        theta: The weights of the outputs.
-        latents: The latents of its rows.
-        own: Whether the expectation has the gradients of the likelihood's own parameters.
-    """
+    """Take Newton's step for the latents of a piece, in which no example's bound falls; `own` as in `Piece.at`."""
     found = piece.at(theta, latents)
     before = found.value - latents.divergence()
     slack = SLACK * torch.finfo(before.dtype).eps * (1 + before.abs())
@@ -211,7 +204,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False)
 
 
 def _curvature(found: "Expectation", w: Tensor) -> Tensor:
-    """Minus the Hessian of each example's bound in m, or where that is not positive definite, an upper bound of it."""
+    """Return minus the Hessian of each bound in m, or where that is not positive definite, an upper bound of it."""
     squares, unit = products(w), triangles(torch.eye(w.shape[1]).to(w))
     curvature = torch.addmm(unit, found.second, squares, alpha=-1)
     if not found.concave:

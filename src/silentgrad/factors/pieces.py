@@ -53,7 +53,7 @@ class Expectation(NamedTuple):
     concave: bool = False
 
     def write(self, rows: Tensor, others: "Expectation", chosen: Tensor) -> None:
-        """Puts some rows of others in place of some of these, but for `own`."""
+        """Put some rows of others in place of some of these, but for `own`."""
         self.value[rows], self.first[rows] = others.value[chosen], others.first[chosen]
         self.second[rows] = others.second[chosen]
 
@@ -81,41 +81,32 @@ class Piece:
     weights: Tensor | None
 
     def at(self, theta: Tensor, latents: Latents, own: bool = False) -> Expectation:
-        """The piece's expectation for a decoder's weights `(outputs, latents + features)`, and its derivatives.
+        """Return the piece's expectation for a decoder's weights `(outputs, latents + features)`, and its derivatives.
 
-        Args:
-            theta: The weights.
-            latents: The rows' latents.
-            own: Whether to find the gradients of the likelihood's own parameters too.
+        Those in the likelihood's own parameters are found if `own`.
         """
         w = theta[:, : latents.dimensions]
         variances = (latents.covariances @ forms(w).T).clamp_(min=0)  # which rounding may leave below
         return self.of_u(self.means(theta, latents.means), variances, own)
 
     def of_u(self, means: Tensor, variances: Tensor, own: bool = False) -> Expectation:
-        """The same for means and variances of every u, `(rows, outputs)`."""
+        """Return the same for means and variances of every u, `(rows, outputs)`."""
         if self.mask is not None and self.decoder.joint:
             means, variances = torch.where(self.mask, means, IMPOSSIBLE), torch.where(self.mask, variances, 0)
         derivatives = getattr(self.decoder.likelihood, "derivatives", None)
         if derivatives is not None:
             x, mean, variance = self._shaped(means, variances)
-            found = derivatives(x, mean, variance)
-            of_own = means.new_zeros(2, 0, dtype=torch.float64)
-            parameters = own_parameters(self.decoder) if own else []
-            if parameters:
-                pairs = self.decoder.likelihood.own_derivatives(x, mean, found)  # type: ignore[attr-defined]
-                sums = []
-                for parameter, pair in zip(parameters, pairs, strict=True):
-                    for entries in pair:
-                        counted = self.counted(entries).sum(0, dtype=torch.float64).unflatten(0, x.shape[1:])
-                        sums.append(counted.sum_to_size(parameter.shape).flatten())
-                of_own = torch.stack([torch.cat(sums[::2]), torch.cat(sums[1::2])])
-            value, first, second = found
+            value, first, second = derivatives(x, mean, variance)
+            of_own = derivatives_in([], value)
+            for parameter in own_parameters(self.decoder) if own else []:
+                pair = self.decoder.likelihood.own_derivatives(x, mean, value, first, second)  # type: ignore[attr-defined]
+                sums = [self.counted(entries).sum(0, dtype=torch.float64).unflatten(0, x.shape[1:]) for entries in pair]
+                of_own = torch.stack([one.sum_to_size(parameter.shape).flatten() for one in sums])
             return self._expectation(value, first, second, of_own)
         return self._by_autograd(means, variances, own)
 
     def means(self, theta: Tensor, latents: Tensor) -> Tensor:
-        """The mean of every u for means of the latents, `(rows, outputs)`."""
+        """Return the mean of every u for means of the latents, `(rows, outputs)`."""
         means = torch.cat([latents, self.features], 1) @ theta.T
         if self.offset is not None:
             means += self.offset
@@ -146,13 +137,13 @@ class Piece:
         return self.x.unflatten(1, shape), mean.unflatten(1, shape), variance.unflatten(1, shape)
 
     def total(self, rows: Tensor) -> float:
-        """The sum of one number per row, as the rows count, in double precision."""
+        """Sum one number per row, as the rows count, in double precision."""
         if self.weights is not None:
             rows = rows * self.weights
         return float(rows.double().sum())
 
     def base(self) -> Tensor:
-        """The part of each row's log-likelihood that depends on x alone, where the derivatives leave it out."""
+        """Return the part of each row's log-likelihood that depends on x alone, where the derivatives leave it out."""
         log_base = getattr(self.decoder.likelihood, "log_base", None)
         if log_base is None:
             return torch.zeros_like(self.x[:, 0], dtype=torch.float64)
@@ -206,7 +197,7 @@ def derivatives_in(parameters: Sequence[Tensor], value: Tensor) -> Tensor:
 
 
 def pieces_of(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None) -> Iterator[Piece]:
-    """The data in pieces of some number of entries, dense one at a time."""
+    """Return the data in pieces of some number of entries, dense one at a time."""
     outputs = decoder.event_shape.numel()
     size = max(1, ENTRIES // outputs)
     like = decoder.affine.weight

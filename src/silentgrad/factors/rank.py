@@ -9,7 +9,7 @@ from torch import Tensor
 
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.factors.deviance import NullModel, counted_entries, deviances, inverse_dispersion_of, rates, sizes_of
-from silentgrad.factors.fit import fit_factors
+from silentgrad.factors.fit import fit_rows
 from silentgrad.factors.table import CountTable
 from silentgrad.side_info import SideInfo
 
@@ -51,16 +51,9 @@ def rank_path_of(
     iterations: int,
     ranks: Sequence[int] | None = None,
 ) -> RankPath:
-    """Fit some rows at every rank, a tenth of the entries held out.
+    """Fit some rows, spread evenly over a table, at every rank, a tenth of the entries held out.
 
-    Args:
-        decoder_of: Makes a decoder of a rank.
-        table: The counts; of many, rows spread evenly over them are taken.
-        known: Side information of the rows.
-        weights: How much each row counts.
-        tolerance: As in `fit_factors`.
-        iterations: Likewise.
-        ranks: The ranks; else some up to 50, until two in a row are no better.
+    Without ranks, some up to 50 are tried, until two in a row are no better.
     """
     x, known, weights = table.taken(known, weights)
     held = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < HELD
@@ -79,10 +72,7 @@ def rank_path_of(
         decoder.init_from_data(x, offset=seen.offset, mask=seen.mask)
         if before is not None:
             _continue(decoder, before)
-        fit = fit_factors(
-            decoder, x, offset=seen.offset, covariates=seen.covariates, mask=seen.mask, weights=weights,
-            tolerance=tolerance, iterations=iterations,
-        )  # fmt: skip
+        fit = fit_rows(decoder, x, seen, weights, tolerance, iterations)
         r = inverse_dispersion_of(decoder.likelihood)
         found.append(deviances(x, rates(decoder, fit.latents.means, fit.latents, known), r)[held] * judged)
         nulls.append(float((deviances(x, null.rates(sizes), r)[held] * judged).sum()))

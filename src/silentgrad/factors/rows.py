@@ -57,7 +57,7 @@ class RowSet(Protocol):
         """Return the improved latents as they are."""
 
 
-class Rows:
+class Rows(RowSet):
     """Rows on this machine.
 
     Args:
@@ -79,7 +79,6 @@ class Rows:
         self.history = History()
 
     def improve(self, theta: Tensor, own: Tensor, tally: bool) -> Totals:
-        """See `RowSet`."""
         theta = theta.to(self.decoder.affine.weight)
         write_own(self.decoder, own)
         self.improved = self.latents.copy()
@@ -97,7 +96,6 @@ class Rows:
         return totals
 
     def move(self, center: Tensor, inverse: Tensor, noted: bool) -> Tensor:
-        """See `RowSet`."""
         start, self.last = self.latents.means, self.improved
         self.latents = self.plain = self.improved.mapped(center, inverse)
         if not noted:
@@ -106,14 +104,11 @@ class Rows:
         return self.history.products(self.curvature)
 
     def extrapolate(self, shares: Tensor) -> None:
-        """See `RowSet`."""
         self.latents = replace(self.plain, means=self.history.extrapolated(shares))
 
     def go_back(self, to_plain: bool) -> None:
-        """See `RowSet`."""
         self.history = History()
         self.latents = self.plain if to_plain else self.last
 
     def finish(self) -> Latents:
-        """See `RowSet`."""
         return self.improved

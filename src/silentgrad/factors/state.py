@@ -1,8 +1,6 @@
 """A fit on its way: the weights of all outputs, and how an iteration changes them and the latents of all rows."""
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,37 +21,11 @@ MOST = 0.5  # of the change of a likelihood's own parameter
 PLAIN = 3  # iterations before acceleration begins
 
 
-@dataclass(frozen=True)
-class Place:
-    """What a fit looks for beside the latents, in double precision.
-
-    Args:
-        theta: Weights of the latents, bias and weights of covariates of every output, `(outputs, features)`.
-        own: The numbers of the likelihood's own parameters.
-    """
-
-    theta: Tensor
-    own: Tensor
-
-    def packed(self) -> Tensor:
-        """Return all of it in one vector."""
-        return torch.cat([self.theta.flatten(), self.own])
-
-    def unpacked(self, vector: Tensor) -> "Place":
-        """Return the place that a vector describes."""
-        theta, own = vector.split([self.theta.numel(), self.own.numel()])
-        return Place(theta.view_as(self.theta), own)
-
-
-class Finish(NamedTuple):
-    """The latents of all rows at the end of a fit, and the sums of the last pass."""
-
-    latents: Latents
-    totals: Totals
-
-
 class Climb:
     """The iteration of a fit.
+
+    A place holds what it looks for beside the latents, in one vector in double precision: the weights of all outputs,
+    `(outputs, features)`, and the numbers of the likelihood's own parameters.
 
     Args:
         decoder: The decoder, whose parameters are where it begins.
@@ -64,7 +36,9 @@ class Climb:
     def __init__(self, decoder: LinearLikelihood, rows: RowSet, scales: CovariateScales) -> None:
         self.decoder, self.rows, self.scales = decoder, rows, scales
         self.dimensions = decoder.latent_dim
-        self.place = Place(scales.read(decoder), own_numbers(decoder))
+        theta = scales.read(decoder)
+        self.shape = theta.shape
+        self.place = torch.cat([theta.flatten(), own_numbers(decoder)])
         self.plain = self.last = self.place  # where to go back to, from an accelerated place and from a plain one
         self.accelerated = self.retrying = False
         self.fall = 0.0  # by how much the latest bound was below the best
@@ -95,7 +69,7 @@ class Climb:
         self._move(start, totals)
         return not retrying
 
-    def _improved_from(self, start: Place) -> Totals | None:
+    def _improved_from(self, start: Tensor) -> Totals | None:
         """Pass over the data from a place; once the fit is on its way, a pass that overflows has no bound."""
         try:
             return self._pass(start)
@@ -104,39 +78,42 @@ class Climb:
                 raise
             return None
 
-    def _pass(self, place: Place) -> Totals:
+    def _pass(self, place: Tensor) -> Totals:
         """Take Newton's step for all latents, and return what the step for the outputs needs."""
         counting = self._table is None and hasattr(self.decoder.likelihood, "log_base")
-        totals = self.rows.improve(place.theta, place.own, counting)
+        theta, own = self._parts(place)
+        totals = self.rows.improve(theta, own, counting)
         if counting:
             self._table = totals.tally.table(self.decoder.event_shape)
         if self._table is not None:
-            write_own(self.decoder, place.own)
+            write_own(self.decoder, own)
             base, of_own = base_of(self.decoder, *self._table)
             totals.elbo += base
             totals.own += of_own
         return totals
 
-    def _move(self, start: Place, totals: Totals) -> None:
+    def _move(self, start: Tensor, totals: Totals) -> None:
         """Take Newton's step for all outputs, and for the likelihood's own parameters, and the expansion.
 
         The expansion gives the same likelihood with the least divergence: latents of mean 0 and covariance I over all
         examples. Then Anderson's method says where the end is to be expected.
         """
-        theta = start.theta + totals.sums.step(start.theta, self.dimensions, self.radius)
+        theta, own = self._parts(start)
+        theta = theta + totals.sums.step(theta, self.dimensions, self.radius)
         slope, bend = totals.own
         step = slope / bend.abs().clamp(min=LEAST)  # which goes up even where the bound is convex
         center, factor = totals.moments.standardizing()
         w = theta[:, : self.dimensions]
         theta[:, self.dimensions] += w @ center
         theta[:, : self.dimensions] = w @ factor
-        self.plain = self.place = Place(theta, start.own + step.clamp(-MOST * self.radius, MOST * self.radius))
+        own = own + step.clamp(-MOST * self.radius, MOST * self.radius)
+        self.plain = self.place = torch.cat([theta.flatten(), own])
         self.accelerated = False
         noted = self.accepted > PLAIN
         inverse = torch.linalg.solve_triangular(factor, torch.eye(self.dimensions).to(factor), upper=False)
         products = self.rows.move(center, inverse, noted)
         if noted:
-            self.history.add(start.packed(), self.plain.packed())
+            self.history.add(start, self.plain)
             metric = torch.cat([totals.sums.diagonal().flatten(), bend.abs()])
             self._accelerate(shares_of(products.to(metric) + self.history.products(metric)))
 
@@ -144,16 +121,21 @@ class Climb:
         """Move on from the plain place to where Anderson's method expects the end."""
         self.accelerated = len(shares) > 0
         self.rows.extrapolate(shares)
-        place = self.plain.unpacked(self.history.extrapolated(shares))
-        change = (place.own - self.plain.own).clamp(-MOST, MOST)
-        self.place = Place(place.theta, self.plain.own + change)
+        self.place = self.history.extrapolated(shares)
+        own, plain = self._parts(self.place)[1], self._parts(self.plain)[1]
+        own.clamp_(plain - MOST, plain + MOST)
+
+    def _parts(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights and the own parameters of a place."""
+        size = self.shape.numel()
+        return place[:size].view(self.shape), place[size:]
 
     @property
     def stuck(self) -> bool:
         """Whether even the smallest plain step lowers the bound."""
         return self.retrying and self.radius <= LEAST_RADIUS
 
-    def finish(self) -> Finish:
+    def finish(self) -> tuple[Latents, Totals]:
         """Write the best weights into the decoder; return the latents that suit them, and the sums of all rows.
 
         Turning z and the weights together changes nothing. The latents are turned to where their weights are
@@ -162,18 +144,18 @@ class Climb:
         self.rows.go_back(to_plain=False)
         totals = self._pass(self.last)
         latents = self.rows.finish()
-        theta = self.last.theta.clone()
+        theta = self._parts(self.last)[0].clone()
         axes = principal_axes(theta[:, : self.dimensions])
         theta[:, : self.dimensions] = theta[:, : self.dimensions] @ axes
         self.scales.write(self.decoder, theta)
-        return Finish(latents.mapped(torch.zeros_like(axes[0]), axes.T), totals)
+        return latents.mapped(torch.zeros_like(axes[0]), axes.T), totals
 
     def _go_back(self, elbo: float) -> None:
         if self.accepted == 0:
             raise DomainError(
                 f"the bound is {elbo} where the fit starts: start the decoder from data, decoder.init_from_data(x)"
             )
-        self.history.forget()
+        self.history = History()
         self.rows.go_back(self.accelerated)
         if self.accelerated:
             self.place = self.plain

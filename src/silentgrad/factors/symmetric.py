@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def products(vectors: Tensor) -> Tensor:
-    """The upper triangle of v v^T for each v, `(rows, size (size + 1) / 2)`.
+    """Return the upper triangle of v v^T for each v, `(rows, size (size + 1) / 2)`.
 
     Example:
         >>> products(torch.tensor([[2.0, 3.0]]))
@@ -18,7 +18,7 @@ def products(vectors: Tensor) -> Tensor:
 
 
 def forms(vectors: Tensor) -> Tensor:
-    """What a symmetric matrix's upper triangle is multiplied by to give v^T S v, for each v.
+    """Return what a symmetric matrix's upper triangle is multiplied by to give v^T S v, for each v.
 
     Example:
         >>> matrix, vector = torch.tensor([[1.0, 2.0], [2.0, 5.0]]), torch.tensor([[2.0, 3.0]])
@@ -30,14 +30,14 @@ def forms(vectors: Tensor) -> Tensor:
 
 
 def triangles(matrices: Tensor) -> Tensor:
-    """The upper triangle of each symmetric matrix."""
+    """Return the upper triangle of each symmetric matrix."""
     size = matrices.shape[-1]
     first, second = _corners(size, matrices.device)
     return matrices.flatten(-2).index_select(-1, first * size + second)
 
 
 def matrices(triangles: Tensor, size: int) -> Tensor:
-    """The symmetric matrices with these upper triangles.
+    """Return the symmetric matrices with these upper triangles.
 
     Example:
         >>> matrices(torch.tensor([1.0, 2.0, 3.0]), 2)
@@ -48,12 +48,12 @@ def matrices(triangles: Tensor, size: int) -> Tensor:
 
 
 def diagonals(triangles: Tensor, size: int) -> Tensor:
-    """The diagonal of each symmetric matrix with these upper triangles."""
+    """Return the diagonal of each symmetric matrix with these upper triangles."""
     return triangles.index_select(-1, _places(size, triangles.device)[:: size + 1])
 
 
 def congruence(m: Tensor) -> Tensor:
-    """The matrix K with triangle(S) K = triangle(M S M^T), for every symmetric S.
+    """Return the matrix K with triangle(S) K = triangle(M S M^T), for every symmetric S.
 
     Example:
         >>> m, s = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([[1.0, 2.0], [2.0, 5.0]])

@@ -43,7 +43,7 @@ class CountTable:
         return torch.from_numpy(block)
 
     def raw(self, rows: slice) -> NDArray[Any]:
-        """Some rows as they are, dense."""
+        """Return some rows as they are, dense."""
         block = self.source[rows]
         if hasattr(block, "compute"):  # of a Dask array
             block = block.compute()
@@ -58,7 +58,7 @@ class CountTable:
             yield slice(start, min(start + step, len(self)))
 
     def taken(self, known: SideInfo, weights: Tensor | None) -> tuple[Tensor, SideInfo, Tensor | None]:
-        """Some rows with which a fit starts, evenly spread over the table, with what is known of them."""
+        """Return some rows with which a fit starts, evenly spread over the table, with what is known of them."""
         runs = self._runs()
 
         def some(part: Any) -> Tensor:
@@ -67,7 +67,7 @@ class CountTable:
         return some(self), known.map(some), None if weights is None else some(weights)
 
     def _runs(self) -> list[slice]:
-        """Runs of rows, evenly spread; all rows if they are few."""
+        """Return runs of rows, evenly spread; all rows if they are few."""
         count = START // self.shape[1]
         if len(self) <= 4 * count:
             return [slice(0, len(self))]

@@ -15,8 +15,8 @@ Gauss-Hermite quadrature. A likelihood that knows better says so by attributes o
 - `with_scale(scale)`, the likelihood of entries that were measured with known standard deviations;
 - `event_dim`, how many of the last dimensions of an example are one event, as the categories of a share; 0 by default;
 - `derivatives(x, mean, variance)`, for a fit: the expectation less `log_base(x)`, a function of counts x and its own
-  parameters alone, and its first two derivatives in the mean; otherwise they are found by autograd. With parameters of
-  its own, `own_derivatives(x, mean, found)` has the first two in them;
+  parameters alone, and its first two derivatives in the mean; otherwise they are found by autograd. With a parameter of
+  its own, `own_derivatives(x, mean, *derivatives)` has the first two in that;
 - `concave`, whether it is in u, for every x;
 - `neutral`, a number that x can be, which stands where an entry is missing; 0 unless it is declared.
 

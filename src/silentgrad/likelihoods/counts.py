@@ -140,17 +140,18 @@ class NegativeBinomial(LogRate):
         first = (x * found.slope_of_minus).addcmul_(r.expand_as(x), found.slope, value=-1)
         return value, first, (x + r).mul_(found.bend).neg_()
 
-    def own_derivatives(self, x: Tensor, mean: Tensor, found: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return the first two derivatives of that in log r, for each entry, from what `derivatives` has found.
+    def own_derivatives(
+        self, x: Tensor, mean: Tensor, value: Tensor, first: Tensor, second: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first two derivatives of that in log r, for each entry.
 
         With v = u - log r, they are -r E log(1 + e^v) - g', and that plus 2 r E sigmoid(v) + g' + g''.
         """
-        value, first, second = found
         r = self.inverse_dispersion
         above = torch.addcmul(-value, x, mean - self.log_inverse_dispersion)  # (r + x) E log(1 + e^v)
         share = r / (r + x)
         slope = above.mul_(-share).sub_(first)
-        return [(slope, (x - first).mul_(2 * share).add_(slope).add_(first).add_(second))]
+        return slope, (x - first).mul_(2 * share).add_(slope).add_(first).add_(second)
 
     def start_spread(self, means: Tensor, variances: Tensor) -> None:
         """Start r where counts of these means have these variances, in the shape of an example."""
