@@ -206,7 +206,7 @@ def mixed(observations: Levels) -> GuidedVAE:
 def test_a_gap_is_told_with_its_error_and_more_draws_make_that_small(
     build: Callable[[Levels], GuidedVAE], digits: Levels
 ) -> None:
-    """Against 1,000 draws of each example; what examples differ by is no part of the error."""
+    """Against 300 draws of each example; what examples differ by is no part of the error."""
     model = build(digits)
     rows = digits.rows("test")
     found, pair = evaluate_model(model, digits), evaluate_model(model, digits, draws=2)
@@ -214,7 +214,7 @@ def test_a_gap_is_told_with_its_error_and_more_draws_make_that_small(
     if build is mixed:  # whose noise cannot be integrated out
         x, noise = digits.as_seen(rows, torch.Generator().manual_seed(evaluation.mixed(2, 0, 0))), 0.0
     torch.manual_seed(5)
-    elbos = sampled_elbos(model.eval(), x, 1000, noise).double()
+    elbos = sampled_elbos(model.eval(), x, 300, noise).double()
     truth = digits.figure(float(elbos.mean()))
     per_nat = digits.figure(0.0) - digits.figure(1.0)
     expected = per_nat * float(elbos.var(0).mean() / (2 * len(rows))) ** 0.5

@@ -194,7 +194,7 @@ def true_loss(name: str, model: Foreign, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", [name for name in LATENT if name != "full-gaussian"])
 def test_the_bias_on_a_foreign_model_is_that_of_autograd(name: str) -> None:
     model, x = foreign(name, Decoder if name in DISCRETE else Tractable), batches(1)[0]
-    found = sg.gradient_bias(model, x, [AtTheMean(), RLOO()], draws=1000)
+    found = sg.gradient_bias(model, x, [AtTheMean(), RLOO()], draws=200)
     q = model.encoder(x)
     loss = (divergence(name, q) - model.decoder(q.mean).log_prob(x)).mean()
     truth = flat_gradient(true_loss(name, model, x), model.encoder)
@@ -209,7 +209,7 @@ def test_the_bias_on_a_foreign_model_is_that_of_autograd(name: str) -> None:
 def test_a_closed_form_has_no_bias_where_the_decoder_is_exact(name: str) -> None:
     model = foreign(name, lambda inputs: sg.LinearGaussian(inputs, OUTPUTS))
     sampling: Estimator = Reparameterized() if model.encoder(batches(1)[0]).has_rsample else RLOO()
-    found = sg.gradient_bias(model, batches(1)[0], {"exact": Exact(), "sampling": sampling}, draws=2000)
+    found = sg.gradient_bias(model, batches(1)[0], {"exact": Exact(), "sampling": sampling}, draws=400)
     assert found["exact"].deviation < 1e-12
     assert 0 < found["sampling"].deviation < 3 * found["sampling"].noise
 

@@ -74,6 +74,11 @@ def percent(mask: Tensor) -> float:
     return 100 * float(mask.double().mean())
 
 
+def _factor(value: float) -> float:
+    """Return by which factor a positive number is off 1."""
+    return max(value, 1 / value) if value > 0 else math.inf
+
+
 @check("finite numbers")
 def finite(m: Measurements) -> Answer:
     """Look for NaN and infinity: nothing else means anything then, so that no other check is made."""
@@ -159,31 +164,6 @@ def _outside(p: td.Distribution, z: Tensor) -> float:
         return 0.0
 
 
-@check("weight of the KL divergence")
-def kl_weight(m: Measurements) -> Answer:
-    """Find the loss's units: beta, declared or in disguise."""
-    train, mixed = m.train[: len(m.x)], False
-    if m.subject.loss is not None:
-        units = loss_units(m.subject, train, m.subject.loss)
-        beta, cause, mixed = units.beta, f"by the loss: {units.cause}", units.mixed
-    elif m.comparison.figure.value > m.comparison.independent if m.explained is None else m.explained < UNUSED:
-        raise IntractableError("the decoder is not trained, so that nothing tells the weight: pass loss=...")
-    else:
-        beta = implied_kl_weight(m.subject, train)
-        cause = "a KL divergence that is a mean over latents or the batch, free bits, or training that has not ended"
-        if beta.value > 1:
-            cause = f"beta, or a reconstruction that is a mean over some of the {m.outputs} outputs"
-        cause = f"by the optimum that the encoder is at: {cause}"
-    nearest = min(max(1.0, beta.value - 3 * beta.error), beta.value + 3 * beta.error)  # the value within noise
-    change = "sum -log p over the outputs and the KL divergence over the latents, then average both over the batch"
-    return beta, "(1 is the ELBO's)", graded(2 * OFF if mixed else _factor(nearest), 2, OFF), cause, change
-
-
-def _factor(value: float) -> float:
-    """Return by which factor a positive number is off 1."""
-    return max(value, 1 / value) if value > 0 else math.inf
-
-
 @check("saturation")
 def saturation(m: Measurements) -> Answer | None:
     """Look for outputs at an end of the sigmoid that their gradient cannot leave, and x is not there."""
@@ -213,6 +193,26 @@ def variance(m: Measurements) -> Answer | None:
     change = "learn it: log_variance = nn.Parameter(...), Normal(mean, (log_variance / 2).exp())"
     unit = "is the mean of ((x - mean) / deviation)^2; 1 is right"
     return chi, unit, graded(_factor(chi.value), 2), cause, change
+
+
+@check("weight of the KL divergence")
+def kl_weight(m: Measurements) -> Answer:
+    """Find the loss's units: beta, declared or in disguise."""
+    train, mixed = m.train[: len(m.x)], False
+    if m.subject.loss is not None:
+        units = loss_units(m.subject, train, m.subject.loss)
+        beta, cause, mixed = units.beta, f"by the loss: {units.cause}", units.mixed
+    elif m.comparison.figure.value > m.comparison.independent if m.explained is None else m.explained < UNUSED:
+        raise IntractableError("the decoder is not trained, so that nothing tells the weight: pass loss=...")
+    else:
+        beta = implied_kl_weight(m.subject, train)
+        cause = "a KL divergence that is a mean over latents or the batch, free bits, or training that has not ended"
+        if beta.value > 1:
+            cause = f"beta, or a reconstruction that is a mean over some of the {m.outputs} outputs"
+        cause = f"by the optimum that the encoder is at: {cause}"
+    nearest = min(max(1.0, beta.value - 3 * beta.error), beta.value + 3 * beta.error)  # the value within noise
+    change = "sum -log p over the outputs and the KL divergence over the latents, then average both over the batch"
+    return beta, "(1 is the ELBO's)", graded(2 * OFF if mixed else _factor(nearest), 2, OFF), cause, change
 
 
 @check("relaxation")

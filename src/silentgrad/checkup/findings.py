@@ -22,11 +22,6 @@ class Estimate(NamedTuple):
     value: float
     error: float = 0.0
 
-    @property
-    def told(self) -> bool:
-        """Whether it is told from zero."""
-        return abs(self.value) > 3 * self.error
-
     def __str__(self) -> str:
         return f"{self.value:.4g}" + f" ± {self.error:.1g}" * (self.error > 0)
 

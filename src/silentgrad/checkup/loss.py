@@ -85,10 +85,10 @@ class LossUnits(NamedTuple):
 def loss_units(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any]) -> LossUnits:
     """Return the weights of a loss on examples x by the regression that the module describes."""
     (a, b), (twice_a, twice_b) = (_regression(subject, x[:EXAMPLES], loss, size) for size in (BATCH, 2 * BATCH))
-    if not a.told:
+    told = [abs(weight.value) > 3 * weight.error for weight in (a, b)]  # from zero
+    if not told[0]:
         raise DomainError("the loss does not change with -log p(x|z): is it that of this model, as a function of x?")
-    of_a, of_b = (twice.value / once.value if once.told else 1.0 for once, twice in ((a, twice_a), (b, twice_b)))
-    return LossUnits(a, b, of_a, of_b, x[0].numel())
+    return LossUnits(a, b, twice_a.value / a.value, twice_b.value / b.value if told[1] else 1.0, x[0].numel())
 
 
 def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batch: int) -> list[Estimate]:
