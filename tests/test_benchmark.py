@@ -42,9 +42,9 @@ from silentgrad.lab.experiments.benchmark.runs import (
     CHECKPOINT,
     CurvePoints,
     Result,
-    chosen,
     loop_of,
     read_result,
+    runs_by,
     train,
 )
 from silentgrad.lab.settings import EstimatorName
@@ -289,10 +289,11 @@ def test_a_curve_knows_when_it_first_was_so_high() -> None:
     assert (curve.first_reach(-4.5), curve.first_reach(-3.0), curve.first_reach(-1.0)) == (10, 10, None)
 
 
-def test_rows_are_in_the_order_of_their_test_bound_behind_the_exact_one() -> None:
+def test_rows_are_in_the_order_of_their_test_bound_behind_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Found(plan_in(Path("folder"), "rloo", "arm", "disarm", "exact"), LINEAR)
     results = {name: [result([-9.0, end])] for name, end in {"exact": -3.0, "rloo": -2.0, "disarm": -1.0}.items()}
-    found = Found(LINEAR, results, {}, {})
-    assert found.ranked(["rloo", "indecater", "disarm", "exact"]) == ["exact", "disarm", "rloo", "indecater"]
+    monkeypatch.setitem(found.__dict__, "results", results)
+    assert found.ranked == ["exact", "disarm", "rloo", "arm"]
 
 
 # ----- the command
@@ -353,7 +354,7 @@ def test_a_script_tunes_a_strangers_class_of_categories_without_a_guard(tmp_path
         runs = plan.candidates(plan.settings[0], name)
         assert len(runs) == count
         bounds = [read_result(plan.folder / run.name).valid for run in runs]
-        assert chosen(plan, plan.settings[0], name) == runs[bounds.index(max(bounds))]
+        assert runs_by(plan, plan.settings[0], name)[0] == runs[bounds.index(max(bounds))]
     assert found.tables[0].title == "digits, Gaussian, linear, 8 x 4 categories"
     assert "--latents 8x4" in found.command
 

@@ -4,14 +4,15 @@ The papers' claims about which estimator varies less are held against what was m
 evaluations the variances are compared, elsewhere the variances times evaluations.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from silentgrad.analysis import DRAWS, Decomposition
 from silentgrad.lab.experiments.benchmark.gradients import ToyNoise, milliseconds_of, toys_of, variances_at
-from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, Setting
+from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, BenchmarkRun, Setting
 from silentgrad.lab.experiments.benchmark.runs import Result, read_result, runs_by
 from silentgrad.lab.experiments.results import paired, spread
 from silentgrad.lab.runs.findings import Curves, ElboProgress, Findings
@@ -19,6 +20,13 @@ from silentgrad.lab.settings import EstimatorName
 from silentgrad.lab.tables import Column, Content, Table
 
 TITLE = "Estimators of the gradient of bits, side by side"
+HEADS = [  # of a setting's own table
+    Column("estimator"),
+    Column("test bound", 1),
+    Column("training ELBO", 1),
+    Column("tuned"),
+    Column("ms a step", 1),
+]
 TOY_COLUMNS = [
     Column("problem"),
     Column("estimator"),
@@ -43,112 +51,128 @@ ORDERS = [  # the one of less variance, the one of more, and whose claim it is
 Noises = Mapping[int, Mapping[str, Decomposition]]  # by step and estimator
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True)
+class Found:
     """All that was found in a setting."""
 
+    plan: BenchmarkPlan
     setting: Setting
-    results: Mapping[EstimatorName, Sequence[Result]]  # the runs of each estimator that was trained, by seed
-    noises: Noises  # the variance of each estimator's gradient, by step
-    times: Mapping[str, float]  # milliseconds of a step
-    tuned: Mapping[str, str] = MappingProxyType({})  # what validation chose, in words
+
+    @cached_property
+    def results(self) -> dict[EstimatorName, list[Result]]:
+        """The runs of each estimator that was trained, by seed."""
+        names = self.plan.trained(self.setting)
+        return {name: [read_result(self.plan.folder / run.name) for run in self._runs(name)] for name in names}
+
+    @cached_property
+    def noises(self) -> Noises:
+        """The variance of each estimator's gradient, by step."""
+        return {step: variances_at(self.plan, self.setting, step) for step in self.plan.size.measured}
+
+    @cached_property
+    def times(self) -> dict[str, float]:
+        """Milliseconds of a step."""
+        return milliseconds_of(self.plan, self.setting)
+
+    @cached_property
+    def ranked(self) -> list[EstimatorName]:
+        """Estimators by their test bound, the exact one first and those that were not trained last."""
+        return sorted(self.plan.names(self.setting), key=lambda name: (name != "exact", -self.bound(name)))
+
+    def _runs(self, name: EstimatorName) -> list[BenchmarkRun]:
+        return runs_by(self.plan, self.setting, name)
 
     def bounds(self, name: EstimatorName) -> list[float]:
-        """The test bounds of an estimator's runs; empty if one of them has none."""
+        """Return the test bounds of an estimator's runs; none if one of them has none."""
         bounds = [result.test for result in self.results.get(name, [])]
         return [bound for bound in bounds if bound is not None] if None not in bounds else []
 
-    def ranked(self, names: Sequence[EstimatorName]) -> list[EstimatorName]:
-        """Estimators by their test bound, the exact one first and those that were not trained last."""
-
-        def place(name: EstimatorName) -> tuple[bool, float]:
-            bounds = self.bounds(name)
-            return name != "exact", -statistics.fmean(bounds) if bounds else float("inf")
-
-        return sorted(names, key=place)
+    def bound(self, name: EstimatorName) -> float:
+        """Return the mean test bound of an estimator; minus infinity without one."""
+        bounds = self.bounds(name)
+        return statistics.fmean(bounds) if bounds else -math.inf
 
     def row(self, name: EstimatorName) -> list[Content]:
-        """The row of an estimator in the setting's own table."""
+        """Return the row of an estimator in the setting's own table."""
         return [name, *self._figures(name), self.times[name]]
 
-    def long_row(self, title: str, name: EstimatorName) -> list[Content]:
-        """The row of an estimator in the table of all figures."""
-        noises = list(self.noises.values())
-        last = noises[-1][name]
-        assert last.evaluations is not None
-        of_variance: list[Content] = [*(noise[name].est for noise in noises), last.squared_bias]
-        of_variance += [*(last.error(draws) for draws in DRAWS), last.work, last.snr, last.cosine]
-        return [title, *self.row(name), float(last.evaluations), "yes" if last.unbiased else "", *of_variance]
-
     def _figures(self, name: EstimatorName) -> list[Content]:
-        """Test bound and training ELBO over seeds, and what was tuned."""
+        """Test bound and training ELBO over seeds, and what validation chose."""
         if name not in self.results:
             return ["not trained", None, None]
-        results = self.results[name]
-        tuned = self.tuned.get(name) or "as in the papers"
+        results, tuned = self.results[name], self._runs(name)[0].tuned
+        told = ", ".join(f"{word} {value:g}" for word, value in tuned.items()) or "as in the papers"
         failed = sum(result.diverged is not None for result in results)
         if failed:
-            return [f"diverged ({failed} of {len(results)})", None, tuned]
-        return [spread(self.bounds(name)), spread([result.elbos[-1] for result in results]), tuned]
+            return [f"diverged ({failed} of {len(results)})", None, told]
+        return [spread(self.bounds(name)), spread([result.elbos[-1] for result in results]), told]
 
-    def progress(self, name: EstimatorName) -> ElboProgress:
-        """The curve of the first seed."""
-        first = self.results[name][0]
-        return ElboProgress(first.steps, [step * self.times[name] / 1e3 for step in first.steps], first.elbos)
+    def long_row(self, name: EstimatorName) -> list[Content]:
+        """Return the row of an estimator in the table of all figures."""
+        last = self.noises[self.plan.size.measured[-1]][name]
+        assert last.evaluations is not None
+        figures = [*(noise[name].est for noise in self.noises.values()), last.squared_bias]
+        figures += [*(last.error(draws) for draws in DRAWS), last.work, last.snr, last.cosine]
+        unbiased = "yes" if last.unbiased else ""
+        return [self.plan.title(self.setting), *self.row(name), float(last.evaluations), unbiased, *figures]
+
+    def panel(self) -> tuple[Table, Curves]:
+        """Return the table of the setting, and the curves of the first seed."""
+        best = max(range(len(self.ranked)), key=lambda place: self.bound(self.ranked[place]))
+        marked = [best] if self.plan.scale != "smoke" and self.bounds(self.ranked[best]) else []
+        rows = [self.row(name) for name in self.ranked]
+        lines = {}
+        for name in self.ranked:
+            if name in self.results:
+                first = self.results[name][0]
+                seconds = [step * self.times[name] / 1e3 for step in first.steps]
+                lines[name] = ElboProgress(first.steps, seconds, first.elbos)
+        return Table(self.plan.title(self.setting), HEADS, rows, marked, name=self.setting.name), Curves(lines)
+
+    def advantage(self) -> list[str]:
+        """By how much the exact gradient ends above the best that sample, and how soon it is where they end.
+
+        These are the best of all, the best that is unbiased of each cost, and REINFORCE.
+        """
+        exact, sentences = self.bounds("exact"), []
+        others = [name for name in self.ranked if name != "exact" and self.bounds(name)]
+        named = [*others[:1], *(name for name in ("disarm", "arms", REFERENCE, "reinforce") if name in others)]
+        for name in dict.fromkeys(named) if exact else ():
+            change = paired(exact, self.bounds(name))
+            assert change is not None
+            gain, seeds = f"{change.mean:+.1f} nats of test bound", "one seed, no verdict"
+            if change.margin is not None:
+                gain += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
+                seeds = f"{len(exact)} seeds, interval of 95 %"
+            steps = _reached(self.results["exact"], self.results[name])
+            sentences.append(
+                f"{self.plan.title(self.setting)}: exact against {name}: {gain}, {seeds}; "
+                f"of {self.plan.size.steps:,} steps it needs {steps} to have the training ELBO with which {name} ends."
+            )
+        return sentences
+
+
+def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
+    """After which steps runs were first where others end, seed by seed, each number once."""
+    found = [own.first_reach(other.elbos[-1]) for own, other in zip(ours, theirs, strict=True)]
+    return ", ".join(dict.fromkeys("more than there are" if step is None else f"{step:,}" for step in found))
 
 
 def benchmark_findings(plan: BenchmarkPlan, command: str) -> Findings:
     """Return the whole benchmark."""
-    parts: list[Table | Curves] = []
-    verdicts = []
-    noises: dict[str, Noises] = {}
-    rows = []
-    for setting in plan.settings:
-        results, tuned = {}, {}
-        for name in plan.trained(setting):
-            runs = runs_by(plan, setting, name)
-            results[name] = [read_result(plan.folder / run.name) for run in runs]
-            tuned[name] = ", ".join(f"{word} {value:g}" for word, value in runs[0].tuned.items())
-        by_step = {step: variances_at(plan, setting, step) for step in plan.size.measured}
-        found = Found(setting, results, by_step, milliseconds_of(plan, setting), tuned)
-        parts += _panel(plan, found)
-        rows += [found.long_row(plan.title(setting), name) for name in found.ranked(plan.names(setting))]
-        verdicts += _advantage(plan, found)
-        noises[plan.title(setting)] = found.noises
-    orders = orders_table(noises)
-    verdicts += told(orders)
-    if plan.scale == "smoke":
-        verdicts = []
-    parts += [_long_table(plan, rows), orders, _toy_table(toys_of(plan))]
-    return Findings("benchmark", TITLE, parts, verdicts, _notes(plan), command=command)
+    found = [Found(plan, setting) for setting in plan.settings]
+    orders = orders_table({plan.title(one.setting): one.noises for one in found})
+    parts = [part for one in found for part in one.panel()]
+    verdicts = [*(sentence for one in found for sentence in one.advantage()), *told(orders)]
+    rows = [one.long_row(name) for one in found for name in one.ranked]
+    parts += [Table("All figures", _long_heads(plan), rows, name="benchmark"), orders, _toy_table(toys_of(plan))]
+    return Findings("benchmark", TITLE, parts, verdicts if plan.scale != "smoke" else [], _notes(plan), command=command)
 
 
-def _heads() -> list[Column]:
-    """The columns of a setting's own table."""
-    return [
-        Column("estimator"),
-        Column("test bound", 1),
-        Column("training ELBO", 1),
-        Column("tuned"),
-        Column("ms a step", 1),
-    ]
-
-
-def _panel(plan: BenchmarkPlan, found: Found) -> tuple[Table, Curves]:
-    """Return the table of a setting, and its curves."""
-    names = found.ranked(plan.names(found.setting))
-    rows, best = [found.row(name) for name in names], _best(plan, found, names)
-    table = Table(plan.title(found.setting), _heads(), rows, best, name=found.setting.name)
-    return table, Curves({name: found.progress(name) for name in names if found.results.get(name)})
-
-
-def _long_table(plan: BenchmarkPlan, rows: Sequence[list[Content]]) -> Table:
-    """Return all figures of all settings."""
+def _long_heads(plan: BenchmarkPlan) -> list[Column]:
     last = f"step {plan.size.measured[-1]:,}"
-    columns = [
-        Column("setting"),
-        *_heads(),
-        Column("evaluations", 0),
-        Column("unbiased"),
+    return [
+        *(Column("setting"), *HEADS, Column("evaluations", 0), Column("unbiased")),
         *(Column(f"variance, step {step:,}") for step in plan.size.measured),
         Column(f"bias², {last}"),
         *(Column(f"squared error of {draws} draws, {last}") for draws in DRAWS),
@@ -156,59 +180,12 @@ def _long_table(plan: BenchmarkPlan, rows: Sequence[list[Content]]) -> Table:
         Column(f"signal-to-noise, {last}"),
         Column(f"cosine to exact, {last}", 3),
     ]
-    return Table("All figures", columns, rows, name="benchmark")
-
-
-def _best(plan: BenchmarkPlan, found: Found, names: Sequence[EstimatorName]) -> list[int]:
-    """The place of the estimator with the highest bound; none at a scale whose figures mean nothing."""
-    trained = [place for place, name in enumerate(names) if found.bounds(name)]
-    if plan.scale == "smoke" or not trained:
-        return []
-    return [max(trained, key=lambda place: statistics.fmean(found.bounds(names[place])))]
-
-
-def _advantage(plan: BenchmarkPlan, found: Found) -> list[str]:
-    """By how much the exact gradient ends above the best that sample, and how soon it is where they end.
-
-    These are the best of all, the best that is unbiased of each cost, and REINFORCE.
-    """
-    exact = found.bounds("exact")
-    others = [name for name in found.ranked(plan.trained(found.setting)) if name != "exact" and found.bounds(name)]
-    named = dict.fromkeys(
-        [*others[:1], *(name for name in ("disarm", "arms", REFERENCE, "reinforce") if name in others)]
-    )
-    sentences = []
-    for name in named if exact else ():
-        change = paired(exact, found.bounds(name))
-        assert change is not None
-        gain, seeds = f"{change.mean:+.1f} nats of test bound", "one seed, no verdict"
-        if change.margin is not None:
-            gain += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
-            seeds = f"{len(exact)} seeds, interval of 95 %"
-        steps = _reached(found.results["exact"], found.results[name])
-        sentences.append(
-            f"{plan.title(found.setting)}: exact against {name}: {gain}, {seeds}; "
-            f"of {plan.size.steps:,} steps it needs {steps} to have the training ELBO with which {name} ends."
-        )
-    return sentences
-
-
-def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
-    """After which steps runs were first where others end, seed by seed; one number where all agree."""
-    steps = []
-    for own, other in zip(ours, theirs, strict=True):
-        step = own.first_reach(other.elbos[-1])
-        steps.append("more than there are" if step is None else f"{step:,}")
-    if len(set(steps)) == 1:
-        return steps[0]
-    return ", ".join(steps)
 
 
 def orders_table(noises: Mapping[str, Noises]) -> Table:
-    """The papers' claims in every setting, by its title, at every step that was measured."""
+    """Return the papers' claims in every setting, by its title, at every step that was measured."""
     columns = [Column("setting"), Column("step")]
-    for less, more, source in ORDERS:
-        columns.append(Column(f"{less} / {more} ({source})", 2))
+    columns += [Column(f"{less} / {more} ({source})", 2) for less, more, source in ORDERS]
     rows: list[list[Content]] = []
     for title, by_step in noises.items():
         for step, found in by_step.items():
@@ -220,13 +197,11 @@ def _ratio(less: Decomposition | None, more: Decomposition | None) -> float | No
     """One variance in parts of another, each times evaluations where the two differ in them; None without either."""
     if less is None or more is None:
         return None
-    if less.evaluations == more.evaluations:
-        return less.est / more.est
-    return less.work / more.work
+    return less.est / more.est if less.evaluations == more.evaluations else less.work / more.work
 
 
 def told(table: Table) -> list[str]:
-    """How many of the claims hold, and which do not, in sentences."""
+    """Return how many of the claims hold, and which do not, in sentences."""
     held, broken = 0, []
     for setting, step, *parts in table.rows:
         for (less, more, _), part in zip(ORDERS, parts, strict=True):
@@ -235,9 +210,7 @@ def told(table: Table) -> list[str]:
             elif isinstance(part, float):
                 broken.append(f"{less} below {more} ({setting}, step {step}: {part:.2f})")
     sentences = [f"Orders of variance that papers claim: {held} of {held + len(broken)} hold."]
-    if broken:
-        sentences.append(f"Not here: {'; '.join(broken)}.")
-    return sentences
+    return [*sentences, f"Not here: {'; '.join(broken)}."] if broken else sentences
 
 
 def _toy_table(noises: Sequence[ToyNoise]) -> Table:

@@ -18,9 +18,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -101,10 +99,8 @@ class ReferenceWeights:
         estimator = estimator_named(name, self.numbers)
         with_estimator(self.model, estimator).train()
         learned = list(estimator.parameters())
-        if not learned and not list(estimator.buffers()):
-            return estimator
         optimizer = torch.optim.Adam(learned, lr=self.rate) if learned else None
-        for x in self._batches(self.size.learning, seed=2):
+        for x in self._batches(self.size.learning, seed=2) if [*learned, *estimator.buffers()] else ():
             self._pass_back(x)  # by which running averages learn too
             if optimizer is not None:
                 optimizer.step()
@@ -112,38 +108,20 @@ class ReferenceWeights:
 
 
 def variances_at(plan: BenchmarkPlan, setting: Setting, step: int) -> dict[str, Decomposition]:
-    """The variance of all estimators' gradients after a step of the reference run; measured, unless a file keeps it."""
+    """Return the variance of all estimators' gradients after a step of the reference run; measured once."""
 
     def measure(names: Sequence[EstimatorName]) -> dict[str, Decomposition]:
         return ReferenceWeights(plan, setting, step).variances(names)
 
-    return kept_variances(_variances_file(plan, setting, step), plan.names(setting), measure)
-
-
-def missing_variances(plan: BenchmarkPlan) -> list[partial[dict[str, Decomposition]]]:
-    """The calls by which gradients are measured where they still have to be."""
-    missing = []
-    for setting, step in product(plan.settings, plan.size.measured):
-        if not _keeps(_variances_file(plan, setting, step), plan.names(setting)):
-            missing.append(partial(variances_at, plan, setting, step))
-    return missing
+    return kept_variances(plan.folder / f"{setting.name}-noise-{step}.json", plan.names(setting), measure)
 
 
 def milliseconds_of(plan: BenchmarkPlan, setting: Setting) -> dict[str, float]:
-    """The milliseconds of a step by each estimator of a setting; measured, unless a file keeps all of them."""
+    """Return the milliseconds of a step by each estimator of a setting; measured once, all of them in turns."""
     path, names = plan.folder / f"{setting.name}-milliseconds.json", plan.names(setting)
-    if not _keeps(path, names):
+    if not path.exists() or not set(names) <= read_json(path).keys():
         write_json_atomically(path, ReferenceWeights(plan, setting, 0).milliseconds(names))
     return read_json(path)
-
-
-def _variances_file(plan: BenchmarkPlan, setting: Setting, step: int) -> Path:
-    return plan.folder / f"{setting.name}-noise-{step}.json"
-
-
-def _keeps(path: Path, names: Sequence[EstimatorName]) -> bool:
-    """Whether a file has figures of all these estimators."""
-    return path.exists() and set(names) <= read_json(path).keys()
 
 
 @dataclass(frozen=True)
@@ -169,14 +147,14 @@ class Toy:
 
 
 class ToyNoise(NamedTuple):
-    """An estimator on a toy problem."""
+    """An estimator on a toy problem; lengths in parts of the truth's."""
 
     toy: str  # the problem in print
-    estimator: EstimatorName  # name of the estimator
-    bias: float  # length of the mean gradient's deviation from the truth, in parts of the truth's length
+    estimator: EstimatorName
+    bias: float  # length of the mean gradient's deviation from the truth
     bias_error: float  # how long it would be on average without a bias
-    variance: float  # variance of one draw, summed over the logits, in parts of the truth's squared length
-    evaluations: int  # evaluations of f that a draw takes
+    variance: float  # of one draw, summed over the logits
+    evaluations: int  # of f, by a draw
 
     @property
     def work(self) -> float:
@@ -204,51 +182,44 @@ def toys() -> list[Toy]:
 
 
 def measure_toy(toy: Toy, name: EstimatorName, draws: int, learning: int = 0) -> ToyNoise:
-    """Bias and variance over some draws of an estimator's gradient, after batches that it may learn from."""
+    """Return bias and variance over some draws of an estimator's gradient, after batches that it may learn from."""
     torch.manual_seed(0)
     latents = toy.logits.numel()
     estimator = estimator_named(name, latents).double()
-    _teach(estimator, toy, learning)
-    estimator.eval()
-    gradients = []
-    for start in range(0, draws, AT_ONCE):
-        leaf = toy.logits.expand(min(AT_ONCE, draws - start), latents).clone().requires_grad_()
+
+    def gradients(count: int) -> Tensor:
+        leaf = toy.logits.expand(count, latents).clone().requires_grad_()
         estimator(td.Bernoulli(logits=leaf), toy).sum().backward()
         assert leaf.grad is not None
-        gradients.append(leaf.grad)
-    drawn, truth = torch.cat(gradients), toy.gradient()
-    length = truth.norm()
-    variance = drawn.var(0).sum()
-    bias = (drawn.mean(0) - truth).norm() / length
-    error = (variance / draws).sqrt() / length
-    evaluations = estimator.evaluations(latents)
-    return ToyNoise(toy.title, name, bias.item(), error.item(), (variance / length.square()).item(), evaluations)
+        return leaf.grad
 
-
-def _teach(estimator: Estimator, toy: Toy, steps: int) -> None:
-    """Lets an estimator learn what it learns of a toy problem."""
     learned = list(estimator.parameters())
     optimizer = torch.optim.Adam(learned, lr=1e-2) if learned else None
-    for _ in range(steps):
-        leaf = toy.logits.expand(LEARNING_BATCH, toy.logits.numel()).clone().requires_grad_()
+    for _ in range(learning):
         estimator.zero_grad()
-        estimator(td.Bernoulli(logits=leaf), toy).sum().backward()  # by both of which running averages learn
+        gradients(LEARNING_BATCH)  # by which running averages learn too
         loss = estimator.auxiliary_loss()
         if optimizer is not None and loss is not None:
             loss.backward()
             optimizer.step()
+    estimator.eval()
+    drawn = torch.cat([gradients(min(AT_ONCE, draws - start)) for start in range(0, draws, AT_ONCE)])
+    truth, variance = toy.gradient(), drawn.var(0).sum()
+    figures = (drawn.mean(0) - truth).norm(), (variance / draws).sqrt(), variance / truth.norm()
+    bias, error, spread = [(figure / truth.norm()).item() for figure in figures]
+    return ToyNoise(toy.title, name, bias, error, spread, estimator.evaluations(latents))
 
 
 def toys_of(plan: BenchmarkPlan) -> list[ToyNoise]:
-    """All estimators of bits on all toy problems; measured, unless a file keeps it.
+    """Return all estimators of bits on all toy problems; measured once.
 
     The bound of several samples is left out: its objective is another.
     """
     path = plan.folder / "toys.json"
     if not path.exists():
-        rows = []
-        for toy, name in product(toys(), suitable_estimators(Bernoulli)):
-            if name not in ("none", "exact", "enumerate", "vimco"):
-                rows.append(measure_toy(toy, name, plan.size.toy_draws, plan.size.learning)._asdict())
+        left_out = ("none", "exact", "enumerate", "vimco")
+        names = [name for name in suitable_estimators(Bernoulli) if name not in left_out]
+        measured = [measure_toy(*pair, plan.size.toy_draws, plan.size.learning) for pair in product(toys(), names)]
+        rows = [one._asdict() for one in measured]
         write_json_atomically(path, {"toys": rows})
     return [ToyNoise(**row) for row in read_json(path)["toys"]]

@@ -17,6 +17,7 @@ A tuned estimator has the learning rate, and the temperature if it has one, whos
 validation images; the other seeds then have these too.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -36,7 +37,7 @@ LatentsKind = Literal["bits", "8x4", "4x24", "8x16", "16x12", "64x8", "10x30"]
 TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "digits": "digits"}
 LIKELIHOODS = {"bernoulli": "bits", "gaussian": "Gaussian"}
 RATES = {"mnist": 1e-3, "fashion-mnist": 3e-4, "digits": 1e-3}
-TUNED_TEMPERATURES: dict[EstimatorName, tuple[float, ...]] = {
+TEMPERATURES: dict[EstimatorName, tuple[float, ...]] = {
     **dict.fromkeys(("gumbel-softmax", "gumbel-rao", "gapped-straight-through"), (0.5, 1.0)),
     **dict.fromkeys(("reinmax", "reinmax-rao"), (0.7, 1.0)),
 }
@@ -206,9 +207,7 @@ class BenchmarkPlan(NamedTuple):
 
     def data(self, setting: Setting) -> str:
         """Name of the data that are used: the digits at `smoke`."""
-        if self.scale == "smoke":
-            return "digits"
-        return setting.dataset
+        return "digits" if self.scale == "smoke" else setting.dataset
 
     def title(self, setting: Setting) -> str:
         """A setting in print."""
@@ -222,35 +221,35 @@ class BenchmarkPlan(NamedTuple):
         names = setting.estimators()
         if self.estimators is None:
             return names
-        others = [name for name in self.estimators if ":" in name]
-        return [name for name in names if name in self.estimators] + others
+        return [name for name in names if name in self.estimators] + [name for name in self.estimators if ":" in name]
 
     def trained(self, setting: Setting) -> list[EstimatorName]:
         """The estimators of a setting that are trained; one whose step takes very many evaluations only at `paper`."""
-        names = []
-        latents, values = self.sizes(setting)
-        for name in self.names(setting):
-            evaluations = estimator_named(name, 1).evaluations(latents, values)
-            if self.scale == "paper" or evaluations < EXPENSIVE:
-                names.append(name)
-        return names
-
-    def sizes(self, setting: Setting) -> tuple[int, int]:
-        """The number of latents of an example, and of the values that each of them takes."""
         family = setting.family(self.size)
         latents = family.latents.numel()
-        return latents, max(2, family.numbers // latents)
+        sizes = latents, max(2, family.numbers // latents)  # of an example, and the values that each of them takes
+        most = math.inf if self.scale == "paper" else EXPENSIVE
+        return [name for name in self.names(setting) if estimator_named(name, 1).evaluations(*sizes) < most]
+
+    def rate(self, run: BenchmarkRun) -> float:
+        """The learning rate of a run."""
+        return run.rate or RATES[self.data(run.setting)]
+
+    def protocol(self, run: BenchmarkRun) -> str:
+        """All that decides what a run comes to, in words, to know it again by."""
+        parts = ("steps", "reported", "latents", "components", "examples", "samples")
+        return ", ".join(
+            [run.name, f"rate {self.rate(run)}", *(f"{part} {getattr(self.size, part)}" for part in parts)]
+        )
 
     def candidates(self, setting: Setting, name: EstimatorName) -> list[BenchmarkRun]:
         """The runs of seed 0 among which validation chooses an estimator's rate and temperature."""
         default = BenchmarkRun(setting, name, 0)
         if not self.tune:
             return [default]
-        runs = []
-        for rate, temperature in product(self.size.rates, TUNED_TEMPERATURES.get(name, (None,))):
-            other = None if rate == RATES[self.data(setting)] else rate
-            runs.append(default._replace(rate=other, temperature=temperature))
-        return runs
+        rates = [None if rate == RATES[self.data(setting)] else rate for rate in self.size.rates]
+        pairs = product(rates, TEMPERATURES.get(name, (None,)))
+        return [default._replace(rate=rate, temperature=temperature) for rate, temperature in pairs]
 
     def first_runs(self) -> list[BenchmarkRun]:
         """All runs to choose from; each setting has one by the reference, on whose weights gradients are measured."""

@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,10 @@ from torch import Tensor
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Observations, SplitName
-from silentgrad.lab.experiments.benchmark.gradients import milliseconds_of, missing_variances, toys_of
+from silentgrad.lab.experiments.benchmark.gradients import milliseconds_of, toys_of, variances_at
 from silentgrad.lab.experiments.benchmark.problem import build, fixed_batches, observations_of, with_estimator
 from silentgrad.lab.experiments.benchmark.protocol import (
     BATCH,
-    RATES,
     BenchmarkPlan,
     BenchmarkRun,
     Setting,
@@ -76,33 +76,15 @@ def read_result(folder: Path) -> Result:
         raise RecordError(f"cannot read {folder / RESULT}: remove it, and the run is made again ({error})") from error
 
 
-def protocol_of(run: BenchmarkRun, plan: BenchmarkPlan) -> str:
-    """All that decides what a run comes to, in words, to know it again by."""
-    words = [run.name, f"rate {rate_of(run, plan)}"]
-    for what in ("steps", "reported", "latents", "components", "examples", "samples"):
-        words.append(f"{what} {getattr(plan.size, what)}")
-    return ", ".join(words)
-
-
-def rate_of(run: BenchmarkRun, plan: BenchmarkPlan) -> float:
-    """The learning rate of a run."""
-    return run.rate or RATES[plan.data(run.setting)]
-
-
-def chosen(plan: BenchmarkPlan, setting: Setting, name: EstimatorName) -> BenchmarkRun:
-    """The finished run of seed 0 with the best bound of validation examples."""
+def runs_by(plan: BenchmarkPlan, setting: Setting, name: EstimatorName) -> list[BenchmarkRun]:
+    """Return the runs of an estimator, one for each seed, all as that of seed 0 which is best in validation."""
 
     def bound(run: BenchmarkRun) -> float:
         found = read_result(plan.folder / run.name).valid
         return -math.inf if found is None else found
 
-    return max(plan.candidates(setting, name), key=bound)
-
-
-def runs_by(plan: BenchmarkPlan, setting: Setting, name: EstimatorName) -> list[BenchmarkRun]:
-    """The runs of an estimator in a setting, one for each seed."""
-    first = chosen(plan, setting, name)
-    return [first._replace(seed=seed) for seed in range(plan.seeds or plan.size.seeds)]
+    best = max(plan.candidates(setting, name), key=bound)
+    return [best._replace(seed=seed) for seed in range(plan.seeds or plan.size.seeds)]
 
 
 class CurvePoints:
@@ -151,7 +133,7 @@ def _train(run: BenchmarkRun, plan: BenchmarkPlan, folder: Path) -> None:
     size, observations = plan.size, observations_of(run.setting, plan)
     loop = loop_of(run, plan, observations)
     points = CurvePoints(folder, size.measured, list(fixed_batches(observations, "train", size.examples)))
-    bounds: dict[SplitName, float | None] = {"test": None, "valid": None}
+    bounds: dict[SplitName, Any] = {"test": None, "valid": None}
     diverged = None
     try:
         points.start(loop)
@@ -164,22 +146,19 @@ def _train(run: BenchmarkRun, plan: BenchmarkPlan, folder: Path) -> None:
         if refused is not None and all(parameter.isfinite().all() for parameter in loop.model.parameters()):
             raise refused from None  # something else is wrong
         diverged = loop.step
-    result = Result(
-        protocol_of(run, plan), **points.found, test=bounds["test"], valid=bounds["valid"], diverged=diverged
-    )
+    result = Result(plan.protocol(run), **points.found, **bounds, diverged=diverged)
     write_json_atomically(folder / RESULT, asdict(result))
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 def loop_of(run: BenchmarkRun, plan: BenchmarkPlan, observations: Observations) -> Loop:
-    """The loop that trains a run, at its start."""
-    size = plan.size
-    rate = rate_of(run, plan)
-    train = TrainConfig(size.steps // size.reported, lr=rate, seed=run.seed, accelerator=plan.accelerator)
+    """Return the loop that trains a run, at its start."""
+    size, numbers = plan.size, run.setting.family(plan.size).numbers
+    train = TrainConfig(size.steps // size.reported, lr=plan.rate(run), seed=run.seed, accelerator=plan.accelerator)
     fabric = fabric_for(train, prefix="--")
     fabric.launch()
     model = build(run.setting, size, observations, run.seed)
-    with_estimator(model, estimator_named(run.estimator, run.setting.family(size).numbers, run.temperature))
+    with_estimator(model, estimator_named(run.estimator, numbers, run.temperature))
     adam = partial(torch.optim.Adam, fused=True)
     return Loop(fabric, model, train, observations, BATCH, constant(1.0), size.reported, adam)
 
@@ -219,11 +198,13 @@ def carry_out(plan: BenchmarkPlan, jobs: int | None, cluster: str | None = None)
     Raises:
         ExperimentError: A finished run was made with another protocol, of an earlier version for instance.
     """
-    with _workers(plan, jobs, cluster) as workers:
+    inline = nullcontext(Workers(_done, lambda: 1))
+    with inline if jobs == 1 and cluster is None else workers_at(cluster, jobs, plan.accelerator) as workers:
         _make("runs", plan, plan.first_runs(), workers)
         others = [runs_by(plan, setting, name)[1:] for setting in plan.settings for name in plan.trained(setting)]
         _make("other seeds", plan, [run for of_one in others for run in of_one], workers)
-        noises = list(map(Job, missing_variances(plan)))
+        places = list(product(plan.settings, plan.size.measured))
+        noises = [Job(partial(variances_at, plan, setting, step)) for setting, step in places]
         run_jobs("noise of the gradients", noises, len(noises), workers)
     for setting in plan.settings:  # one after the other, with nothing beside it
         milliseconds_of(plan, setting)
@@ -237,16 +218,10 @@ def _make(title: str, plan: BenchmarkPlan, runs: Sequence[BenchmarkRun], workers
         folder = plan.folder / run.name
         if not (folder / RESULT).exists():
             waiting.append(Job(partial(train, run, plan)))
-        elif read_result(folder).protocol != protocol_of(run, plan):
+        elif read_result(folder).protocol != plan.protocol(run):
             raise other_settings(folder)
     say_runs(plan.folder, len(runs), len(waiting))
     run_jobs(title, waiting, len(waiting), workers)
-
-
-def _workers(plan: BenchmarkPlan, jobs: int | None, cluster: str | None) -> AbstractContextManager[Workers]:
-    if jobs == 1 and cluster is None:
-        return nullcontext(Workers(_done, lambda: 1))
-    return workers_at(cluster, jobs, plan.accelerator)
 
 
 def _done(work: Callable[[], object]) -> Future[object]:
