@@ -1,4 +1,4 @@
-"""Whether a guide still agrees with its host: the cosine between the gradients that both send to the encoder.
+"""Agreement of a guide with its host: the cosine between the gradients that both send to the encoder.
 
 A schedule that ends by itself would stop where they no longer agree. A guide that takes the whole training shows
 whether there is such a point.
@@ -23,7 +23,7 @@ BATCHES, BATCH, DRAWS = 8, 512, 8
 
 
 def cosine(model: GuidedVAE, batches: list[Tensor], epoch: float) -> float:
-    """The cosine between the mean gradients of the guide's and the host's loss in the encoder's parameters."""
+    """Return the cosine between the mean gradients of the guide's and the host's loss in the encoder's parameters."""
     parameters = list(model.encoder.parameters())
     sums = {"tractable": torch.zeros(()), "nonlinear": torch.zeros(())}
     for x in batches:

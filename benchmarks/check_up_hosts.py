@@ -60,7 +60,7 @@ def diffusers() -> sg.CheckUp:
 
 
 def scvi() -> sg.CheckUp:
-    """Counts of three factors; 30 epochs, in which SCVI's own warm-up of the KL divergence has hardly begun."""
+    """Return counts of three factors; 30 epochs, in which SCVI's own warm-up of the KL divergence has hardly begun."""
     import anndata
     from scvi.model import SCVI
 

@@ -1,4 +1,4 @@
-"""What a circuit costs beyond its leaves: forward plus backward, every ratio within one run; and its peak memory.
+"""The cost of a circuit beyond its leaves: forward plus backward, every ratio within one run; and its peak memory.
 
     python benchmarks/circuit.py                  # about five minutes on one core
 
@@ -60,7 +60,7 @@ class Problem:
 
 
 def ratio(mode: str, seconds: float) -> float:
-    """Prints a row and returns the time of the circuit in units of that of its leaves."""
+    """Print a row and returns the time of the circuit in units of that of its leaves."""
     problem, default = Problem(*SIZE, COMPONENTS), Problem(*SIZE, COMPONENTS, default_leaves=True)
     compiled = mode == "compiled"
     steps = {
@@ -76,7 +76,7 @@ def ratio(mode: str, seconds: float) -> float:
 
 
 def growth(seconds: float) -> None:
-    """Prints how much longer a step takes when one size is doubled."""
+    """Print how much longer a step takes when one size is doubled."""
     batch, latents, (height, width) = SIZE
     problems = {
         "as it is": Problem(*SIZE, COMPONENTS),
@@ -91,7 +91,7 @@ def growth(seconds: float) -> None:
 
 
 def memory() -> None:
-    """Prints this process's peak before and after a step at the large size, in GiB."""
+    """Print this process's peak before and after a step at the large size, in GiB."""
     problem = Problem(*LARGE, components=16)
     problem.step(problem.whole, compiled=False)()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,4 +1,4 @@
-"""What a closed form costs beyond its matrix products: forward plus backward, every ratio within one run.
+"""The cost of a closed form beyond its matrix products: forward plus backward, every ratio within one run.
 
     python benchmarks/closed_form.py                  # about three minutes on two cores
 
@@ -27,7 +27,7 @@ FIVE, TEN = (2, 3), (2, 3, 3, 2)  # matrix products with each order of moments: 
 
 
 def keep_freed_memory() -> None:
-    """Makes the C library keep freed memory, as in a training process; otherwise page faults are timed with the rest.
+    """Make the C library keep freed memory, as in a training process; otherwise page faults are timed with the rest.
 
     glibc gives freed memory back to the system until it has seen a large block freed: one of at most 32 MiB, beyond
     which it learns nothing.
@@ -93,7 +93,7 @@ class Problem:
         return self.gradients(objective, compiled, decoder, self.loc, self.log_scale)
 
     def products(self, counts: Sequence[int], compiled: bool) -> Step:
-        """The matrix products alone: for each order of moments, so many of (outputs, latents) with its statistic."""
+        """Return the matrix products alone: for each order of moments, so many with its statistic."""
         statistics = [torch.rand(self.batch, self.latents, requires_grad=True) for _ in counts]
         weights = [[torch.rand(self.outputs, self.latents, requires_grad=True) for _ in range(n)] for n in counts]
         cotangent = torch.rand(self.batch, self.outputs)

@@ -1,4 +1,4 @@
-"""What a training step of the paper's convolutional networks costs on one core, and which tricks make it cheaper.
+"""The cost of a step of the paper's convolutional networks on one core, and tricks that make it cheaper.
 
     python benchmarks/convolutions.py                       # about five minutes
     python benchmarks/convolutions.py --channels 8 --compile    # torch.compile too: minutes more, and a C++ compiler

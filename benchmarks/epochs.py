@@ -1,4 +1,4 @@
-"""How the gap between runs of several lengths and a figure closes with their epochs: a fit, and what it would come to.
+"""The gap between runs of several lengths and a figure, by their epochs: a fit, and its extrapolation.
 
     python benchmarks/epochs.py 1.95 200 RUN RUN ...    # a figure, the epochs behind it, and the runs' folders
 

@@ -1,4 +1,4 @@
-"""What an estimator's step costs beside the evaluations of the decoder that it declares.
+"""The cost of an estimator's step beside the evaluations of the decoder that it declares.
 
     python benchmarks/estimators.py
 
@@ -55,7 +55,7 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def ratio(name: EstimatorName, family: Family, decoder: nn.Module, x: Tensor, rounds: int) -> float:
-    """The time of a step in parts of that of its evaluations."""
+    """Return the time of a step in parts of that of its evaluations."""
     integrand = PriorIntegrand(integrand_of(decoder, x), family.prior())
     numbers, vector = torch.randn(BATCH, family.numbers), torch.randn(BATCH, LATENTS)
     estimator = estimator_named(name, LATENTS)

@@ -1,4 +1,4 @@
-"""What it costs to fetch and dequantize a batch, as a fraction of the training step that it feeds.
+"""The cost of fetching and dequantizing a batch, as a fraction of the training step that it feeds.
 
     python benchmarks/feeding.py                      # about ten seconds; the target is under 5 %
 

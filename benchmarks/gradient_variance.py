@@ -34,7 +34,7 @@ CASES: list[tuple[str, str, Estimator, int, int]] = [
 
 
 def compare(encoder: str, family: str, estimator: Estimator, size: int, rounds: int) -> float:
-    """Prints a row per method and returns the ratio of their times."""
+    """Print a row per method and returns the ratio of their times."""
     torch.manual_seed(0)
     latents = FAMILIES[family](LATENTS)
     body = BODIES[encoder](SHAPE, latents.numbers)

@@ -1,4 +1,4 @@
-"""What the guide adds to a training step of somebody's VAE: pythae's default one on MNIST, with and without it.
+"""The cost of the guide in a training step of somebody's VAE: pythae's default one on MNIST, with and without it.
 
     python benchmarks/guide.py                # about a minute on two cores
 
@@ -50,7 +50,7 @@ class Side:
         self.trainer.callback_handler = CallbackHandler([TrainingCallback()], model)
 
     def seconds(self) -> float:
-        """Of all steps of one epoch."""
+        """Return the seconds of all steps of one epoch."""
         start = time.perf_counter()
         self.trainer.train_step(epoch=1)
         return time.perf_counter() - start

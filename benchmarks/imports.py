@@ -1,4 +1,4 @@
-"""How much CPU time the library and the command line take to start, beyond torch: medians, side by side in one run.
+"""The CPU time that the library and the command line take to start, beyond torch: medians, side by side in one run.
 
 python benchmarks/imports.py              # about two minutes
 """

@@ -1,4 +1,4 @@
-"""How far the approximate forms of E[log v^2] are from the truth: medians over random Bernoulli latents.
+"""The error of the approximate forms of E[log v^2]: medians over random Bernoulli latents.
 
 python benchmarks/log_term.py             # about ten seconds
 """

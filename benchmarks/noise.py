@@ -71,7 +71,7 @@ def with_noise(levels: Tensor, count: int, generator: torch.Generator | None = N
 
 
 def train(images: Levels, seed: int, integrated: bool, epochs: int) -> tuple[float, float]:
-    """The test figure and the seconds of a run."""
+    """Return the test figure and the seconds of a run."""
     torch.manual_seed(seed)
     model = Model(images, integrated)
     model.decoder.init_from_data(with_noise(images.train[:5000], images.levels))

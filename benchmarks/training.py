@@ -1,4 +1,4 @@
-"""What the training loop costs beyond the training: one step of `Loop` against one in a hand-written loop.
+"""The cost of the training loop beyond the training: one step of `Loop` against one in a hand-written loop.
 
     python benchmarks/training.py             # about two minutes on two cores
 

@@ -18,7 +18,7 @@ ORDER = permutation(ROWS).numpy()
 
 
 def counts(largest: int = 9) -> sp.csr_matrix:
-    """Counts, a third of which are not 0; no row is empty, the last column is."""
+    """Return counts, a third of which are not 0; no row is empty, the last column is."""
     rng = np.random.default_rng(0)
     dense = rng.integers(1, largest + 1, (ROWS, WIDTH)) * (rng.random((ROWS, WIDTH)) < 0.3)
     dense[:, 0] += 1
@@ -46,7 +46,7 @@ def as_anndata(matrix: Any) -> anndata.AnnData:
 
 
 def frame() -> pd.DataFrame:
-    """The counts and what is known of their rows in one table."""
+    """Return the counts and what is known of their rows in one table."""
     beside = cells()[["batch", "age", "depth"]].reset_index(drop=True)
     table = pd.DataFrame(counts().toarray(), columns=[f"gene{column}" for column in range(WIDTH)])
     return pd.concat([beside, table], axis=1)
@@ -63,7 +63,7 @@ def assert_rows(observations: Observations, dense: np.ndarray) -> None:
 
 
 def save_parts(path: Path, **changed: object) -> None:
-    """A matrix of SciPy with some members changed."""
+    """Return a matrix of SciPy with some members changed."""
     matrix = counts()
     parts = {"indices": matrix.indices, "indptr": matrix.indptr, "data": matrix.data, "shape": np.array(matrix.shape)}
     np.savez(path, format=np.array(changed.pop("format", b"csr")), **(parts | changed))

@@ -28,7 +28,7 @@ SEEDS = 3
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., BaseProcess]]:
-    """Starts a scheduler or a worker that ends with the test."""
+    """Start a scheduler or a worker that ends with the test."""
     running = []
 
     def starting(*words: str) -> BaseProcess:
@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., BaseProcess]]:
 
 @pytest.fixture
 def scheduler(tmp_path: Path, start: Callable[..., BaseProcess]) -> str:
-    """The address of a scheduler without workers."""
+    """Return the address of a scheduler without workers."""
     start("scheduler", "--port", "0")
     said = tmp_path / "scheduler.txt"
     while not (found := re.search(r"Scheduler at: +(tcp://\S+)", said.read_text() if said.exists() else "")):
@@ -61,7 +61,7 @@ def seeded(seed: int) -> Cell:
 
 
 def in_training(folder: Path) -> int:
-    """Number of runs that have finished some of their epochs."""
+    """Return the number of runs that have finished some of their epochs."""
     epochs = [len(path.read_text().splitlines()) - 1 for path in folder.glob("*/metrics.csv")]
     return sum(0 < done < LONG for done in epochs)
 

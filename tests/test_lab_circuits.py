@@ -41,13 +41,14 @@ def test_a_circuit_is_trained_from_the_command_line(
     folder = tmp_path / "run"
     settings = [f"--model.{option}={value}" for option, value in (ALONE | WORDS[name]).items()]
     main(["train", *settings, "--train.epochs=2", "--train.lr=5e-3", "--quiet=true", f"--folder={folder}"])
-    main(["evaluate", str(folder)])
+    if name == "circuit":
+        main(["evaluate", str(folder)])
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["figure"] < 4.5  # a linear decoder is above 6 after two epochs
     assert summary["exactness"] == summary["closed_form"] == "lower bound"
     gap = with_error(summary["figure"] - summary["sampled"], summary["sampled_error"])
     told = f"(sampled ELBO {summary['sampled']:.4f}, gap {gap})"
-    assert capsys.readouterr().out.count(told) == 2
+    assert capsys.readouterr().out.count(told) == 1 + (name == "circuit")
     pictures = load_file(folder / "pictures.safetensors")
     assert pictures["stds"].min() > 0
     assert pictures["samples"].shape == (64, 1, 8, 8)
@@ -106,7 +107,7 @@ def test_data_that_no_start_can_be_made_from_are_refused(decoder: str) -> None:
 
 
 class StopError(Exception):
-    """What ends a run in its second epoch."""
+    """The end of a run in its second epoch."""
 
 
 def test_a_killed_circuit_ends_with_the_same_bits(tmp_path: Path) -> None:
@@ -127,8 +128,7 @@ def test_a_killed_circuit_ends_with_the_same_bits(tmp_path: Path) -> None:
         torch.testing.assert_close(second[name], weights, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("likelihood", ["mixture", "circuit"])
-@pytest.mark.parametrize("tractable", ["none", "circuit"])
+@pytest.mark.parametrize(("likelihood", "tractable"), [("mixture", "none"), ("circuit", "circuit")])
 def test_a_nonlinear_decoder_has_a_circuit_as_its_likelihood(likelihood: str, tractable: str, tmp_path: Path) -> None:
     guide = {} if tractable == "none" else {"guided": 0.5}
     model = ModelConfig(**SMALL, tractable=tractable, likelihood=likelihood, **guide)

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import sys
@@ -47,6 +48,14 @@ def planned(folder: Path, *over: str, around: Settings = SMALL, **options: Any) 
     return Sweep("study", around, search_space(over or BOTH, setting), folder / "sweep", **options)
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database with Optuna's tables, which take a second to make."""
+    path = tmp_path_factory.mktemp("database") / "study.db"
+    optuna.storages.RDBStorage(f"sqlite:///{path}").engine.dispose()
+    return path
+
+
 def url(folder: Path) -> str:
     return f"sqlite:///{folder}/study.db"
 
@@ -82,9 +91,10 @@ class Trainer:
 
 
 @pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
-    """Trains in this process, and has each trial watched after each epoch."""
+def trainer(monkeypatch: pytest.MonkeyPatch, template: Path, tmp_path: Path) -> Trainer:
+    """Trains in this process, and has each trial watched after each epoch; the database is empty."""
     stub = Trainer()
+    shutil.copy(template, tmp_path / "study.db")
 
     class Taken(module._Taken):
         def __init__(self, *args: Any) -> None:
@@ -185,7 +195,7 @@ def test_what_changes_nothing_or_cannot_be_trained_is_not_swept(
         planned(tmp_path, "train.lr=1e-4..1e-2")
 
 
-def test_every_point_once_and_the_best_as_a_recipe(
+def test_every_point_once_the_worse_pruned_and_the_best_as_a_recipe(
     tmp_path: Path, trainer: Trainer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = optuna.logging.get_verbosity()
@@ -207,6 +217,17 @@ def test_every_point_once_and_the_best_as_a_recipe(
     assert header["command"] == f"silentgrad train --config {tmp_path}/sweep/best.yaml"
     settings = yaml.safe_load(text)
     assert (settings["train"]["lr"], settings["model"]["guided"], settings["train"]["epochs"]) == (1e-4, 0.05, 6)
+    # By hand: pruned after three complete trials, from epoch 2 on, if the best BPD so far exceeds the others' median.
+    states = {trial["trial"]: trial["state"] for trial in rows(tmp_path / "sweep" / "trials.csv")}
+    curves: list[float] = []
+    for lr, guided, name, _ in trainer.asked:
+        own = 3 + abs(lr - 1e-4) * 1e3 + guided
+        worse = len(curves) >= 3 and own > torch.tensor(curves).quantile(0.5).item()
+        epochs = len((tmp_path / "sweep" / name / "metrics.csv").read_text().splitlines()) - 1
+        assert (states[name], epochs) == (("pruned", 2) if worse else ("complete", 6))
+        if not worse:
+            curves.append(own)
+    assert len(curves) < 6
 
 
 def test_suggestions_within_ranges_go_on_where_they_were_stopped(tmp_path: Path, trainer: Trainer) -> None:
@@ -236,21 +257,6 @@ def test_a_sampler_that_asks_again_trains_nothing_twice(tmp_path: Path, trainer:
     assert len(trainer.asked) == outcome.done == len(rows(tmp_path / "sweep" / "trials.csv")) == 2
 
 
-def test_a_trial_worse_than_the_median_is_pruned(tmp_path: Path, trainer: Trainer) -> None:
-    """By hand: after three complete trials, from epoch 2 on, whose best BPD so far exceeds the others' median."""
-    run_sweep(planned(tmp_path), url(tmp_path))
-    states = {trial["trial"]: trial["state"] for trial in rows(tmp_path / "sweep" / "trials.csv")}
-    curves: list[float] = []
-    for lr, guided, name, _ in trainer.asked:
-        own = 3 + abs(lr - 1e-4) * 1e3 + guided
-        worse = len(curves) >= 3 and own > torch.tensor(curves).quantile(0.5).item()
-        epochs = len((tmp_path / "sweep" / name / "metrics.csv").read_text().splitlines()) - 1
-        assert (states[name], epochs) == (("pruned", 2) if worse else ("complete", 6))
-        if not worse:
-            curves.append(own)
-    assert len(curves) < 6
-
-
 def test_a_diverged_trial_is_done_and_the_sweep_goes_on(tmp_path: Path, trainer: Trainer) -> None:
     def diverge(lr: float, epoch: int) -> None:
         if lr == 1e-3 and epoch == 2:
@@ -272,14 +278,14 @@ def test_an_interrupted_trial_is_taken_up_again(tmp_path: Path, trainer: Trainer
 
     trainer.at_epoch = interrupt
     with pytest.raises(type(stop)):
-        run_sweep(planned(tmp_path), url(tmp_path))
+        run_sweep(planned(tmp_path, ONE), url(tmp_path))
     assert len(points(tmp_path, "complete")) == 1
     trainer.at_epoch = lambda lr, epoch: None
-    run_sweep(planned(tmp_path), url(tmp_path))
+    run_sweep(planned(tmp_path, ONE), url(tmp_path))
     (again,) = [asked for asked in trainer.asked if asked[3]]
     assert again == (*trainer.asked[1][:3], True)  # the same point, in the same folder, resumed
-    assert len(trainer.asked) == 7
-    assert points(tmp_path) == ALL
+    assert len(trainer.asked) == 4
+    assert points(tmp_path) == [(rate,) for rate in sorted(RATES)]
     assert points(tmp_path, "running", "waiting") == []
 
 
@@ -299,29 +305,29 @@ def test_a_trial_of_a_process_that_died_is_taken_up_again(
     assert points(tmp_path) == [(rate,) for rate in sorted(RATES)]
 
 
-@pytest.mark.parametrize("point", ["../outside", -1, 7, None, {"a": 1}, {"train.lr": "../outside"}])
-@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.FAIL])
-def test_the_database_does_not_say_what_to_write_where(
-    tmp_path: Path, trainer: Trainer, point: object, state: TrialState
-) -> None:
-    plan = planned(tmp_path, ONE)
+def test_the_database_does_not_say_what_to_write_where(tmp_path: Path, trainer: Trainer) -> None:
+    plan, nonsense = planned(tmp_path, ONE), ["../outside", -1, 7, None, {"a": 1}]
+    strange: object = {"train.lr": "../outside"}
     with study.opened(plan, url(tmp_path)) as found:
-        found.add_trial(optuna.create_trial(state=state, user_attrs={"point": point, "folder": "../outside"}))
-    if state == TrialState.FAIL and point == {"train.lr": "../outside"}:
-        refused(SweepError, "holds a trial that is none of this sweep", lambda: run_sweep(plan, url(tmp_path)))
-    else:
-        run_sweep(plan, url(tmp_path))
-        assert sorted(asked[0] for asked in trainer.asked) == sorted(map(float, RATES))
+        for state, points in ((TrialState.FAIL, nonsense), (TrialState.RUNNING, [*nonsense, strange])):
+            for point in points:
+                found.add_trial(optuna.create_trial(state=state, user_attrs={"point": point, "folder": "../outside"}))
+    run_sweep(plan, url(tmp_path))
+    assert sorted(asked[0] for asked in trainer.asked) == sorted(map(float, RATES))
+    with study.opened(plan, url(tmp_path)) as found:
+        (held,) = [trial.number for trial in found.trials if trial.user_attrs["point"] == strange]
+        found.tell(held, state=TrialState.FAIL)
+    refused(SweepError, "holds a trial that is none of this sweep", lambda: run_sweep(plan, url(tmp_path)))
     assert {path.name for path in tmp_path.iterdir()} == {"sweep", "study.db"}
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, "{", '{"data": 1}', "[]", "7"])
-def test_a_damaged_study_is_refused(tmp_path: Path, trainer: Trainer, content: str) -> None:
+def test_a_damaged_study_is_refused(tmp_path: Path, trainer: Trainer) -> None:
     run_sweep(planned(tmp_path, ONE, trials=1), url(tmp_path))
-    with sqlite3.connect(tmp_path / "study.db") as database:
-        database.execute("UPDATE study_user_attributes SET value_json = ?", [content])
-    database.close()
-    refused(SweepError, "study", lambda: run_sweep(planned(tmp_path, ONE), url(tmp_path)))
+    for content in ("[" * 100_000, "{", '{"data": 1}', "[]", "7"):
+        with sqlite3.connect(tmp_path / "study.db") as database:
+            database.execute("UPDATE study_user_attributes SET value_json = ?", [content])
+        database.close()
+        refused(SweepError, "study", lambda: run_sweep(planned(tmp_path, ONE), url(tmp_path)))
     assert len(trainer.asked) == 1
 
 
@@ -488,12 +494,13 @@ def test_what_is_not_told_in_bits_is_swept_in_its_own_unit(
     assert "BPD" not in re.sub('base64,[^"]*', "", page)  # the letters of a picture may say anything
 
 
-@pytest.mark.parametrize("figures", [[], {"bpd": 3.0}])
-def test_a_damaged_trial_is_refused(tmp_path: Path, trainer: Trainer, figures: object) -> None:
+def test_a_damaged_trial_is_refused(tmp_path: Path, trainer: Trainer) -> None:
     plan = planned(tmp_path, ONE, trials=1)
     run_sweep(plan, url(tmp_path))
-    with study.opened(plan, url(tmp_path)) as found:
-        (trial,) = found.trials
-        attributes = trial.user_attrs | {"point": {"train.lr": "1e-3"}, "figures": figures}
-        found.add_trial(optuna.create_trial(value=1.0, user_attrs=attributes))
-    refused(SweepError, "trial 1 in the database of --storage is damaged", lambda: run_sweep(plan, url(tmp_path)))
+    for number, figures in enumerate([[], {"bpd": 3.0}], 1):
+        with study.opened(plan, url(tmp_path)) as found:
+            trial, *_ = found.trials
+            attributes = trial.user_attrs | {"point": {"train.lr": "1e-3"}, "figures": figures}
+            found.add_trial(optuna.create_trial(value=1.0 - number, user_attrs=attributes))
+        reason = f"trial {number} in the database of --storage is damaged"
+        refused(SweepError, reason, lambda: run_sweep(plan, url(tmp_path)))

@@ -26,7 +26,7 @@ ALONE = "nobody"  # PostgreSQL refuses to run as root
 
 @pytest.fixture(scope="module")
 def postgresql() -> Iterator[str]:
-    """The address of a server of our own; each test has a database in it."""
+    """Return the address of a server of our own; each test has a database in it."""
     pytest.importorskip("psycopg", reason="the PostgreSQL driver psycopg is not installed")
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     program = shutil.which("postgres") or (str(found[-1]) if found else None)
@@ -65,12 +65,11 @@ def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
-    """Makes an empty database and gives its URL."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty database."""
     if request.param == "sqlite":
-        return lambda name: f"sqlite:///{tmp_path}/{name}.db"
-    server = request.getfixturevalue("postgresql")
-    return lambda name: new_on(server, name)
+        return f"sqlite:///{tmp_path}/study.db"
+    return new_on(request.getfixturevalue("postgresql"), "trained")
 
 
 def new_on(server: str, name: str) -> str:
@@ -82,7 +81,7 @@ def new_on(server: str, name: str) -> str:
 
 
 def at_once(target: Callable[..., None], sweep: Sweep, url: str, dying: int = 0) -> list[int | None]:
-    """Runs the processes, some of which die; the exit codes, those of the dying first."""
+    """Run the processes, some of which die; the exit codes, those of the dying first."""
     sweep.folder.mkdir(exist_ok=True)
     together = context.Barrier(TOGETHER)
     extra = [{"dies": True}] * dying + [{}] * (TOGETHER - dying)
@@ -101,30 +100,24 @@ def trials(url: str) -> list[optuna.trial.FrozenTrial]:
     return found
 
 
-def done(url: str) -> list[str]:
-    """The points that were trained to their end, each as often as it was."""
-    return [trial.params["train.lr"] for trial in trials(url) if trial.state.name in ("COMPLETE", "PRUNED")]
+def assert_each_is_done_once(sweep: Sweep, url: str) -> None:
+    done = [trial.params["train.lr"] for trial in trials(url) if trial.state.name in ("COMPLETE", "PRUNED")]
+    assert sorted(done) == sorted(sweep.space["train.lr"].values)
 
 
-def test_a_new_study_is_opened_by_all_at_once(tmp_path: Path, new_database: Callable[[str], str]) -> None:
-    for attempt in range(3):
-        url = new_database(f"opened{attempt}")
-        assert at_once(workers.open_only, shared_sweep(tmp_path / str(attempt), 4), url) == [0] * TOGETHER
-
-
-def test_each_point_is_trained_once(tmp_path: Path, new_database: Callable[[str], str]) -> None:
-    sweep, url = shared_sweep(tmp_path / "sweep", 24), new_database("trained")
+def test_each_point_of_a_new_study_is_trained_once(tmp_path: Path, url: str) -> None:
+    sweep = shared_sweep(tmp_path / "sweep", 12)
     assert at_once(workers.train_at_once, sweep, url) == [0] * TOGETHER
-    assert sorted(Counter(started(sweep)).values()) == [1] * 24
-    assert sorted(done(url)) == sorted(sweep.space["train.lr"].values)
+    assert sorted(Counter(started(sweep)).values()) == [1] * 12
+    assert_each_is_done_once(sweep, url)
 
 
 def test_the_point_of_a_killed_process_is_finished_by_another(tmp_path: Path, postgresql: str) -> None:
-    sweep, url = shared_sweep(tmp_path / "sweep", 5), new_on(postgresql, "killed")
+    sweep, url = shared_sweep(tmp_path / "sweep", 4), new_on(postgresql, "killed")
     assert at_once(workers.train_to_the_end, sweep, url, dying=1) == [-signal.SIGKILL, 0, 0, 0]
     counts = Counter(started(sweep))
-    assert sorted(counts.values()) == [1, 1, 1, 1, 2]
-    assert sorted(done(url)) == sorted(sweep.space["train.lr"].values)
+    assert sorted(counts.values()) == [1, 1, 1, 2]
+    assert_each_is_done_once(sweep, url)
     (resumed,) = [name for name, count in counts.items() if count == 2]
     rate = read_config(sweep.folder / resumed).train.lr
     states = [trial.state.name for trial in trials(url) if float(trial.params["train.lr"]) == rate]

@@ -1,4 +1,4 @@
-"""What processes of their own do, in a module that a fresh process can import."""
+"""The work of processes of their own, in a module that a fresh process can import."""
 
 import csv
 import os
@@ -40,7 +40,7 @@ def shared_sweep(folder: Path, points: int) -> Sweep:
 
 
 def inline(work: Callable[[], object]) -> "Future[object]":
-    """Does a job at once, in this process."""
+    """Do a job at once, in this process."""
     future: Future[object] = Future()
     future.set_result(work())
     return future
@@ -50,26 +50,19 @@ INLINE = Workers(inline, lambda: 1)
 
 
 def started(sweep: Sweep) -> list[str]:
-    """The folders in which a training was started or resumed, in this order."""
+    """Return the folders in which a training was started or resumed, in this order."""
     return (sweep.folder / "log.txt").read_text().splitlines()
 
 
 def _log(folder: Path) -> None:
-    """Adds a line; those of processes that do so at once do not mix."""
+    """Add a line; those of processes that do so at once do not mix."""
     descriptor = os.open(folder.parent / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, f"{folder.name}\n".encode())
     os.close(descriptor)
 
 
-def open_only(sweep: Sweep, url: str, together: Barrier) -> None:
-    """Opens the study at the same time as the others, and trains nothing."""
-    together.wait()
-    with study.opened(sweep, url) as found:
-        assert found.study_name == sweep.name
-
-
 def train_at_once(sweep: Sweep, url: str, together: Barrier) -> None:
-    """Takes points as long as there are any; a training takes no time, so that the processes meet all the time."""
+    """Open a study and takes points as long as there are any; a training takes no time, so that processes meet."""
     runner.train_model = _no_training
     together.wait()
     run_sweep(sweep, url, INLINE, quiet=True)
@@ -84,14 +77,14 @@ def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) ->
 
 
 def write_metrics(folder: Path, epochs: Sequence[tuple[float, float]]) -> None:
-    """Writes the seconds and the validation BPD at the end of each epoch, as a run does."""
+    """Write the seconds and the validation BPD at the end of each epoch, as a run does."""
     rows = [[number, *figures] for number, figures in enumerate(epochs, 1)]
     with RunFolder(folder).metrics.open("w", newline="") as file:
         csv.writer(file).writerows([["epoch", "seconds", "valid_bpd"], *rows])
 
 
 def write_summary(folder: Path, **changed: object) -> Summary:
-    """Writes a summary, which makes a run a finished one."""
+    """Write a summary, which makes a run a finished one."""
     summary = record_of(Summary, WHOLE | changed)
     write_record(RunFolder(folder).summary, summary)
     return summary
@@ -110,12 +103,12 @@ def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = Fal
     together.wait()
     with ThreadPoolExecutor(1) as thread:  # so that the process says meanwhile that it is alive
         while run_sweep(sweep, url, Workers(thread.submit, lambda: 1), quiet=True).done < sweep.size:
-            time.sleep(0.2)  # a process that died is believed to live
+            time.sleep(3)  # a process that died is believed to live, and every call loads the data
 
 
 @cache
 def long_run() -> Cell:
-    """A run of the smallest scale, but with many epochs."""
+    """Return a run of the smallest scale, but with many epochs."""
     (cell, *_) = learned_cells("smoke", ["mnist"], 1)
     data, model, train = cell.settings
     return cell._replace(settings=Settings(replace(data, batch_size=256), model, replace(train, epochs=LONG)))
@@ -154,5 +147,5 @@ def die(loop: Loop | None = None) -> None:
 
 
 def dask(command: str, *words: str) -> None:
-    """What `dask scheduler` and `dask worker` do, in a process that has imported everything."""
+    """Do what `dask scheduler` and `dask worker` do, in a process that has imported everything."""
     import_module(f"distributed.cli.dask_{command}").main(words)

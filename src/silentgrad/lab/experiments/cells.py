@@ -49,7 +49,7 @@ class Cell(NamedTuple):
 
     @property
     def data(self) -> str:
-        """What the run's data are called in print; what stands in for other data than MNIST says for which."""
+        """The name of the run's data in print; a stand-in for other data than MNIST says for which."""
         used = self.settings.data.name
         if used == self.dataset:
             return TITLES[used]
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What curves and pictures call the run."""
+        """The run's name in curves and pictures."""
         if self.title:
             return self.title
         guide = " + SG" if self.method.endswith(paper.GUIDED) else ""

@@ -1,4 +1,4 @@
-"""What silence gives and what the circuit gives: one table of decoders and estimators, each with the same encoder.
+"""The gain from silence and from the circuit: a table of decoders and estimators, each with the same encoder.
 
 Not one of the paper's tables. All runs see MNIST for the same number of epochs, with the same encoder and the same
 rate for it. Gaussian latents: linear decoders, mixture and circuit by their closed forms, the circuit also by samples;

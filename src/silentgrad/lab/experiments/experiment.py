@@ -40,7 +40,7 @@ Grid = Mapping[str, Sequence[Any]]  # option -> the values to choose from
 
 
 class Request(NamedTuple):
-    """What a table is to be made of."""
+    """A request for a table."""
 
     scale: Scale  # size of the runs
     seeds: int  # number of runs of each kind
@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
     @property
     def comparable(self) -> bool:
-        """Whether the figures may be judged, and stand beside the paper's."""
+        """True if the figures may be judged, and stand beside the paper's."""
         return self.scale != "smoke"
 
 
@@ -162,7 +162,7 @@ class FilledRow(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What the rows of a table say: the numbers of the best ones, and sentences."""
+    """The verdict of a table: the numbers of the best rows, and sentences."""
 
     best: list[int]
     verdicts: list[str]

@@ -25,7 +25,7 @@ DIGITS = 7  # significant ones of a figure
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """What a finished run came to; a run that diverged has no figures."""
+    """A finished run; one that diverged has no figures."""
 
     run: str
     seed: int
@@ -53,7 +53,7 @@ class RunRow:
 
     @property
     def failed(self) -> bool:
-        """Whether the run diverged, or is no better than a model without latents of the same likelihood."""
+        """True if the run diverged, or is no better than a model without latents of the same likelihood."""
         return self.elbo is None or (self.independent is not None and self.elbo >= self.independent)
 
     @property

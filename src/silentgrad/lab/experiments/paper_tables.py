@@ -246,7 +246,7 @@ class LearnedVariance(TableOfRuns):
 
 
 def _on(side: str, row: RowOfRuns) -> dict[str, Any]:
-    """The runs of a row on one side."""
+    """Return the runs of a row on one side."""
     return {**row.runs, "method": row.runs["method"] + SIDES[side]}
 
 

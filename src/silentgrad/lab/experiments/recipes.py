@@ -100,7 +100,7 @@ class GridCell(NamedTuple):
 
     @property
     def header(self) -> dict[str, str]:
-        """What the recipe says of itself as long as nobody has measured it."""
+        """The recipe's header as long as nobody has measured it."""
         figure = self._in_paper() if self.scale == "paper" else None
         return {
             "what": self._what(),
@@ -130,7 +130,7 @@ class GridCell(NamedTuple):
 
 
 def _fixed(cell: GridCell) -> Settings:
-    """A linear decoder with a fixed variance, on MNIST."""
+    """Return a linear decoder with a fixed variance, on MNIST."""
     estimator = "exact" if cell.method == "silent" else cell.method
     model = ModelConfig(cell.latent, 200, tractable="fixed", variance=0.01, nonlinear=False, estimator=estimator)
     model = replace(model, network="conv", channels=32)
@@ -141,7 +141,7 @@ def _fixed(cell: GridCell) -> Settings:
 
 
 def _learned(cell: GridCell) -> Settings:
-    """A network that learns its variance, alone or guided, as the paper trains it but for the size of a scale."""
+    """Return a network that learns its variance, alone or guided, as in the paper but for the size of a scale."""
     mnist, estimator = cell.dataset == "mnist", paper.alone(cell.method)
     model = ModelConfig(cell.latent, LATENTS[cell.dataset], tractable="none", nonlinear=True, estimator=estimator)
     model = replace(model, network="conv" if mnist else "strided", channels=32 if mnist else 64)
@@ -157,7 +157,7 @@ def full_epochs(dataset: str, method: str) -> int:
 
 
 def _guide(cell: GridCell, epochs: int) -> dict[str, Any]:
-    """The options of the paper's guide, or of ours: it starts as probabilistic PCA, with an exact log term."""
+    """Return the options of the paper's guide, or of ours: it starts as probabilistic PCA, with an exact log term."""
     if cell.method == paper.alone(cell.method):
         return {}
     follows = paper.alone(cell.method) == "none"  # the encoder has nothing but the guide

@@ -1,8 +1,8 @@
-"""The figures of an experiment's runs: over their seeds, and compared by pairs of seeds.
+r"""The figures of an experiment's runs: over their seeds, and compared by pairs of seeds.
 
 Runs of one seed see the same batches in the same order, so that some of what differs between seeds cancels. With
 differences :math:`d_1, ..., d_n` of mean m and standard deviation s, Student's interval of 95 % is
-:math:`m \\pm t_{n-1} s / \\sqrt n`; at three seeds t is 4.3.
+:math:`m \pm t_{n-1} s / \sqrt n`; at three seeds t is 4.3.
 """
 
 import math

@@ -82,7 +82,7 @@ def run_jobs(title: str, jobs: Iterable[Job | None], total: int, workers: Worker
 
 
 def workers_at(cluster: str | None, jobs: int | None, accelerator: str) -> contextlib.AbstractContextManager[Workers]:
-    """Workers of the Dask scheduler at an address, or of this machine: one per core, or one on an accelerator.
+    """Return workers of the Dask scheduler at an address, or of this machine: one per core, or one on an accelerator.
 
     Raises:
         ExperimentError: The cluster cannot be used, or a worker was killed.
@@ -97,7 +97,7 @@ def workers_at(cluster: str | None, jobs: int | None, accelerator: str) -> conte
 
 @contextlib.contextmanager
 def _local(count: int) -> Iterator[Workers]:
-    """Processes that end with this one.
+    """Yield processes that end with this one.
 
     They are forked from one that has imported this module and done nothing else, so that Lightning is imported once.
     """
@@ -135,7 +135,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _dask(address: str) -> Iterator[Workers]:
-    """The workers of the Dask scheduler at an address."""
+    """Yield the workers of the Dask scheduler at an address."""
     try:
         from distributed import Client, KilledWorker
     except ImportError as error:
@@ -292,13 +292,13 @@ class ProcessorClock:
 
 
 def finished(folder: Path) -> bool:
-    """Whether a run has come to its end, which may be that it diverged."""
+    """Return whether a run has come to its end, which may be that it diverged."""
     run = RunFolder(folder)
     return run.summary.exists() or run.failure.exists()
 
 
 def _trained(folder: Path, epochs: int) -> float:
-    """The finished part of a run's epochs."""
+    """Return the finished part of a run's epochs."""
     path = RunFolder(folder).metrics
     if not path.exists():
         return 0.0

@@ -35,7 +35,7 @@ class SweepError(SilentgradError):
 
 
 class Varied(NamedTuple):
-    """What is tried of an option."""
+    """The values of an option that are tried."""
 
     written: str  # what the command line says of it
     distribution: BaseDistribution  # what Optuna draws from: a range, or the values as they were written
@@ -43,7 +43,7 @@ class Varied(NamedTuple):
 
     @property
     def ends(self) -> list[Any]:
-        """What may be drawn: all values, or the two ends of a range."""
+        """All values, or the two ends of a range."""
         if isinstance(self.distribution, IntDistribution | FloatDistribution):
             return [self.distribution.low, self.distribution.high]
         return list(self.values)
@@ -53,7 +53,7 @@ Space = dict[str, Varied]
 
 
 def search_space(over: Sequence[str], convert: Callable[[str, str], Any]) -> Space:
-    """What the words after --over ask for.
+    """Return what the words after --over ask for.
 
     Args:
         over: Each `OPTION=a,b,c`, `OPTION=a..b`, or some of the options of the paper's grid, separated by commas.
@@ -64,25 +64,16 @@ def search_space(over: Sequence[str], convert: Callable[[str, str], Any]) -> Spa
     """
     space: Space = {}
     for word in over:
-        for option, written in _assignments(word):
+        first, equals, written = word.partition("=")
+        for option in map(str.strip, [first] if equals else word.split(",")):
             if option in space:
                 raise SweepError(f"--over names {option} twice: give all of its values at once")
             if option in (*OF_THE_MACHINE, *OF_THE_DATA):
                 raise SweepError(f"--over {option}: only trials on the same data and devices can be compared")
-            space[option] = _varied(option, written, convert)
+            space[option] = _varied(option, written.strip() if equals else PAPER.get(option, ""), convert)
     if not space:
         raise SweepError("--over names no option: give one, as in --over train.lr=1e-4..1e-2")
     return space
-
-
-def _assignments(word: str) -> Iterator[tuple[str, str]]:
-    """Options and what is written of each; the paper's values where there is nothing."""
-    option, equals, written = word.partition("=")
-    if equals:
-        yield option.strip(), written.strip()
-        return
-    for name in map(str.strip, word.split(",")):
-        yield name, PAPER.get(name, "")
 
 
 def _varied(option: str, written: str, convert: Callable[[str, str], Any]) -> Varied:
@@ -131,18 +122,18 @@ class Sweep:
         for option, varied in self.space.items():
             if self.grid and not varied.values:
                 raise SweepError(f"--over {option}={varied.written} is a range: --sampler grid takes values, a,b,c")
-        settings = list(map(self._checked, self.corners()))
-        decoders = [one.model.decoders for one in settings]
-        if "model.guided" in self.space and not any(of.guided and of.estimator != "none" for of in decoders):
+        plans = list(map(self._checked, self.corners()))
+        guided = [one.model.decoders for one in plans if one.model.decoders.guided]
+        late = {one.model.cutoff for one in plans if (one.model.cutoff or 0) > one.train.epochs}
+        if "model.guided" in self.space and not any(of.estimator != "none" for of in guided):
             raise SweepError(
                 "--over model.guided needs a guide that gives way to another estimator: --model.tractable other than "
                 "none, --model.nonlinear true and --model.estimator other than none"
             )
-        if "model.cutoff" in self.space and not any(of.guided for of in decoders):
+        if "model.cutoff" in self.space and not guided:
             raise SweepError(
                 "--over model.cutoff needs a guided VAE: --model.tractable other than none and --model.nonlinear true"
             )
-        late = {one.model.cutoff for one in settings if (one.model.cutoff or 0) > one.train.epochs}
         if "model.cutoff" in self.space and late:
             raise SweepError(f"--over model.cutoff: {late} come after the last of the epochs (--train.epochs)")
 
@@ -154,20 +145,12 @@ class Sweep:
             raise ConfigError(f"{error} (in the trial {told})") from None
 
     @property
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """What Optuna draws from, by option."""
-        return {option: varied.distribution for option, varied in self.space.items()}
-
-    @property
     def size(self) -> int:
         """Number of trials that the sweep comes to."""
-        if self.grid:
-            return len(self.points())
-        assert self.trials is not None
-        return self.trials
+        return len(self.points()) if self.grid else self.trials or 0
 
     def points(self) -> list[Point]:
-        """The points of the grid that are to be trained, in an order in which the first ones lie far apart."""
+        """Return the points of the grid that are to be trained, in an order in which the first ones lie far apart."""
         points = list(self.corners())
         random.Random(0).shuffle(points)
         return points[: self.trials]
@@ -187,7 +170,7 @@ class Sweep:
         return plan_for(with_options(self.around, values))
 
     def common(self) -> dict[str, Any]:
-        """What the processes of one study agree on, by option, as JSON holds it."""
+        """Return what the processes of one study agree on, by option, as JSON holds it."""
         common: dict[str, Any] = {"--sampler": "grid" if self.grid else "tpe"}
         for group, entries in yaml.safe_load(self.around.as_yaml()).items():
             for name, value in entries.items():

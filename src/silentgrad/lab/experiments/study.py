@@ -38,7 +38,7 @@ POINT, ALIVE = "point", "alive"  # what a trial is, and the time at which its pr
 
 @contextlib.contextmanager
 def opened(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
-    """The study of a sweep, made if it is new, while Optuna is silent.
+    """Yield the study of a sweep, made if it is new, while Optuna is silent.
 
     Raises:
         SweepError: The database cannot be opened or read, or fails later, or holds another sweep of that name.
@@ -67,26 +67,22 @@ def opened(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
 
 
 def _storage(url: str) -> RDBStorage:
+    """Return the storage. Where several processes make Optuna's tables at once, all but one fail and look again."""
     options: dict[str, Any] = {"pool_pre_ping": True}  # a trial takes longer than many servers keep a connection
     if url.startswith("sqlite"):
         options["connect_args"] = {"timeout": LOCKED}
-    try:
-        require_connection(url)
-        storage = _made(url, options)
-    except (SQLAlchemyError, StorageInternalError, ValueError) as error:
-        raise SweepError(f"cannot open the database of --storage: {_line(error)}") from error
+    require_connection(url)
+    for attempt in range(ATTEMPTS):
+        try:
+            storage = RDBStorage(url, options)
+            break
+        except (SQLAlchemyError, StorageInternalError, ValueError) as error:
+            if attempt == ATTEMPTS - 1:
+                raise SweepError(f"cannot open the database of --storage: {_line(error)}") from error
+            time.sleep(random.uniform(0, PAUSE))
     if url.startswith("sqlite"):
         _lock_while_reading(storage.engine)
     return storage
-
-
-def _made(url: str, options: dict[str, Any]) -> RDBStorage:
-    """The storage. Where several processes make Optuna's tables at once, all but one fail and look again."""
-    for _ in range(ATTEMPTS - 1):
-        with contextlib.suppress(SQLAlchemyError, StorageInternalError):
-            return RDBStorage(url, options)
-        time.sleep(random.uniform(0, PAUSE))
-    return RDBStorage(url, options)
 
 
 def _lock_while_reading(engine: sqlalchemy.Engine) -> None:
@@ -113,7 +109,7 @@ def require_connection(url: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    """The first line of what SQLAlchemy says; addresses of its documentation follow."""
+    """Return the first line of what SQLAlchemy says; addresses of its documentation follow."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -140,7 +136,7 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
 
 
 def take(study: optuna.Study, sweep: Sweep) -> optuna.Trial | None:
-    """A trial of a point that nobody else trains; None if there is none, at the moment or at all."""
+    """Return a trial of a point that nobody else trains; None if there is none, at the moment or at all."""
     _require_same_settings(study, sweep)
     _give_up_silent(study)
     _queue_missing(study, sweep)
@@ -152,14 +148,15 @@ def take(study: optuna.Study, sweep: Sweep) -> optuna.Trial | None:
             return None
         with warnings.catch_warnings(action="ignore"):  # of a queued value outside of the space
             try:
-                trial = study.ask(sweep.distributions)
+                trial = study.ask({option: varied.distribution for option, varied in sweep.space.items()})
             except ValueError as error:
                 raise SweepError(f"the study {sweep.name} holds a trial that is none of this sweep: {error}") from error
-        trial.set_user_attr(ALIVE, time.time())
         queued = POINT in trial.user_attrs
         suggestions += not queued
-        if _accepted(study, sweep, trial, queued):
-            return trial
+        with contextlib.suppress(UpdateFinishedTrialError):  # held to be dead before it was begun
+            trial.set_user_attr(ALIVE, time.time())
+            if _accepted(study, sweep, trial, queued):
+                return trial
     return None
 
 
@@ -186,12 +183,12 @@ def _queue_missing(study: optuna.Study, sweep: Sweep) -> None:
 
 
 def _holding(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """The trials that keep others from training their points."""
+    """Return the trials that keep others from training their points."""
     return [trial for trial in trials if trial.state != TrialState.FAIL]
 
 
 def _accepted(study: optuna.Study, sweep: Sweep, trial: optuna.Trial, queued: bool) -> bool:
-    """Whether a trial is to be trained; if not, it is told so."""
+    """Return whether a trial is to be trained; if not, it is told so."""
     earlier = _holding([other for other in study.get_trials(deepcopy=False) if other.number < trial.number])
     twin = next((other for other in earlier if other.user_attrs.get(POINT) == trial.params), None)
     if not queued and (sweep.grid or len(earlier) >= sweep.size):  # others were faster
@@ -207,17 +204,16 @@ def _accepted(study: optuna.Study, sweep: Sweep, trial: optuna.Trial, queued: bo
 
 
 def trials_of(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
-    """The trials that were, are or will be in training; what else a database may hold is left out."""
-    found = []
-    for trial in study.get_trials(deepcopy=False):
-        point = trial.user_attrs.get(POINT)
-        if isinstance(point, dict) and point.keys() == sweep.space.keys():
-            found.append(trial)
-    return found
+    """Return the trials that were, are or will be in training; what else a database may hold is left out."""
+
+    def known(point: object) -> bool:
+        return isinstance(point, dict) and point.keys() == sweep.space.keys()
+
+    return [trial for trial in study.get_trials(deepcopy=False) if known(trial.user_attrs.get(POINT))]
 
 
 def first_of_point(trials: Sequence[FrozenTrial], point: Point) -> int:
-    """The number of the first trial of a point, whose folder later ones go on with."""
+    """Return the number of the first trial of a point, whose folder later ones go on with."""
     return next(trial.number for trial in trials if trial.user_attrs[POINT] == point)
 
 
@@ -236,6 +232,6 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unless_given_up() -> Iterator[None]:
-    """Does no more for a trial that another process holds to be dead, since this one was silent, asleep perhaps."""
+    """Do no more for a trial that another process holds to be dead, since this one was silent, asleep perhaps."""
     with uninterrupted(), contextlib.suppress(UpdateFinishedTrialError):
         yield

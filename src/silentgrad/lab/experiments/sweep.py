@@ -10,6 +10,7 @@ database too, so that any process can write them.
   one. That goes on from the last finished epoch if the folder is at hand.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -127,7 +128,7 @@ class _Taken:
             write_records(self.study, self.sweep, self.unit)
 
     def _figures(self) -> list[float]:
-        """The validation figure of each finished epoch."""
+        """Return the validation figure of each finished epoch."""
         if not self.run.metrics.exists():
             return []
         column = read_metrics(self.run.metrics).get(f"valid_{self.unit.metric}", [])
@@ -140,11 +141,10 @@ def write_records(study: optuna.Study, sweep: Sweep, unit: Unit) -> Outcome:
     Raises:
         SweepError: The database holds a trial that is damaged.
     """
-    everything = studies.trials_of(study, sweep)
+    everything, folder = studies.trials_of(study, sweep), SweepFolder(sweep.folder)
     # In the place of a trial that failed stands another.
     trials = sorted([trial for trial in everything if trial.state != TrialState.FAIL], key=_rank)
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    folder = SweepFolder(sweep.folder)
     folders = [folder.trial(studies.first_of_point(everything, trial.user_attrs[studies.POINT])) for trial in trials]
     figures = [Column(f"{split} {unit.title}", 4, unit.words) for split in ("valid.", "test")]
     columns = [Column("trial"), Column("state"), *map(Column, sweep.space), *figures]
@@ -160,21 +160,19 @@ def write_records(study: optuna.Study, sweep: Sweep, unit: Unit) -> Outcome:
     return Outcome(table, sum(trial.state.is_finished() for trial in trials), folders, best)
 
 
-def _rank(trial: FrozenTrial) -> tuple[bool, bool, float]:
-    """The place of a trial: the complete ones first, by the best validation figure."""
+def _rank(trial: FrozenTrial) -> tuple[bool, float]:
+    """Return the place of a trial: the complete ones first, by the best validation figure."""
     reached = _reached(trial)
-    return trial.state != TrialState.COMPLETE, reached is None, reached or 0.0
+    return trial.state != TrialState.COMPLETE, math.inf if reached is None else reached
 
 
 def _reached(trial: FrozenTrial) -> float | None:
-    """The best validation figure; None if no epoch is finished."""
-    if trial.state == TrialState.COMPLETE:
-        return trial.value
-    return min(trial.intermediate_values.values(), default=None)
+    """Return the best validation figure; None if no epoch is finished."""
+    return trial.value if trial.state == TrialState.COMPLETE else min(trial.intermediate_values.values(), default=None)
 
 
 def _row(trial: FrozenTrial, sweep: Sweep) -> list[Content]:
-    """The state of a trial, its point and its figures."""
+    """Return the state of a trial, its point and its figures."""
     state = trial.state.name.lower()
     if DIVERGED in trial.user_attrs:
         state = f"diverged: {trial.user_attrs[DIVERGED]}"
@@ -184,7 +182,7 @@ def _row(trial: FrozenTrial, sweep: Sweep) -> list[Content]:
 
 
 def _summary(trial: FrozenTrial) -> Summary:
-    """The final figures of a complete trial."""
+    """Return the final figures of a complete trial."""
     try:
         return record_of(Summary, trial.user_attrs.get(FIGURES, {}))
     except (TypeError, ValueError) as error:  # a database may hold anything
@@ -192,7 +190,7 @@ def _summary(trial: FrozenTrial) -> Summary:
 
 
 def _recipe(sweep: Sweep, best: FrozenTrial, told: str, complete: int) -> str:
-    """The best trial's settings, in the form of the recipes."""
+    """Return the best trial's settings, in the form of the recipes."""
     settings = sweep.at(best.user_attrs[studies.POINT])
     header = {
         "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",

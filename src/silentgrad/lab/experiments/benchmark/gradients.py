@@ -64,13 +64,13 @@ class ReferenceWeights:
         self.model.to(self.device)
 
     def variances(self, names: Sequence[EstimatorName]) -> dict[str, Decomposition]:
-        """The variance of each estimator's gradient."""
+        """Return the variance of each estimator's gradient."""
         estimators = {name: self._taught(name) for name in names}
         batches = self._batches(self.size.batches, seed=1)
         return gradient_variance(self.model.eval(), batches, self.size.draws, estimators)
 
     def milliseconds(self, names: Sequence[EstimatorName]) -> dict[str, float]:
-        """The median time of each estimator's step, forward and backward; the estimators take turns."""
+        """Return the median time of each estimator's step, forward and backward; the estimators take turns."""
         (x,) = self._batches(1, seed=1)
         estimators = {name: estimator_named(name, self.numbers) for name in names}
         times: dict[str, list[float]] = {name: [] for name in names}
@@ -94,7 +94,7 @@ class ReferenceWeights:
         self.model(x, epoch=1).total.backward()
 
     def _taught(self, name: EstimatorName) -> Estimator:
-        """An estimator that has learned what it learns, while the model stands still."""
+        """Return an estimator that has learned what it learns, while the model stands still."""
         torch.manual_seed(0)
         estimator = estimator_named(name, self.numbers)
         with_estimator(self.model, estimator).train()
@@ -138,7 +138,7 @@ class Toy:
         return ((residual @ self.matrix) * residual).sum(-1)
 
     def gradient(self) -> Tensor:
-        """The gradient of E f in the logits."""
+        """Return the gradient of E f in the logits."""
         logits = self.logits.clone().requires_grad_()
         p = torch.sigmoid(logits)
         expectation = self(p) + (self.matrix.diagonal() * p * (1 - p)).sum()
@@ -163,12 +163,12 @@ class ToyNoise(NamedTuple):
 
     @property
     def biased(self) -> bool:
-        """Whether the deviation is more than four times what draws alone make."""
+        """True if the deviation is more than four times what draws alone make."""
         return self.bias > 4 * self.bias_error + ROUNDING
 
 
 def toys() -> list[Toy]:
-    """The problems, in double precision."""
+    """Return the problems, in double precision."""
     generator = torch.Generator().manual_seed(0)
     one, half = torch.ones(1, 1, dtype=torch.float64), torch.full((1,), 0.499, dtype=torch.float64)
     root = torch.randn(20, 20, generator=generator, dtype=torch.float64) / 20**0.5

@@ -39,7 +39,7 @@ class Signed(Levels):
 
 
 def observations_of(setting: Setting, plan: BenchmarkPlan) -> Observations:
-    """The images of a setting as its model sees them: bits that are drawn anew each time, or levels in [-1, 1]."""
+    """Return the images of a setting as its model sees them: bits, drawn anew each time, or levels in [-1, 1]."""
     if setting.likelihood == "bernoulli":
         return load(plan.data(setting), plan.root, "binarized")
     levels = load(plan.data(setting), plan.root)
@@ -47,7 +47,7 @@ def observations_of(setting: Setting, plan: BenchmarkPlan) -> Observations:
 
 
 def fixed_batches(observations: Observations, split: SplitName, count: int) -> Iterator[Tensor]:
-    """The first examples of a split in batches, each time with the same noise."""
+    """Yield the first examples of a split in batches, each time with the same noise."""
     generator = torch.Generator().manual_seed(0)
     rows = observations.rows(split)
     count = min(count, len(rows))
@@ -89,7 +89,7 @@ class PixelGaussian(nn.Module):
 
 
 def build(setting: Setting, size: Size, observations: Observations, seed: int) -> GuidedVAE:
-    """The model of a setting, started from training examples; its estimator is set by :func:`with_estimator`.
+    """Return the model of a setting, started from training examples; its estimator is set by :func:`with_estimator`.
 
     The seed decides all weights: models that differ in the estimator only start alike.
     """
@@ -106,7 +106,7 @@ def build(setting: Setting, size: Size, observations: Observations, seed: int) -
 
 
 def with_estimator(model: GuidedVAE, estimator: Estimator) -> GuidedVAE:
-    """The model with an estimator in its place."""
+    """Return the model with an estimator in its place."""
     device = next(model.parameters()).device
     if model.nonlinear is None:
         model.tractable_estimator = estimator.to(device)

@@ -49,7 +49,7 @@ EXPENSIVE = 20  # evaluations of a step from which on an estimator is measured b
 
 @dataclass(frozen=True)
 class Size:
-    """How large the runs of a scale are; those of `paper` by default."""
+    """The size of a scale's runs; that of `paper` by default."""
 
     steps: int = 1_000_000  # steps of a run
     reported: int = 1_000  # steps between the points of its curve
@@ -115,7 +115,7 @@ class Setting(NamedTuple):
         return "-".join(self).removesuffix("-bits")
 
     def family(self, size: Size) -> Family:
-        """The latents of an example."""
+        """Return the latents of an example."""
         if self.latents == "bits":
             return Bernoulli(size.latents)
         groups, categories = map(int, self.latents.split("x"))
@@ -123,7 +123,7 @@ class Setting(NamedTuple):
 
     @property
     def tractable(self) -> bool:
-        """Whether the decoder has a closed form for bits."""
+        """True if the decoder has a closed form for bits."""
         return self.likelihood == "gaussian" and self.network != "nonlinear"
 
     def estimators(self) -> list[EstimatorName]:
@@ -153,7 +153,7 @@ def settings_of(
 
 
 def estimator_named(name: EstimatorName, numbers: int, temperature: float | None = None) -> Estimator:
-    """An estimator as it is by default, for z of so many numbers, or at a temperature."""
+    """Return an estimator as it is by default, for z of so many numbers, or at a temperature."""
     chosen = estimator_class("--estimators", name)
     if temperature is None:
         return chosen.sized(numbers)
@@ -178,13 +178,13 @@ class BenchmarkRun(NamedTuple):
 
     @property
     def tuned(self) -> dict[str, float]:
-        """What differs from the defaults, by its name."""
+        """Options that differ from the defaults, by name."""
         values = {"rate": self.rate, "temperature": self.temperature}
         return {word: value for word, value in values.items() if value is not None}
 
 
 def weights_file(folder: Path, step: int) -> Path:
-    """The file of the weights that the run in a folder had after a step."""
+    """Return the file of the weights that the run in a folder had after a step."""
     return folder / f"step-{step}.safetensors"
 
 
@@ -202,7 +202,7 @@ class BenchmarkPlan(NamedTuple):
 
     @property
     def size(self) -> Size:
-        """How large the runs are."""
+        """The size of the runs."""
         return SIZES[self.scale]
 
     def data(self, setting: Setting) -> str:
@@ -210,21 +210,21 @@ class BenchmarkPlan(NamedTuple):
         return "digits" if self.scale == "smoke" else setting.dataset
 
     def title(self, setting: Setting) -> str:
-        """A setting in print."""
+        """Return a setting in print."""
         words = [TITLES[self.data(setting)], LIKELIHOODS[setting.likelihood], setting.network]
         if setting.latents != "bits":
             words.append(f"{setting.latents.replace('x', ' x ')} categories")
         return ", ".join(words)
 
     def names(self, setting: Setting) -> list[EstimatorName]:
-        """The estimators of a setting; classes that are named by their modules come last."""
+        """Return the estimators of a setting; classes that are named by their modules come last."""
         names = setting.estimators()
         if self.estimators is None:
             return names
         return [name for name in names if name in self.estimators] + [name for name in self.estimators if ":" in name]
 
     def trained(self, setting: Setting) -> list[EstimatorName]:
-        """The estimators of a setting that are trained; one whose step takes very many evaluations only at `paper`."""
+        """Return the estimators of a setting that are trained: of very many evaluations a step only at `paper`."""
         family = setting.family(self.size)
         latents = family.latents.numel()
         sizes = latents, max(2, family.numbers // latents)  # of an example, and the values that each of them takes
@@ -232,7 +232,7 @@ class BenchmarkPlan(NamedTuple):
         return [name for name in self.names(setting) if estimator_named(name, 1).evaluations(*sizes) < most]
 
     def rate(self, run: BenchmarkRun) -> float:
-        """The learning rate of a run."""
+        """Return the learning rate of a run."""
         return run.rate or RATES[self.data(run.setting)]
 
     def protocol(self, run: BenchmarkRun) -> str:
@@ -243,7 +243,7 @@ class BenchmarkPlan(NamedTuple):
         )
 
     def candidates(self, setting: Setting, name: EstimatorName) -> list[BenchmarkRun]:
-        """The runs of seed 0 among which validation chooses an estimator's rate and temperature."""
+        """Return the runs of seed 0 among which validation chooses an estimator's rate and temperature."""
         default = BenchmarkRun(setting, name, 0)
         if not self.tune:
             return [default]

@@ -45,7 +45,7 @@ RESULT, CHECKPOINT = "result.json", "last.ckpt"
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to, in nats per example."""
+    """A finished run, in nats per example."""
 
     protocol: str  # all that decides what it comes to, in words
     steps: list[int]  # the steps of the points of its curve
@@ -57,7 +57,7 @@ class Result:
     diverged: int | None  # the step by which the loss or the weights were not finite; None if they always were
 
     def first_reach(self, elbo: float) -> int | None:
-        """The first recorded step at which the ELBO was no less; None if it never was."""
+        """Return the first recorded step at which the ELBO was no less; None if it never was."""
         for step, value in zip(self.steps, self.elbos, strict=True):
             if value >= elbo:
                 return step
@@ -65,7 +65,7 @@ class Result:
 
 
 def read_result(folder: Path) -> Result:
-    """Reads a run's record.
+    """Read a run's record.
 
     Raises:
         RecordError: The file is missing or damaged.
