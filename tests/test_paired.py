@@ -9,8 +9,9 @@ import silentgrad as sg
 from oracles import textbook
 from refusals import refused
 from silentgrad.analysis import training_variance
-from silentgrad.lab.experiments.results import Difference, paired
+from silentgrad.lab.experiments.results import Difference, paired, spread
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
+from silentgrad.lab.tables import Spread
 from silentgrad.schedules import LinearDecay, constant
 
 SHAPE, LATENTS = (1, 3, 3), 2
@@ -40,7 +41,8 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero(difference: Difference,
     assert difference.verdict == verdict
 
 
-def test_no_pair_no_difference() -> None:
+def test_one_seed_has_no_deviation_and_none_no_difference() -> None:
+    assert (spread([]), spread([3.0])) == (None, Spread(3.0, None, 1))
     assert (paired([], []), paired([1.0], [3.0])) == (None, Difference(-2.0, None))
 
 

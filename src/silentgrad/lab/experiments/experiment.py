@@ -10,18 +10,18 @@ tables. Figures of the test choose nothing.
 """
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from rich.progress import track
 
-from silentgrad.lab.build import plan_for
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, recipe_of
-from silentgrad.lab.experiments.ledger import Ledger
+from silentgrad.lab.experiments.ledger import Ledger, key_of
 from silentgrad.lab.experiments.recipes import read_recipe
 from silentgrad.lab.experiments.results import Results, mean_of
 from silentgrad.lab.experiments.runner import ExperimentError
@@ -265,18 +265,13 @@ def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
 
 
 DEFAULT = "by default"
-OF_A_RUN = ("root", "seed", "keep", "accelerator", "devices", "guided")
 
 
 def _described(settings: Settings) -> dict[str, object]:
     """Return every option of a run whose value is not the laboratory's default, and the annealing rate."""
-    described: dict[str, object] = {}
-    for group in plan_for(settings):
-        standard = type(group)()
-        for option in fields(group):
-            value = getattr(group, option.name)
-            if value != getattr(standard, option.name) and option.name not in OF_A_RUN:
-                described[option.name] = value
+    words = shlex.split(key_of(settings))[2:]
+    named = {option.rpartition(".")[2]: value for option, value in zip(words[::2], words[1::2], strict=True)}
+    described: dict[str, object] = {name: value for name, value in named.items() if name not in ("seed", "guided")}
     if settings.model.tractable != "none" and settings.model.nonlinear and settings.model.estimator != "none":
         described["annealing rate per epoch"] = round(1 / (settings.model.guided * settings.train.epochs), 5)
     return described

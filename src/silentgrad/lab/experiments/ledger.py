@@ -158,6 +158,12 @@ class Ledger:
             write_rows_atomically(self.path, lines)
             lock.unlink(missing_ok=True)
 
+    def enter(self, name: str, settings: Settings, folder: Path) -> None:
+        """Add the row of the finished run in a folder."""
+        row = row_of(name, settings, folder)
+        assert row is not None
+        self.add(row)
+
     def _renew(self) -> None:
         if self.path is not None and self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as file:

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.ledger import Ledger, key_of, row_of
+from silentgrad.lab.experiments.ledger import Ledger, key_of
 from silentgrad.lab.store.files import read_json, write_json_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DivergedError, Settings, read_config, train_model
@@ -192,31 +192,23 @@ def run_all(
 
     A run that is in the ledger need not have a folder, and one that is finished is entered there.
     """
-    waiting = []
-    ledger = ledger or Ledger()
+    waiting, ledger = [], ledger or Ledger()
     for cell in cells:
         place = folder / cell.name
         if ledger.row(cell.settings) is not None:
             continue
         _require_same_settings(cell, place)
-        enter = partial(_enter, ledger, cell, place)
+        enter = partial(ledger.enter, cell.name, cell.settings, place)
         if finished(place):
             enter()
-        else:
-            data, model, train = cell.settings
-            data = replace(data, root=root or data.root)
-            settings = Settings(data, model, replace(train, accelerator=accelerator))
-            waiting.append(Job(partial(train_run, settings, place), partial(_trained, place, train.epochs), enter))
+            continue
+        data, model, train = cell.settings
+        settings = Settings(replace(data, root=root or data.root), model, replace(train, accelerator=accelerator))
+        waiting.append(Job(partial(train_run, settings, place), partial(_trained, place, train.epochs), enter))
     say_runs(folder, len(cells), len(waiting))
     if waiting:
         with workers_at(cluster, jobs, accelerator) as workers:
             run_jobs("runs", waiting, len(waiting), workers)
-
-
-def _enter(ledger: Ledger, cell: Cell, folder: Path) -> None:
-    row = row_of(cell.name, cell.settings, folder)
-    assert row is not None
-    ledger.add(row)
 
 
 def say_runs(folder: Path, total: int, left: int) -> None:
@@ -283,12 +275,11 @@ class ProcessorClock:
 
     def __init__(self, folder: Path) -> None:
         self.path = RunFolder(folder).clock
-        self.before = float(read_json(self.path)["seconds"]) if self.path.exists() else 0.0
-        self.start = time.process_time()
+        before = float(read_json(self.path)["seconds"]) if self.path.exists() else 0.0
+        self.start = time.process_time() - before
 
     def __call__(self, loop: Loop | None = None) -> None:
-        seconds = self.before + time.process_time() - self.start
-        write_json_atomically(self.path, {"seconds": round(seconds, 1)})
+        write_json_atomically(self.path, {"seconds": round(time.process_time() - self.start, 1)})
 
 
 def finished(folder: Path) -> bool:

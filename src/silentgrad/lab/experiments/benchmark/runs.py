@@ -4,7 +4,6 @@ They are trained by the laboratory's loop, of which the steps between two points
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +33,7 @@ from silentgrad.lab.experiments.runner import Job, Workers, locked, other_settin
 from silentgrad.lab.runs.evaluation import evaluating, own_draws
 from silentgrad.lab.settings import EstimatorName
 from silentgrad.lab.store.files import RecordError, read_json, write_json_atomically, write_tensors_atomically
+from silentgrad.lab.store.records import record_of
 from silentgrad.lab.training import DivergedError, TrainConfig
 from silentgrad.lab.training.checkpoints import read_checkpoint, write_checkpoint
 from silentgrad.lab.training.fabric import fabric_for
@@ -50,18 +50,14 @@ class Result:
     protocol: str  # all that decides what it comes to, in words
     steps: list[int]  # the steps of the points of its curve
     elbos: list[float]  # ELBO of fixed training examples at these steps
-    klds: list[float]  # KL divergence of the same examples from the prior
-    seconds: float  # seconds of training, beside whatever else the machine did
     test: float | None  # the importance-weighted bound of test examples; None if it is not finite, or the run diverged
     valid: float | None  # the same of validation examples
     diverged: int | None  # the step by which the loss or the weights were not finite; None if they always were
 
     def first_reach(self, elbo: float) -> int | None:
         """Return the first recorded step at which the ELBO was no less; None if it never was."""
-        for step, value in zip(self.steps, self.elbos, strict=True):
-            if value >= elbo:
-                return step
-        return None
+        points = zip(self.steps, self.elbos, strict=True)
+        return next((step for step, value in points if value >= elbo), None)
 
 
 def read_result(folder: Path) -> Result:
@@ -71,8 +67,8 @@ def read_result(folder: Path) -> Result:
         RecordError: The file is missing or damaged.
     """
     try:
-        return Result(**read_json(folder / RESULT))
-    except TypeError as error:
+        return record_of(Result, read_json(folder / RESULT))
+    except ValueError as error:
         raise RecordError(f"cannot read {folder / RESULT}: remove it, and the run is made again ({error})") from error
 
 
@@ -92,22 +88,16 @@ class CurvePoints:
 
     def __init__(self, folder: Path, measured: Sequence[int], examples: Sequence[Tensor]) -> None:
         self.folder, self.measured, self.examples = folder, measured, examples
-        self.found: dict[str, Any] = {"steps": [], "elbos": [], "klds": [], "seconds": 0.0}
-        self.since = time.perf_counter()
+        self.found: dict[str, Any] = {"steps": [], "elbos": []}
 
     def __call__(self, loop: Loop) -> None:
-        self.found["seconds"] += time.perf_counter() - self.since
-        point = means(loop.model, self.examples)
-        for name, value in (("steps", loop.step), ("elbos", point.elbo), ("klds", point.kld)):
-            self.found[name].append(value)
+        self.found["steps"].append(loop.step)
+        self.found["elbos"].append(mean_bound(loop.model, self.examples))
         if loop.step in self.measured:
-            weights = {}  # of encoder and decoder, without the estimator's own
-            for name, tensor in loop.model.state_dict().items():
-                if not name.startswith(("estimator.", "tractable_estimator.")):
-                    weights[name] = tensor.clone()
+            own = ("estimator.", "tractable_estimator.")  # the estimator's, which measurements do not take
+            weights = {name: value for name, value in loop.model.state_dict().items() if not name.startswith(own)}
             write_tensors_atomically(weights_file(self.folder, loop.step), weights)
         write_checkpoint(self.folder / CHECKPOINT, {**loop.state(), "found": self.found})
-        self.since = time.perf_counter()
 
     def start(self, loop: Loop) -> None:
         """Measure the point before the first step, or go on after that of the last checkpoint."""
@@ -139,7 +129,7 @@ def _train(run: BenchmarkRun, plan: BenchmarkPlan, folder: Path) -> None:
         points.start(loop)
         loop.run([points], lambda _: None)
         for split in bounds:
-            bound = means(loop.model, fixed_batches(observations, split, size.examples), size.samples).bound
+            bound = mean_bound(loop.model, fixed_batches(observations, split, size.examples), size.samples)
             bounds[split] = bound if math.isfinite(bound) else None
     except (DivergedError, ValueError) as error:  # latents refuse numbers that are not finite
         refused = error.__cause__ if isinstance(error, DivergedError) else error
@@ -163,28 +153,19 @@ def loop_of(run: BenchmarkRun, plan: BenchmarkPlan, observations: Observations) 
     return Loop(fabric, model, train, observations, BATCH, constant(1.0), size.reported, adam)
 
 
-class Means(NamedTuple):
-    """Averages over fixed examples, in nats per example."""
-
-    elbo: float
-    bound: float
-    kld: float
-
-
-def means(model: GuidedVAE, batches: Iterable[Tensor], samples: int = 1) -> Means:
-    """ELBO by one sample or in closed form, bound of several samples and KL divergence of examples.
+def mean_bound(model: GuidedVAE, batches: Iterable[Tensor], samples: int = 1) -> float:
+    """Return the mean ELBO of examples, in closed form or by one sample, or their bound of several samples.
 
     The draws are the same each time, and leave those of the training alone.
     """
-    totals = torch.zeros(3, dtype=torch.float64)
-    count, device = 0, next(model.parameters()).device
+    total, count, device = 0.0, 0, next(model.parameters()).device
     with evaluating(model), own_draws(device) as seed:
         seed(0)
         for x in batches:
             found = evaluate(model, x.to(device), samples)
-            totals += torch.stack([found.sampled, found.elbo, found.kld]).cpu()
+            total += float(found.elbo if samples == 1 else found.sampled)
             count += len(x)
-    return Means(*(totals / count).tolist())
+    return total / count
 
 
 def carry_out(plan: BenchmarkPlan, jobs: int | None, cluster: str | None = None) -> None:
