@@ -151,6 +151,7 @@ def test_check_loss(reduction: str) -> None:
     found = sg.check_loss(model, model.data(), loss)
     beta = {"outputs": 6.0, "latents": 1 / 3, "squares": 1 / (2 * NOISE**2)}.get(reduction, 1.0)
     assert found.beta.value == pytest.approx(beta, rel=1e-3)
+    assert {"outputs": "mean over the 6 outputs", "latents": "beta in"}.get(reduction, "") in found.cause
     assert found.reconstruction_growth == pytest.approx(2.0 if reduction == "sum" else 1.0, rel=1e-3)
 
 

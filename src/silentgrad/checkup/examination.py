@@ -83,18 +83,7 @@ def check_loss(
     prior: Prior | td.Distribution | None = None,
     seed: int = 0,
 ) -> LossUnits:
-    """Return what a training loss weighs, in nats per example; arguments as in `check_up`.
-
-    Example:
-        >>> encoder, decoder = nn.Linear(4, 2 * 2), nn.Linear(2, 4)
-        >>> def loss(x):  # a mean over the four outputs
-        ...     q = td.Normal(encoder(x)[:, :2], (encoder(x)[:, 2:] / 2).exp())
-        ...     kl = td.kl_divergence(q, td.Normal(0.0, 1.0)).sum(-1).mean()
-        ...     return (decoder(q.rsample()) - x).square().mean() / 2 + kl
-        >>> model = (lambda x: encoder(x).chunk(2, -1)), (lambda z: td.Normal(decoder(z), 1.0))
-        >>> check_loss(model, torch.randn(200, 4), loss).cause
-        'the reconstruction is a mean over the 4 outputs, the KL divergence is not'
-    """
+    """Return what a training loss weighs, in nats per example; arguments as in `check_up`."""
     with examined(model, data, seed, likelihood, prior) as (subject, x):
         return loss_units(subject, x, loss)
 
@@ -102,10 +91,7 @@ def check_loss(
 def active_units(q: td.Distribution, prior: Prior | None = None, threshold: float = ACTIVE) -> Tensor:
     """Return which latents are used: those whose KL divergence from the prior is above a threshold on average.
 
-    Args:
-        q: Latents of many examples.
-        prior: p(z); the standard one of the family if absent.
-        threshold: In nats.
+    Without a prior, it is the standard one of the family; the threshold is in nats.
 
     Example:
         >>> q = td.Normal(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0.1, 1.0]))

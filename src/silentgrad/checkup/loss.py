@@ -118,11 +118,9 @@ def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batc
 
 def value_of(found: Any) -> Tensor:
     """Return the loss of a batch in whatever a training step returned."""
-    if isinstance(found, dict):
-        found = found.get("loss")
-    elif isinstance(found, tuple | list) and found:
+    if isinstance(found, tuple | list) and found:
         found = found[0]
-    found = getattr(found, "loss", found)
+    found = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", found)
     if not isinstance(found, Tensor):
         raise DomainError(f"the loss is {type(found).__name__}: return a tensor, or have it first or under 'loss'")
     return found.mean()

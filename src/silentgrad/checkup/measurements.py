@@ -56,15 +56,9 @@ class Comparison(NamedTuple):
 
 
 class Measurements:
-    """Figures of a subject.
+    """Figures of a subject on examples x, "test" ones or "training" ones; baselines are fitted to `train`.
 
-    Args:
-        subject: The model.
-        x: Examples that it is judged on.
-        train: Examples that it was trained on; baselines are fitted to them.
-        split: "test", or "training" if the model was trained on x too.
-        levels: Number of levels of dequantized data, if it was told.
-        steps: Number of training steps, if it was told.
+    Numbers of levels and of training steps are those that were told, if any.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from silentgrad.latents.independent import base_of, independent, shape_of_one, s
 from silentgrad.latents.priors import Prior
 
 Function = Callable[..., Any]
+UNIT_GAUSSIAN = partial(td.Normal, scale=1.0)
 A_TENSOR = (
     "a tensor, which is no p(x|z): say of what it is the mean, likelihood=lambda mean: Normal(mean, 1.0), or "
     "Bernoulli for a sigmoid's output; a squared error is a variance of 0.5, half of it one of 1"
@@ -95,16 +97,14 @@ def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
     return sum_over_latents(values, x.shape[:1])
 
 
-class Scored(td.Distribution):
-    """p(x|z) of which only the log-probability is known, by a function of x and z."""
+class Scoring(Decoding):
+    """Decoder of which only log p(x|z) is known, as a function of x and z."""
 
-    def __init__(self, log_likelihood: Function, z: Tensor) -> None:
-        super().__init__(validate_args=False)
-        self.log_likelihood, self.z = log_likelihood, z
+    def at(self, z: Tensor, x: Tensor) -> td.Distribution:
+        return td.Distribution(validate_args=False)  # which raises NotImplementedError whatever it is asked for
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        found: Tensor = self.log_likelihood(value, self.z)
-        return found
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        return sum_over_latents(self.function[0](x, z), x.shape[:1])
 
 
 class GivenPrior(Prior):
@@ -183,8 +183,8 @@ def _of_functions(encode: Function, decode: Function) -> Subject:
         given = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind in (0, 1)]
     except (TypeError, ValueError):
         given = []
-    decoder: Function = (lambda z, x: Scored(decode, z)) if len(given) == 2 else (lambda z, x: decode(z))
-    return Subject(Encoding(encode), Decoding(decoder, decode))
+    decoder = Scoring(decode) if len(given) == 2 else Decoding(lambda z, x: decode(z), decode)
+    return Subject(Encoding(encode), decoder)
 
 
 def _of_attributes(model: Any) -> Subject:
@@ -221,7 +221,7 @@ def latent_of(found: Any) -> td.Distribution:
 
 def _of_pythae(model: Any) -> Subject:
     found, bits = _of_attributes(model), model.model_config.reconstruction_loss == "bce"
-    found.decoder.likelihood = td.Bernoulli if bits else _unit_gaussian
+    found.decoder.likelihood = td.Bernoulli if bits else UNIT_GAUSSIAN
     found.note = "pythae's squared error, halved and summed, is a Gaussian of variance 1" * (not bits)
     found.loss = lambda x: model({"data": x}).loss
     return found
@@ -229,13 +229,9 @@ def _of_pythae(model: Any) -> Subject:
 
 def _of_diffusers(model: Any) -> Subject:
     found = _of_attributes(model)
-    found.decoder.likelihood = _unit_gaussian
+    found.decoder.likelihood = UNIT_GAUSSIAN
     found.note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
     return found
-
-
-def _unit_gaussian(mean: Tensor) -> td.Distribution:
-    return td.Normal(mean, 1.0)
 
 
 def _of_scvi(model: Any) -> Subject:
