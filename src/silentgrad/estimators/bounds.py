@@ -41,7 +41,7 @@ mean: :math:`\hat L_{-k} = \log \frac1K \bigl(\sum_{j \ne k} w_j + (\prod_{j \ne
 """
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -143,35 +143,23 @@ class DReG(Reparameterized):
     @uncompiled  # which would ask for weights before there are any
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         require_untransformed(type(self).__name__)
-        fixed, weights = held(q), _Weights()
-        log_weights = []
+        fixed, log_weights = held(q), []
+        shares: list[Tensor] = []  # of the samples, which are known once all of them have been evaluated
+
+        def weighted(k: int, arriving: Tensor) -> Tensor:
+            return arriving * for_each_latent(shares[k], arriving)
+
         for k in range(self.samples):
-            z = _Weighted.apply(reparameterized_sample(q), weights, k)
+            z = reparameterized_sample(q)
+            if z.requires_grad:
+                z.register_hook(partial(weighted, k))
             f = per_example(integrand(z), q)
             log_weights.append(f + prior_log_prob(q, integrand, z, f.shape) - joint_log_prob(fixed, z, f.shape))
         log_w = torch.stack(log_weights)
-        bound, weights.normalized = log_mean(log_w), torch.softmax(log_w, 0).detach()
-        surrogate = (weights.normalized * log_w).sum(0)
+        bound = log_mean(log_w)
+        shares += torch.softmax(log_w, 0).detach()
+        surrogate = (torch.stack(shares) * log_w).sum(0)
         return value_with_gradient_of(bound, surrogate) + divergence(q, integrand, bound.shape)
-
-
-class _Weights:
-    """The weights of all samples, which are known once all of them have been evaluated."""
-
-    normalized: Tensor
-
-
-class _Weighted(torch.autograd.Function):
-    """A sample, behind which the gradient has its weight as a factor once more."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, weights: _Weights, k: int) -> Tensor:
-        ctx.weights, ctx.k = weights, k
-        return z.clone()
-
-    @staticmethod
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None]:
-        return arriving * for_each_latent(ctx.weights.normalized[ctx.k], arriving), None, None
 
 
 @ESTIMATORS.register("vimco")
