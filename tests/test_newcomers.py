@@ -239,7 +239,9 @@ def test_observations_of_ones_own(tmp_path: Path) -> None:
     assert evaluate_model(load_run(folder, observations), observations).figure == summary.figure
 
 
-def test_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_network_and_a_metric_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def body(event_shape: torch.Size, outputs: int, sizes: Sizes) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(event_shape.numel(), outputs))
 
@@ -248,23 +250,16 @@ def test_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         outputs = nn.Linear(latents, numbers * event_shape.numel())
         return nn.Sequential(outputs, nn.Unflatten(1, (numbers * channels, *size)))
 
-    monkeypatch.setitem(NETWORKS, "shallow", Network(body, decoder))
-    words = ["--model.network=shallow", "--model.latent_dim=2", "--train.epochs=5", *WORDS]
-    main(["train", *words, f"--folder={tmp_path / 'run'}"])
-    assert read_json(tmp_path / "run" / "summary.json")["figure"] < 7
-
-
-def test_a_metric_of_ones_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     def worst(x: Tensor, likelihood: td.Distribution) -> Tensor:
         return (likelihood.mean - x).abs().flatten(1).amax(1)
 
+    monkeypatch.setitem(NETWORKS, "shallow", Network(body, decoder))
     monkeypatch.setitem(METRICS, "worst", worst)
     folder = tmp_path / "run"
-    main(["train", "--model.latent_dim=2", "--model.hidden=[8]", "--train.epochs=1", *WORDS, f"--folder={folder}"])
+    main(["train", "--model.network=shallow", "--model.latent_dim=2", "--train.epochs=3", *WORDS, f"--folder={folder}"])
     main(["evaluate", str(folder)])
     summary = read_json(folder / "summary.json")
+    assert summary["figure"] < 7
     assert 0.3 < summary["metrics"]["worst"] < 2
     assert "valid_worst" in (folder / "metrics.csv").read_text()
     assert capsys.readouterr().out.count(f"WORST {summary['metrics']['worst']:.3f}") == 2
