@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import processes
-from runs import rows
+from runs import fails, rows
 from silentgrad.lab.cli import demo
 from silentgrad.lab.cli.main import main
+from silentgrad.lab.data import Selection, load
 from silentgrad.lab.settings import resolve_model
 from silentgrad.lab.store.files import read_json
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config
@@ -69,6 +71,28 @@ def test_the_bar_counts_steps_and_epochs_from_one(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "epoch 2 of 2" in said
     assert f"{2 * STEPS}/{2 * STEPS} steps 0:00:00 left, validation BPD " in said
+
+
+def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(24):
+        path = Path("images", ("cats", "dogs")[number % 2], f"{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8 + number % 3, 9), 100 * (number % 2)).save(path)
+    assert "expected 8x9 pixels like 0.png, found" in fails(capsys, "train", "--data.name", "images")
+    main(["train", *TINY, "--train.epochs=1", "--quiet=true", "--data.name=images", "--data.resize=4", "--folder=run"])
+    assert "20 training examples are few" in capsys.readouterr().out
+    main(["sample", "run", "--count", "3", "--mean", "true"])
+    observations = load("images", selection=Selection(resize=4))
+    assert observations.event_shape == (1, 4, 4)
+    assert observations.label_names == ("cats", "dogs")
+    assert observations.labels is not None
+    for images, labels in zip(observations.train, observations.labels.train, strict=True):
+        assert (images == 100 * labels).all()
+    assert "colored by class" in Path("run", "report.html").read_text()
+    assert "is for a folder of images" in fails(capsys, "train", "--data.resize", "4")
 
 
 def test_reproduce_goes_on_by_the_same_command(tmp_path: Path) -> None:

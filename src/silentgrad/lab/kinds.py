@@ -129,7 +129,7 @@ NATS_PER_ENTRY = Unit("nll", " nats per entry")
 
 @dataclass(frozen=True)
 class Selection:
-    """Columns and layers of a table or a matrix of counts that have a meaning of their own; all others are data.
+    """Columns and layers of files that have a meaning of their own, all others being data; and the size of images.
 
     Args:
         layer: Layer of an .h5ad file that holds the counts; its X if absent.
@@ -137,6 +137,7 @@ class Selection:
         covariates: Columns that are known of each row.
         offset: Where log size factors come from: none, size (the sums of the rows), or a column of size factors.
         missing: Whether empty cells and NaN are entries that were not observed.
+        resize: Side of the squares, in pixels, to which a folder's images are cropped and scaled.
 
     Example:
         >>> chosen = Selection(label="cluster", covariates=("batch", "cluster"), offset="size")
@@ -151,6 +152,7 @@ class Selection:
     covariates: tuple[str, ...] = ()
     offset: str = NO_OFFSET
     missing: bool = False
+    resize: int | None = None
 
     @property
     def offset_column(self) -> str | None:

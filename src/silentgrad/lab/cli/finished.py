@@ -65,12 +65,13 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         print(f"pictures: {path}")
 
 
-def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None) -> None:
+def sample(run: Path, count: int = 64, mean: bool = False, seed: int = 0, output: Path | None = None) -> None:
     """Draw images from a finished run's prior and decoder, as a picture.
 
     Args:
         run: Folder of the finished run.
         count: Number of images to draw.
+        mean: Whether to show the means of p(x|z), where a circuit's images are drawn from it.
         seed: Seed of the draws.
         output: A .png file to write the picture to; samples.png in the run's folder if absent.
     """
@@ -85,7 +86,7 @@ def sample(run: Path, count: int = 64, seed: int = 0, output: Path | None = None
     vae = load_run(run, observations)
     torch.manual_seed(seed)
     with torch.no_grad():
-        images = generated(vae, count)
+        images = generated(vae, count, mean)
     samples(images).savefig(path)
     print(f"samples: {path}")
 

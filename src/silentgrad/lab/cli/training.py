@@ -12,6 +12,8 @@ from silentgrad.lab.settings import GROUPS, DataConfig, ModelConfig, Settings, T
 from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.store.folders import RunFolder
 
+FEW = 100  # training examples, below which a run is warned of
+
 if TYPE_CHECKING:
     from silentgrad.lab.store.records import Summary
 
@@ -85,6 +87,8 @@ def train_and_report(
         print("the same model without z was not trained: --compare without-z says what the latents are worth")
     if finished:
         console.print(f"{folder} is finished: nothing was trained", soft_wrap=True, highlight=False)
+    if summary.training_examples < FEW:
+        print(f"{summary.training_examples} training examples are few: figures of so small a test say little")
     page = RunFolder(folder).report
     if finished and not page.exists():
         write_report(folder)

@@ -71,13 +71,17 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Se
     """
     if not _has_images(name):
         return read(Path(name), kind, selection)
-    images = load_images(name, root)
-    for option in selection.given:
+    if selection.resize is not None and not Path(name).is_dir():
+        raise DataError(f"--data.resize is for a folder of images, which {name} is not: leave it out")
+    images = load_images(name, root, selection.resize)
+    for option in set(selection.given) - {"resize"}:
         raise DataError(f"--data.{option} is for tables and counts, but {name} holds images: leave it out")
     if kind in ("auto", "levels"):
         return images
     if kind == "binarized":
-        return Binarized(images.train, images.valid, images.test, name, levels=images.levels)
+        labels, names = images.labels, images.label_names
+        parts = images.train, images.valid, images.test
+        return Binarized(*parts, name, levels=images.levels, labels=labels, label_names=names)
     raise DataError(f"--data.kind {kind} is for tables, but {name} holds images: choose levels or binarized")
 
 
@@ -99,7 +103,7 @@ def _has_images(name: str) -> bool:
     return name in NAMES or holds_images(Path(name))
 
 
-def load_images(name: str, root: Path | None = None) -> Levels:
+def load_images(name: str, root: Path | None = None, resize: int | None = None) -> Levels:
     """Load images in levels, by name or from a path; arguments are those of :func:`load`."""
     if name == "digits":
         images = permuted(torch.from_numpy(_embedded_digits().images.astype(np.uint8)).unsqueeze(1))
@@ -108,7 +112,7 @@ def load_images(name: str, root: Path | None = None) -> Levels:
         train, test = _DATASETS[name][1](sources.locate(name, root or sources.default_root()))
         last = len(train) - min(_HELD_OUT, len(train) // 10)
         return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
-    return _from_path(name)
+    return _from_path(name, resize)
 
 
 def load_test_labels(name: str, root: Path | None = None) -> Tensor:
@@ -202,10 +206,13 @@ def _embedded_digits() -> Any:
     return load_digits()
 
 
-def _from_path(name: str) -> Levels:
+def _from_path(name: str, resize: int | None) -> Levels:
     path = Path(name)
+    known: dict[str, Any] = {}
     if path.is_dir():
-        images = permuted(img.read_folder(path))
+        images = permuted(img.read_folder(path, resize))
+        labels, known["label_names"] = img.classes_of(path)
+        known["labels"] = None if labels is None else cut(name, permuted(labels), "labels")
     elif path.suffix in (".npy", ".npz"):
         images = img.read_array(path)
         if path.suffix == ".npz" or images.nbytes <= _IN_MEMORY:
@@ -217,4 +224,4 @@ def _from_path(name: str) -> Levels:
             f"{name!r} is no dataset.{did_you_mean(name, NAMES)} There are {', '.join(NAMES)}; "
             "or give the path of a folder of images, or of a .npy, .npz, .csv, .tsv, .parquet or .h5ad file."
         )
-    return Levels(*cut(name, images, "images"), name)
+    return Levels(*cut(name, images, "images"), name, **known)

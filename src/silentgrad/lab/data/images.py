@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from silentgrad.lab.data.files import DataError, Header, npy_header, reading, require, require_memory
@@ -222,23 +222,42 @@ def read_array(path: Path) -> Tensor:
     return images.permute(0, 3, 1, 2)
 
 
-def read_folder(folder: Path) -> Tensor:
-    """Read every image file in a folder and its subfolders, in the order of their paths; gray only if all are."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+def read_folder(folder: Path, resize: int | None = None) -> Tensor:
+    """Read every image file in a folder and its subfolders, in the order of their paths; gray only if all are.
+
+    Images of different sizes are refused, or cropped to squares and scaled to `resize` pixels a side.
+    """
+    paths = _image_files(folder)
     require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
-    modes, (width, height) = set(), (0, 0)
+    modes, (width, height) = set(), (resize or 0, resize or 0)
     for path in paths:
         with reading(path, "an image"), Image.open(path) as image:
             modes.add(image.mode)
             require(image.mode in _GRAY | _COLOR, path, "an image of 8 bits per channel", f"one of mode {image.mode}")
             across, down = image.size
         width, height = width or across, height or down
-        same = (across, down) == (width, height)
-        require(same, path, f"{width}x{height} pixels like {paths[0].name}", f"{across}x{down}")
+        same, found = resize or (across, down) == (width, height), f"{across}x{down} (--data.resize makes them alike)"
+        require(bool(same), path, f"{width}x{height} pixels like {paths[0].name}", found)
     mode = "L" if modes <= _GRAY else "RGB"
     require_memory(len(paths) * height * width * len(mode), folder)
     images = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for path, pixels in zip(paths, images, strict=True):
         with reading(path, "an image"), Image.open(path) as image:
-            pixels[:] = np.asarray(image.convert(mode)).reshape(pixels.shape)
+            fitted = image.convert(mode)
+            if resize is not None:
+                fitted = ImageOps.fit(fitted, (resize, resize))
+            pixels[:] = np.asarray(fitted).reshape(pixels.shape)
     return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+
+
+def _image_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+
+
+def classes_of(folder: Path) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return the class of each image as a number, and their names, if all images are in subfolders of two or more."""
+    names = [path.relative_to(folder).parts[0] for path in _image_files(folder) if path.parent != folder]
+    classes = sorted(set(names))
+    if len(classes) < 2 or len(names) < len(_image_files(folder)):
+        return None, ()
+    return torch.tensor(list(map(classes.index, names))), tuple(classes)

@@ -66,7 +66,7 @@ def _pictures(run: Run) -> dict[str, Picture]:
             told = "Every row moves one latent from its lowest mean to its highest; the others have their average."
             found["traversals"] = Picture(figures.traversals(run.pictures.traversals), told, small=True)
     if run.factors is not None:
-        label = str(_config(run, "data").get("label"))
+        label = str(_config(run, "data").get("label") or "class")
         what = "what their latents' means add to all columns" if run.factors.loadings else "their latents' means"
         told = f"{len(run.factors.points):,} rows in the plane of the first two principal components of {what}"
         if run.factors.labels is not None:

@@ -106,6 +106,9 @@ class DataConfig(Group, word="data"):
     column of size factors."""
     missing: bool = False
     """Whether empty cells and NaN of a table are entries that were not observed."""
+    resize: int | None = option(None, Range(2, 4096))
+    """Side in pixels of the squares to which a folder's images are cropped and scaled; they stay as they are if
+    absent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,7 +123,7 @@ class DataConfig(Group, word="data"):
     @property
     def selection(self) -> Selection:
         """Columns and layers of a file that have a meaning of their own."""
-        return Selection(self.layer, self.label, tuple(self.covariates), self.offset, self.missing)
+        return Selection(self.layer, self.label, tuple(self.covariates), self.offset, self.missing, self.resize)
 
 
 class Decoders(NamedTuple):

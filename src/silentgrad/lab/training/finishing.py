@@ -85,12 +85,13 @@ def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
         found = pictures(vae, observations)
         write_pictures(place.pictures, found)
         run = replace(run, pictures=found)
-    if isinstance(observations, Reals | Counts):
+    table = observations if isinstance(observations, Reals | Counts) else None
+    if table is not None or observations.labels is not None:
         run = replace(run, factors=factors_of(vae, observations))
         write_record(place.factors, run.factors)
-        loadings = loadings_of(vae)
-        if loadings is not None:
-            write_rows_atomically(place.loadings, loading_rows(loadings, column_names(observations)))
+        loadings = None if table is None else loadings_of(vae)
+        if table is not None and loadings is not None:
+            write_rows_atomically(place.loadings, loading_rows(loadings, column_names(table)))
     write_record(place.summary, run.summary)
     return run
 
@@ -144,7 +145,7 @@ def shown(decoded: td.Distribution) -> Tensor:
     return decoded.mean if has_mean(decoded) else decoded.sample()
 
 
-def generated(vae: GuidedVAE, count: int) -> Tensor:
-    """Decode latents of the prior to means or, of a circuit, whose means are a blur, to samples."""
+def generated(vae: GuidedVAE, count: int, mean: bool = False) -> Tensor:
+    """Return examples decoded from latents of the prior: means, or samples of a circuit, whose means are a blur."""
     decoded = vae.generate(count)
-    return decoded.sample() if isinstance(decoded, CircuitDistribution) else shown(decoded)
+    return decoded.sample() if isinstance(decoded, CircuitDistribution) and not mean else shown(decoded)
