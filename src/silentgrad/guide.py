@@ -208,14 +208,13 @@ class SilentGuide(Guide):
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
-        schedule: w as a function of the epoch or the step, counted from 1, such as `linear_decay(steps=1000)`.
-        reduction: What the host's loss is: "none", one number per example; "mean" or "sum" of those over the batch.
+        schedule: w as a function of the epoch or the step, as in `Guide`, and so are `reduction` and `check`.
+        reduction: What the host's loss is.
         link: Learned precision that depends on z by this link, as in `LinearPrecisionGaussian`. If no option is given,
             the learned variance does not depend on z, as in `StandardizedGaussian`.
         variance: Fixed variance instead, as in `LinearGaussian`.
         likelihood: Another likelihood instead, as in `LinearLikelihood`.
-        check: Whether the first call refuses, or warns of, numbers that look like a misuse's, and a later one warns of
-            parameters that no optimizer moves; see `silentgrad.misuse`.
+        check: Whether misuses are looked for.
         allow_approximation: Whether the decoder's expectation may be an approximation, as that of the linear link is
             for latents that are not Gaussian, and that of a likelihood by plain quadrature.
 
