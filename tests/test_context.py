@@ -90,7 +90,7 @@ def test_a_circuit_is_below_its_expectation_and_equal_without_variance(shape: tu
 def test_gaussian_leaves_have_it_too() -> None:
     decoder = randomized(sg.StandardizedGaussian(2, (2, 2), context=sg.CausalContext((2, 2), hidden=5)), 0)
     x, z = torch.randn(7, 2, 2, dtype=DOUBLE), torch.randn(7, 2, dtype=DOUBLE)
-    center, log_scale = decoder.in_context(x.flatten(1))
+    center, log_scale = decoder.in_context(decoder.features_at(x))
     residual = (x.flatten(1) - center) / log_scale.exp() - decoder.affine(z)
     by_hand = (-0.5 * residual.square() - log_scale - math.log(2 * math.pi) / 2).sum(1)
     torch.testing.assert_close(decoder(z).log_prob(x), by_hand)

@@ -24,15 +24,15 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.context import Context, start_contexts
+from silentgrad.decoders.context import Context, causal_order, start_contexts
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.gaussian import StandardizedGaussian
-from silentgrad.decoders.leaves import CircuitDistribution, leaves_of
+from silentgrad.decoders.leaves import CircuitDistribution, leaves_of, of_regions
 from silentgrad.decoders.linear import flattened_latent, require_dtype, require_number, require_wide
 from silentgrad.decoders.protocol import Given, Leaf
 from silentgrad.decoders.region_graphs import RegionGraph, binary_tree, pixels, quad_tree, separate
 from silentgrad.decoders.starts import clusters, leaf_starts, require_examples, shares_of
-from silentgrad.decoders.sums import Gate, SumProduct, gate_at
+from silentgrad.decoders.sums import Fold, Gate, SumProduct, gate_at, weighed
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
 from silentgrad.latents.generating import moments_of
@@ -41,6 +41,15 @@ from silentgrad.side_info import NOTHING, SideInfo
 from silentgrad.tracing import widened, widened_latent
 
 Gates = Literal["leaves", "all", "none"]
+
+
+def firsts_of(outputs: Fold, event_shape: torch.Size) -> Tensor:
+    """Return the output of each region that comes first in the causal order."""
+    rank = causal_order(event_shape).argsort()[outputs.rows]
+    first = {}
+    for place in rank.argsort(descending=True).tolist():
+        first[int(outputs.owners[place])] = int(outputs.rows[place])
+    return torch.tensor([first[region] for region in range(outputs.count)])
 
 
 class Circuit(nn.Module):
@@ -56,7 +65,7 @@ class Circuit(nn.Module):
             if absent, Gaussians whose mean is linear in z; see `StandardizedGaussian`.
         proxy: Whether the gates of Bernoulli and one-hot latents take the sub-Gaussian proxy; see `LinearGate`.
         noise: Noise of the Gaussian leaves, integrated out of the bound; see `StandardizedGaussian`.
-        context: Features of each output by earlier ones, which shift the leaves; see `CausalContext`.
+        context: Features of each output by earlier ones, which shift the leaves and weigh them; see `CausalContext`.
 
     Example:
         >>> decoder = Circuit(2, (1, 28, 28), components=4)
@@ -66,6 +75,8 @@ class Circuit(nn.Module):
         >>> decoder.exactness(q)
         <Exactness.LOWER_BOUND: 'lower bound'>
     """
+
+    firsts: Tensor | None
 
     def __init__(
         self,
@@ -96,6 +107,9 @@ class Circuit(nn.Module):
         self.region_graph = region_graph
         self.leaves = leaves_of(leaves, latent_dim, self.event_shape, components)
         self.network = SumProduct(region_graph, components)
+        self.register_buffer("firsts", None, persistent=False)
+        if self.leaves.weighed and not any(layer.holds_outputs for layer in self.network.layers[1:]):
+            self.firsts = firsts_of(self.network.layers[0].over_outputs, self.event_shape)
         self.gates = nn.ModuleDict()
         for position, layer in enumerate(self.network.layers):
             if components > 1 and (gates == "all" or (gates == "leaves" and layer.holds_outputs)):
@@ -123,7 +137,8 @@ class Circuit(nn.Module):
             logits: list[Tensor | None] = [None] * len(self.network.layers)
             for position, gate in self._gates():
                 logits[position] = gate(flat)
-            return CircuitDistribution(self.leaves(flat, told), self.network, logits, len(self.event_shape))
+            dims = len(self.event_shape)
+            return CircuitDistribution(self.leaves(flat, told), self.network, logits, dims, None, self.firsts)
 
     def _flattened(self, z: Tensor, examples: torch.Size | None = None) -> Tensor:
         """Return latents as `(*batch, latent_dim)`, in the circuit's precision."""
@@ -173,11 +188,19 @@ class Circuit(nn.Module):
             moments = moments_of(q)
             mean = self._flattened(moments.mean, batch)
             told = self._told(side_info.flattened(batch, self.event_shape))
-            leaves = self.leaves.expected_log_probs(widened(x), q, told)
+            leaves, weights = self.leaves.expected(widened(x), q, told)
             gates: list[Gate | None] = [None] * len(self.network.layers)
             for position, gate in self._gates():
                 gates[position] = gate.expected(mean, moments, q)
+            gates[0] = self._weighed(gates[0], weights, batch)
         return leaves.reshape(batch.numel(), *leaves.shape[-2:]), gates
+
+    def _weighed(self, gate: Gate | None, weights: Tensor | None, batch: torch.Size) -> Gate | None:
+        """Return the gate of the deepest regions with what a context adds to its logits."""
+        if weights is None or self.firsts is None:
+            return gate
+        every = weights.expand(*batch, *self.event_shape, self.components)
+        return weighed(gate, of_regions(every, self.firsts, self.event_shape))
 
     def statistics(self, x: Tensor, z: Tensor) -> list[Tensor]:
         """Return log-densities of leaves `(*batch, outputs, components)` and logits `(*batch, regions, components)`."""
@@ -198,7 +221,7 @@ class Circuit(nn.Module):
         q = widened_latent(q)
         with torch.autocast(x.device.type, enabled=False):
             mean = self._flattened(moments_of(q).mean, self.batch_of(x))
-            return [self.leaves.expected_log_probs(widened(x), q), *(gate(mean) for _, gate in self._gates())]
+            return [self.leaves.expected(widened(x), q)[0], *(gate(mean) for _, gate in self._gates())]
 
     def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor]) -> Tensor:
         """Return the logarithm of the circuit from the `statistics`, one number per example."""
@@ -207,6 +230,7 @@ class Circuit(nn.Module):
         gates: list[Gate | None] = [None] * len(self.network.layers)
         for (position, _), own in zip(self._gates(), logits, strict=True):
             gates[position] = gate_at(own)
+        gates[0] = self._weighed(gates[0], self.leaves.weights(widened(x)), batch)
         return self.network(leaves.reshape(-1, *leaves.shape[-2:]), gates).reshape(batch)
 
     def init_from_data(self, data: Tensor) -> None:

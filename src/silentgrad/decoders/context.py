@@ -217,6 +217,8 @@ def start_contexts(decoder: nn.Module, data: Tensor) -> None:
     for module in decoder.modules():
         if isinstance(module, CausalContext):
             module.init_from_data(data)
+        if isinstance(module, Shiftable) and module.context is not None:
+            module.reach.fill_(data.std().clamp_min(torch.finfo(data.dtype).tiny))
 
 
 def set_context_weight(decoder: nn.Module, weight: float) -> None:
@@ -235,6 +237,7 @@ class Shiftable(Protocol):
 
     context: Context | None
     context_weight: Tensor
+    reach: Tensor
 
     def shifted(self, x: Tensor, u: Tensor, given: Tensor | None = None) -> td.Distribution:
         """Return p(x_i|x_<i, z) of every output, given u = W z + b and the x whose earlier outputs are seen."""
@@ -242,8 +245,17 @@ class Shiftable(Protocol):
     def decode(self, z: Tensor, side_info: SideInfo) -> td.Independent:
         """Return p(x|z) given side information."""
 
-    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
-        """Return E_q[log p(x_o|z)] of every output, of which the context is told what is given."""
+    def expected_in_context(self, x: Tensor, q: td.Distribution, given: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return E_q[log p(x_o|z)] of every output, and what the context adds to the logits of leaves."""
+
+    def features_at(self, x: Tensor, given: Tensor | None = None) -> Tensor | None:
+        """Return the context's features of examples; None while it does not count."""
+
+    def at_features(self, features: Tensor | None, u: Tensor) -> td.Distribution:
+        """Return p(x_i|x_<i, z) of every output, given u = W z + b and the context's features."""
+
+    def weights_at(self, features: Tensor | None) -> Tensor | None:
+        """Return what the context adds to the logits of an output's leaves, `(*batch, *event_shape, leaves)`."""
 
 
 class Causal(td.Distribution):
@@ -285,24 +297,36 @@ class Causal(td.Distribution):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the outputs in order."""
         u = self.u.expand(torch.Size(sample_shape) + self.u.shape)
-        return self._in_order(torch.zeros_like(u), lambda x: self.decoder.shifted(x, u, self.given).sample())
+        return self._in_order(torch.zeros_like(u), lambda x, _: self.decoder.shifted(x, u, self.given).sample())
 
-    def sample_of(self, components: Tensor) -> Tensor:
-        """Draw the outputs in order, each from its chosen leaf, `(*batch, *event_shape, 1)`."""
+    def weighed(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the log-density of each leaf, and what the context adds to their logits."""
+        features = self.decoder.features_at(x[..., 0], self.given)
+        log_probs = self.decoder.at_features(features, self.u).log_prob(x)
+        return log_probs, self.decoder.weights_at(features)
 
-        def drawn(x: Tensor) -> Tensor:
-            leaves = self.decoder.shifted(x.unsqueeze(-1), self.u, self.given).sample()
-            return leaves.gather(-1, components).squeeze(-1)
+    def sample_of(self, chosen: Callable[[Tensor | None, Tensor], Tensor]) -> Tensor:
+        """Draw the outputs in order, each from its chosen leaf.
+
+        Args:
+            chosen: Leaves `(*batch, *event_shape, 1)`, from what the context adds to their logits and the outputs that
+                are next.
+        """
+
+        def drawn(x: Tensor, front: Tensor) -> Tensor:
+            features = self.decoder.features_at(x, self.given)
+            leaves = self.decoder.at_features(features, self.u).sample()
+            return leaves.gather(-1, chosen(self.decoder.weights_at(features), front)).squeeze(-1)
 
         return self._in_order(torch.zeros_like(self.u[..., 0]), drawn)
 
-    def _in_order(self, x: Tensor, drawn: Callable[[Tensor], Tensor]) -> Tensor:
+    def _in_order(self, x: Tensor, drawn: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         dims = len(self.context.event_shape)
         flat = x.flatten(-dims)
         with torch.no_grad():
             for front in fronts_of(self.context):
                 at = front.to(x.device)
-                flat[..., at] = drawn(flat.unflatten(-1, self.context.event_shape)).flatten(-dims)[..., at]
+                flat[..., at] = drawn(flat.unflatten(-1, self.context.event_shape), at).flatten(-dims)[..., at]
         return flat.unflatten(-1, self.context.event_shape)
 
 

@@ -110,7 +110,7 @@ class DiscretizedLogistic(StandardizedDecoder):
         mean: Tensor,
         moments: Moments | JointMoments,
         q: td.Distribution,
-        given: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         expected = softplus_bound
         if not self._bounded(moments.gaussian):
@@ -121,7 +121,7 @@ class DiscretizedLogistic(StandardizedDecoder):
         top = self.levels - 1
         x = required(x, (x >= 0) & (x <= top) & (x == x.round()), f"x has to be whole levels from 0 to {top}")
         variance = variance_of(self.affine, moments, mean)
-        center, log_scale = self.in_context(x, given)
+        center, log_scale = self.in_context(features)
         per_level = torch.exp(-log_scale)
         above = self.against(x + 0.5, center) * per_level - self.affine(mean)
         log_below, log_above = -expected(-above, variance), -expected(above - per_level, variance)

@@ -43,6 +43,7 @@ from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 from silentgrad.side_info import SideInfo
+from silentgrad.tracing import widened
 
 
 class LinearGaussian(LinearDecoder):
@@ -144,6 +145,13 @@ class LinearGaussian(LinearDecoder):
         return self._given
 
 
+def zeros(layer: nn.Linear) -> nn.Linear:
+    """Return a layer that says nothing at the start."""
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 WIDEST = 5.0  # a context changes a scale by a factor of at most e^5: without an end to it, a step may leave the numbers
 START_SCALE = 1 / 3
 
@@ -151,8 +159,9 @@ START_SCALE = 1 / 3
 class StandardizedDecoder(LinearDecoder):
     """Base of decoders of location center + scale (W z + b), with a learned scale; the center is set by a start.
 
-    With a context, the center moves by t scale and the scale by a factor of e^d, where t is linear in the context's
-    features of the output and d too, but bent to stay within 5, with weights that start at zero. A factor
+    With a context, the center moves by t times the data's deviation and the scale by a factor of e^d, where t is linear
+    in the context's features of the output and d too, but bent to stay within 5, with weights that start at zero. The
+    leaves of a circuit are weighed by the context too: it is added to the logits of the sum over them. A factor
     `context_weight`, from 0 to 1, lets the context in late.
 
     Args:
@@ -164,6 +173,7 @@ class StandardizedDecoder(LinearDecoder):
     unit_variance = 1.0  # of x at scale 1
     center: Tensor
     context_weight: Tensor
+    reach: Tensor
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int], context: Context | None = None) -> None:
         super().__init__(latent_dim, event_shape)
@@ -171,6 +181,7 @@ class StandardizedDecoder(LinearDecoder):
         self.log_scale = nn.Parameter(torch.full((outputs,), math.log(START_SCALE)))
         self.register_buffer("center", torch.zeros(outputs))
         self.context = context
+        self.weigh: nn.Linear | None = None
         if context is None:
             return
         if self.event_shape not in (context.event_shape, (*context.event_shape, self.event_shape[-1])):
@@ -179,10 +190,12 @@ class StandardizedDecoder(LinearDecoder):
                 f"{tuple(self.event_shape)}"
             )
         require_causal(context)
-        self.shifts = nn.Linear(context.features, 2 * outputs // context.event_shape.numel())
-        nn.init.zeros_(self.shifts.weight)
-        nn.init.zeros_(self.shifts.bias)
+        leaves = outputs // context.event_shape.numel()
+        self.shifts = zeros(nn.Linear(context.features, 2 * leaves))
+        if self.event_shape != context.event_shape:
+            self.weigh = zeros(nn.Linear(context.features, leaves))
         self.register_buffer("context_weight", torch.ones(()))
+        self.register_buffer("reach", torch.ones(()))
 
     @property
     def scale(self) -> Tensor:
@@ -204,22 +217,48 @@ class StandardizedDecoder(LinearDecoder):
 
     def shifted(self, x: Tensor, u: Tensor, given: Tensor | None = None) -> td.Distribution:
         """Return the distribution of every output, given u = W z + b and the x whose earlier outputs are seen."""
+        return self.at_features(self.features_at(self._seen(x), given), u)
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """Return examples without a dimension of leaves, for all of which they are the same."""
+        if self.context is None or self.event_shape == self.context.event_shape:
+            return x
+        return x[..., 0]
+
+    def at_features(self, features: Tensor | None, u: Tensor) -> td.Distribution:
+        """Return the distribution of every output, given u = W z + b and the context's features."""
         dims = len(self.event_shape)
-        center, log_scale = self.in_context(x.expand(*x.shape[:-1], u.shape[-1]).flatten(-dims), given)
+        center, log_scale = self.in_context(features)
         scale = log_scale.exp()
         location = center + scale * u.flatten(-dims)
         return self.outputs(
             location.unflatten(-1, self.event_shape), scale.expand_as(location).unflatten(-1, self.event_shape)
         )
 
-    def in_context(self, x: Tensor, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return center and log-scale of each output, of examples as `_flatten_event` has them if they depend on x."""
-        if self.context is None or (not torch.compiler.is_compiling() and self.context_weight == 0):
+    def features_at(self, x: Tensor, given: Tensor | None = None) -> Tensor | None:
+        """Return the context's features of examples, in the context's event shape; None while it does not count."""
+        if self.context is None:
+            SideInfo(context=given).require_none(type(self).__name__, "context")
+            return None
+        if not torch.compiler.is_compiling() and self.context_weight == 0:
+            return None
+        with torch.autocast(x.device.type, enabled=False):
+            return features_of(self.context, widened(x), given)
+
+    def in_context(self, features: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return center and log-scale of each output, `(*batch, outputs)` if they depend on features."""
+        if self.context is None or features is None:
             return self.center, self.log_scale
-        seen = x.unflatten(-1, (*self.context.event_shape, -1))[..., 0]  # the same for all leaves
-        shifts = self.context_weight * self.shifts(features_of(self.context, seen, given))
-        move, widen = shifts.unflatten(-1, (2, -1)).movedim(-2, 0).flatten(1 + x.dim() - 1)
-        return self.center + self.scale * move, self.log_scale + WIDEST * torch.tanh(widen / WIDEST)
+        shifts = self.context_weight * self.shifts(features)
+        move, widen = shifts.unflatten(-1, (2, -1)).movedim(-2, 0).flatten(-1 - len(self.context.event_shape))
+        return self.center + self.reach * move, self.log_scale + WIDEST * torch.tanh(widen / WIDEST)
+
+    def weights_at(self, features: Tensor | None) -> Tensor | None:
+        """Return what the context adds to the logits of an output's leaves, `(*batch, *event_shape, leaves)`."""
+        if features is None or self.weigh is None:
+            return None
+        logits: Tensor = self.context_weight * self.weigh(features)
+        return logits
 
     def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return examples `(*batch, outputs)`, or one number for all leaves of an output where they have the same."""
@@ -242,12 +281,27 @@ class StandardizedDecoder(LinearDecoder):
 
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
             known = self.known(side_info, mean.shape[:-1])
-            return self.output_form(x, mean, moments, q, known.context).sum(-1)
+            return self.output_form(x, mean, moments, q, self._features_at_flat(x, known.context)).sum(-1)
 
         return form
 
-    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
-        return self.evaluate(partial(self.output_form, given=given), x, q, checked=False)
+    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        return self.output_form(x, mean, moments, q, self._features_at_flat(x, None)).sum(-1)
+
+    def _features_at_flat(self, x: Tensor, given: Tensor | None) -> Tensor | None:
+        """Return the context's features of examples as `_flatten_event` has them."""
+        if self.context is None:
+            return None
+        return self.features_at(x.unflatten(-1, (*self.context.event_shape, -1))[..., 0], given)
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self.expected_in_context(x, q, None)[0]
+
+    def expected_in_context(self, x: Tensor, q: td.Distribution, given: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return E_q[log p(x_o|z)] of every output, and what the context adds to the logits of leaves."""
+        features = self.features_at(self._seen(x), given)
+        expected = self.evaluate(partial(self.output_form, features=features), x, q, checked=False)
+        return expected, self.weights_at(features)
 
     def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
         if self.context is None:
@@ -268,14 +322,15 @@ class StandardizedDecoder(LinearDecoder):
         mean: Tensor,
         moments: Moments | JointMoments,
         q: td.Distribution,
-        given: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         raise NotImplementedError
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups() | {"precision": [self.log_scale]}
         if isinstance(self.context, nn.Module):
-            groups["network"] = [*self.context.parameters(), *self.shifts.parameters()]
+            heads = [self.shifts] if self.weigh is None else [self.shifts, self.weigh]
+            groups["network"] = [parameter for own in (self.context, *heads) for parameter in own.parameters()]
         return groups
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
@@ -349,9 +404,9 @@ class StandardizedGaussian(StandardizedDecoder):
         mean: Tensor,
         moments: Moments | JointMoments,
         q: td.Distribution,
-        given: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
-        center, log_scale = self.in_context(x, given)
+        center, log_scale = self.in_context(features)
         residual = self.against(x, center) * torch.exp(-log_scale) - self.affine(mean)
         variance = variance_of(self.affine, moments, mean)
         squares = torch.addcmul(variance, residual, residual)

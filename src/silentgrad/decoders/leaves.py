@@ -20,7 +20,7 @@ from torch.distributions import constraints
 
 from silentgrad.decoders.context import Causal, Shiftable
 from silentgrad.decoders.protocol import Leaf, Startable
-from silentgrad.decoders.sums import Gate, SumProduct, gate_at
+from silentgrad.decoders.sums import Gate, SumProduct, gate_at, weighed
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
 from silentgrad.side_info import SideInfo
@@ -92,10 +92,22 @@ class Together(nn.Module):
         """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
         return outputs_of(_decoded(self.decoder, z, given))
 
-    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
-        """Return E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
+    def expected(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return E_q[log p(x_o|z)], `(*batch, outputs, components)`, and what a context adds to the leaves' logits."""
         repeated = x.unsqueeze(-1).expand(*x.shape, self.components)
-        return _expected(self.decoder, repeated, q, given).unflatten(-1, (-1, self.components))
+        expected, weights = _expected(self.decoder, repeated, q, given)
+        return expected.unflatten(-1, (-1, self.components)), weights
+
+    @property
+    def weighed(self) -> bool:
+        """Whether a context weighs the leaves of an output against each other."""
+        return isinstance(self.decoder, Shiftable) and self.decoder.context is not None and self.components > 1
+
+    def weights(self, x: Tensor) -> Tensor | None:
+        """Return what a context adds to the logits of leaves, `(*batch, *event_shape, components)`."""
+        if not isinstance(self.decoder, Shiftable):
+            return None
+        return self.decoder.weights_at(self.decoder.features_at(x))
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
@@ -116,6 +128,12 @@ class Separate(nn.Module):
         self.decoders = nn.ModuleList(decoders)  # type: ignore[arg-type]
         self.components = len(self.decoders)
 
+    weighed = False
+
+    def weights(self, x: Tensor) -> Tensor | None:
+        """Return nothing: each context belongs to one leaf."""
+        return None
+
     @property
     def leaves(self) -> list[Leaf]:
         return [leaf for leaf in self.decoders if isinstance(leaf, Leaf)]
@@ -124,9 +142,9 @@ class Separate(nn.Module):
         """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
         return Stacked([outputs_of(_decoded(leaf, z, given)) for leaf in self.leaves])
 
-    def expected_log_probs(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> Tensor:
-        """Return E_q[log p(x_o|z)] of each output and component, `(*batch, outputs, components)`."""
-        return torch.stack([_expected(leaf, x, q, given) for leaf in self.leaves], -1)
+    def expected(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return E_q[log p(x_o|z)], `(*batch, outputs, components)`; each context weighs nothing but its own leaf."""
+        return torch.stack([_expected(leaf, x, q, given)[0] for leaf in self.leaves], -1), None
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
@@ -149,10 +167,10 @@ def _decoded(leaf: Leaf, z: Tensor, given: Tensor | None) -> td.Distribution:
     return _told(leaf).decode(z, SideInfo(context=given))
 
 
-def _expected(leaf: Leaf, x: Tensor, q: td.Distribution, given: Tensor | None) -> Tensor:
-    if given is None:
-        return leaf.expected_log_probs(x, q)
-    return _told(leaf).expected_log_probs(x, q, given)
+def _expected(leaf: Leaf, x: Tensor, q: td.Distribution, given: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    if given is None and not isinstance(leaf, Shiftable):
+        return leaf.expected_log_probs(x, q), None
+    return _told(leaf).expected_in_context(x, q, given)
 
 
 def _told(leaf: Leaf) -> Shiftable:
@@ -222,6 +240,7 @@ class CircuitDistribution(td.Distribution):
         network: The products and sums.
         logits: The gate's logits `(*batch, regions, components)`, or None, for each of its layers.
         event_dims: Number of dimensions of one example.
+        firsts: The first output of each of the deepest regions, whose context weighs the region's leaves.
 
     Example:
         >>> from silentgrad.decoders import Circuit
@@ -239,9 +258,10 @@ class CircuitDistribution(td.Distribution):
         logits: Sequence[Tensor | None],
         event_dims: int,
         validate_args: bool | None = None,
+        firsts: Tensor | None = None,
     ) -> None:
         require_single(leaves)
-        self.leaves, self.network, self.logits = leaves, network, list(logits)
+        self.leaves, self.network, self.logits, self.firsts = leaves, network, list(logits), firsts
         shape = leaves.batch_shape[:-1]
         at = len(shape) - event_dims
         super().__init__(shape[:at], shape[at:], validate_args=validate_args)
@@ -254,22 +274,34 @@ class CircuitDistribution(td.Distribution):
         batch = torch.Size(batch_shape)
         leaves = self.leaves.expand(batch + self.event_shape + self.leaves.batch_shape[-1:])
         logits = [None if own is None else own.expand(*batch, *own.shape[-2:]) for own in self.logits]
-        return CircuitDistribution(leaves, self.network, logits, len(self.event_shape), self._validate_args)
+        dims = len(self.event_shape)
+        return CircuitDistribution(leaves, self.network, logits, dims, self._validate_args, self.firsts)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args and value.numel() > 0:  # torch cannot check a support over no examples
             self._validate_sample(value)
-        outputs = widened(self.leaves.log_prob(widened(value).unsqueeze(-1)))
+        weights: Tensor | None = None
+        if isinstance(self.leaves, Causal):
+            found, weights = self.leaves.weighed(widened(value).unsqueeze(-1))
+        else:
+            found = self.leaves.log_prob(widened(value).unsqueeze(-1))
+        outputs = widened(found)
         batch = outputs.shape[: outputs.dim() - 1 - len(self.event_shape)]
         rows = outputs.reshape(math.prod(batch), self.event_shape.numel(), outputs.shape[-1])
-        return self.network(rows, self._gates(batch)).reshape(batch)
+        gates = self._gates(batch)
+        if weights is not None and self.firsts is not None:
+            gates[0] = weighed(gates[0], of_regions(weights.expand(outputs.shape), self.firsts, self.event_shape))
+        return self.network(rows, gates).reshape(batch)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         with torch.no_grad():
             whole = torch.Size(sample_shape) + self.batch_shape
             if isinstance(self.leaves, Causal):  # the components from the roots down, then the outputs in order
                 leaves = self.leaves.expand(whole + self.leaves.batch_shape[len(self.batch_shape) :])
-                return leaves.sample_of(self._drawn(whole))
+                if self.firsts is not None:
+                    return leaves.sample_of(_Chosen(self, whole, self.firsts))
+                drawn = self._drawn(whole)
+                return leaves.sample_of(lambda weights, front: drawn)
             values = self.leaves.sample(torch.Size(sample_shape))
             return values.gather(-1, self._drawn(whole)).squeeze(-1)
 
@@ -294,3 +326,33 @@ class CircuitDistribution(td.Distribution):
 
     def _gates(self, batch: torch.Size) -> list[Gate | None]:
         return [None if own is None else gate_at(own.expand(*batch, *own.shape[-2:])) for own in self.logits]
+
+
+def of_regions(weights: Tensor, firsts: Tensor, event_shape: torch.Size) -> Tensor:
+    """Return logits `(regions, components, batch)` from those of outputs, `(*batch, *event_shape, components)`."""
+    rows = weights.reshape(-1, event_shape.numel(), weights.shape[-1])
+    return rows[:, firsts].permute(1, 2, 0)
+
+
+class _Chosen:
+    """The leaf of each output, drawn when the first output of its region is next and the context there is known."""
+
+    def __init__(self, p: CircuitDistribution, batch: torch.Size, firsts: Tensor) -> None:
+        self.p, self.firsts = p, firsts
+        self.gates = p._gates(batch)
+        self.layer = p.network.layers[0]
+        self.nodes, _ = p.network.draw_nodes(self.gates, batch.numel())
+        self.leaves = firsts.new_zeros((*batch, *p.event_shape, 1))
+
+    def __call__(self, weights: Tensor | None, front: Tensor) -> Tensor:
+        gate = self.gates[0]
+        if weights is not None:
+            every = weights.expand(*self.leaves.shape[:-1], weights.shape[-1])
+            gate = weighed(gate, of_regions(every, self.firsts, self.p.event_shape))
+        now = torch.isin(self.firsts, front)
+        drawn = self.layer.draw(self.nodes, gate)
+        over = self.layer.over_outputs
+        rows = over.rows[over.spread(now)]
+        flat = self.leaves.view(-1, self.p.event_shape.numel())
+        flat[:, rows] = over.spread(drawn)[over.spread(now)].T
+        return self.leaves

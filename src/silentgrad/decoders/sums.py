@@ -42,6 +42,13 @@ class Gate(NamedTuple):
     log_mass: Tensor
 
 
+def weighed(gate: Gate | None, logits: Tensor) -> Gate:
+    """Return a gate with logits `(regions, components, batch)` added that z does not change."""
+    if gate is None:
+        return Gate(logits, logits)
+    return Gate(gate.expected + logits, gate.log_mass + logits)
+
+
 def gate_at(logits: Tensor) -> Gate:
     """Return the gate at one z for each example, from logits `(*batch, regions, components)`."""
     rows = logits.reshape(math.prod(logits.shape[:-2]), *logits.shape[-2:])
@@ -101,6 +108,13 @@ class SumLayer(nn.Module):
         if gate is None:
             return log_weights.exp()
         return (log_weights + gate.expected.unsqueeze(1)).softmax(2)
+
+    def draw(self, nodes: Tensor, gate: Gate | None) -> Tensor:
+        """Return a component of each region's chosen node, `(regions, batch)`."""
+        chances = self.chances(gate).expand(-1, -1, -1, nodes.shape[-1])
+        picked = nodes[:, None, None].expand(-1, 1, chances.shape[2], -1)
+        of_node = chances.gather(1, picked).squeeze(1).movedim(1, -1)
+        return torch.multinomial(of_node.flatten(0, 1), 1).view(nodes.shape)
 
 
 class Fold(nn.Module):
@@ -221,17 +235,20 @@ class SumProduct(nn.Module):
 
     def draw(self, gates: Sequence[Gate | None], batch: int) -> Tensor:
         """Return a leaf for each output, `(batch, outputs, 1)`, drawn from the roots downwards."""
+        nodes, parts = self.draw_nodes(gates, batch)
+        deepest = self.layers[0]
+        parts.append(deepest.over_outputs.spread(deepest.draw(nodes, gates[0])).unsqueeze(1))
+        return self._unordered(parts)
+
+    def draw_nodes(self, gates: Sequence[Gate | None], batch: int) -> tuple[Tensor, list[Tensor]]:
+        """Return a node of each of the deepest regions, `(regions, batch)`, and the leaves of outputs above them."""
         parts: list[Tensor] = []
         nodes = self.positions.new_zeros(1, batch)
-        for layer, gate in self._downwards(gates):
-            nodes = nodes.expand(layer.regions, -1)
-            chances = layer.chances(gate).expand(-1, -1, -1, batch)
-            picked = nodes[:, None, None].expand(-1, 1, chances.shape[2], -1)
-            of_node = chances.gather(1, picked).squeeze(1).movedim(1, -1)
-            components = torch.multinomial(of_node.flatten(0, 1), 1).view(layer.regions, batch)
+        for layer, gate in [*self._downwards(gates)][:-1]:
+            components = layer.draw(nodes.expand(layer.regions, -1), gate)
             parts.append(layer.over_outputs.spread(components).unsqueeze(1))
             nodes = layer.over_parts.handed_down(components)
-        return self._unordered(parts)
+        return nodes.expand(self.layers[0].regions, -1), parts
 
     def _downwards(self, gates: Sequence[Gate | None]) -> Iterator[tuple[SumLayer, Gate | None]]:
         yield from zip(reversed(self.layers), reversed(gates), strict=True)
