@@ -134,6 +134,15 @@ def test_reinmax_and_its_control_variate_have_the_mean_of_the_definition(build: 
     assert max(map(deviation, rows, truth.unsqueeze(1))) < INSIDE
 
 
+def test_straight_through_is_further_from_the_truth_than_reinmax() -> None:
+    """Euler's rule and Heun's, as in the paper: in every problem of little slope, by enumeration."""
+    problem = Problem.random(CATEGORIES._replace(slope=0.2), 50)
+    mean, truth = problem.q.mean.detach(), problem.truth()[1].reshape(50, -1)
+    of_euler = in_mean(problem, lambda z: jacobian(mean).expand(*z.shape, -1))
+    of_heun = in_mean(problem, lambda z: 2 * jacobian((mean + z) / 2) - jacobian(mean) / 2)
+    assert ((of_heun - truth).norm(dim=1) < (of_euler - truth).norm(dim=1)).all()
+
+
 def test_reinmax_rao_is_the_mean_over_the_noise_given_the_sample() -> None:
     """By rejection: Gumbel noise on the logits of the midpoint, kept where the sample is the largest."""
     problem, temperature = Problem.random(CATEGORIES, 1), 0.7
@@ -193,10 +202,10 @@ def test_a_colder_relaxation_is_less_biased() -> None:
 
 
 def test_reinmax_cv_learns_to_vary_less_than_the_mean_of_two() -> None:
-    learned = sg.ReinMaxCV(decay=0.9)
+    learned, kind = sg.ReinMaxCV(decay=0.9), CATEGORIES._replace(slope=0.1)  # close to linear
     for seed in range(50):
-        call(learned, Problem.random(CATEGORIES, 1).repeated(100), seed)
-    assert variance(learned.eval(), CATEGORIES) < 0.5 * variance(sg.Averaged(sg.ReinMax(), 2), CATEGORIES)
+        call(learned, Problem.random(kind, 1).repeated(100), seed)
+    assert variance(learned.eval(), kind) < 0.5 * variance(sg.Averaged(sg.ReinMax(), 2), kind)
 
 
 LEARNERS: dict[str, tuple[Callable[[], Estimator], float]] = {  # by descent, and the share of the variance that is left
