@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from silentgrad import estimators as est
-from silentgrad.decoders import Circuit, LinearDecoder
 from silentgrad.decoders.circuit import default_region_graph, mixtures
 from silentgrad.estimators import ESTIMATORS, Estimator
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab import networks as nets
 from silentgrad.lab.data import Levels, Observations, kind_of
-from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
-from silentgrad.lab.networks.tractable import COMPONENTS, LIKELIHOODS, TRACTABLE, Form, mixed_per
+from silentgrad.lab.kinds import COMPONENTS, OF_COUNTS, LikelihoodName
 from silentgrad.lab.settings import (
     SILENT,
     ConfigError,
@@ -27,20 +25,12 @@ from silentgrad.lab.settings import (
     resolve,
     resolve_model,
 )
+from silentgrad.lab.settings.tractable import LIKELIHOODS, Outputs, mixed_per, tractable_decoder
 from silentgrad.latents.families import Family
 from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior
 from silentgrad.schedules import LinearDecay, Schedule, constant, geometric, linear_rise
 
 PRIOR_COMPONENTS = 10
-
-
-class Outputs(NamedTuple):
-    """What decoders have to fit: the shape of an example, levels of an output, number of covariates, and gaps."""
-
-    event_shape: torch.Size
-    levels: int
-    covariates: int = 0
-    masked: bool = False  # whether entries are missing
 
 
 def plan_for(settings: Settings) -> Plan:
@@ -120,7 +110,7 @@ def _model(config: ModelConfig, outputs: Outputs, epochs: int) -> GuidedVAE:
         kl_weight = linear_rise(config.kl_warmup * epochs, config.kl_weight)
     try:
         nonlinear = _nonlinear_decoder(config, family, outputs) if config.nonlinear else None
-        tractable = _tractable_decoder(config, family, outputs)
+        tractable = tractable_decoder(config, family, outputs)
         tractable_estimator, estimator = _estimators(config, family)
         vae = GuidedVAE(
             encoder=_encoder(config, family, outputs),
@@ -200,27 +190,6 @@ def _nonlinear_decoder(config: ModelConfig, family: Family, outputs: Outputs) ->
     inputs, sizes = family.shape.numel() + outputs.covariates, nets.Sizes(config.hidden, config.channels)
     build = nets.NETWORKS[config.network].decoder
     return head(build(inputs, outputs.event_shape, sizes, numbers * _components(config)), config, outputs)
-
-
-def _tractable_decoder(config: ModelConfig, family: Family, outputs: Outputs) -> LinearDecoder | Circuit | None:
-    if config.decoders.tractable == "none":
-        return None
-    form = Form(
-        family.shape.numel(),
-        outputs.event_shape,
-        str(config.likelihood),
-        outputs.levels,
-        covariates=outputs.covariates,
-        components=config.components,
-        leaves=config.leaves or "constant",
-        gates=config.gates,
-        log_term=config.log_term,
-        variance=annealed(config, "variance")(1),
-        radius=config.context,
-        context_hidden=config.context_hidden,
-        exact=config.decoders.estimator.startswith(SILENT),
-    )
-    return TRACTABLE[config.decoders.tractable](form)
 
 
 def annealed(config: ModelConfig, name: Literal["variance", "temperature"]) -> Schedule:

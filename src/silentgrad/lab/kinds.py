@@ -12,6 +12,11 @@ CountLikelihoodName = Literal[
 ]
 LikelihoodName = Literal["gaussian", "logistic", "bernoulli", "mixture", "circuit", CountLikelihoodName]
 
+TractableKind = Literal["none", "fixed", "constant", "linear", "exp", "mixture", "circuit"]
+LeafKind = Literal["exp", "constant", "logistic", "categorical"]
+
+OF_LEVELS = ("logistic", "categorical")  # leaves that give probabilities of whole levels
+COMPONENTS = {"mixture": 3, "circuit": 8}  # of what is made of components, if nothing is said
 OF_COUNTS: tuple[CountLikelihoodName, ...] = get_args(CountLikelihoodName)  # the default first
 NO_OFFSET, BY_SIZE = "none", "size"
 WORDS = {"bpd": "bits per dimension"}

@@ -3,6 +3,7 @@
 from silentgrad.lab.settings.fields import COUNT, SEED, ConfigError, Range, require
 from silentgrad.lab.settings.options import (
     GROUPS,
+    SILENT,
     DataConfig,
     Decay,
     Decoders,
@@ -12,7 +13,6 @@ from silentgrad.lab.settings.options import (
     TrainConfig,
 )
 from silentgrad.lab.settings.plan import (
-    SILENT,
     Plan,
     estimator_class,
     family_named,

@@ -10,9 +10,18 @@ from typing import Any, Literal, NamedTuple
 
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
-from silentgrad.lab.kinds import NO_OFFSET, OF_COUNTS, Kind, LikelihoodName, Selection
+from silentgrad.lab.kinds import (
+    COMPONENTS,
+    NO_OFFSET,
+    OF_COUNTS,
+    OF_LEVELS,
+    Kind,
+    LeafKind,
+    LikelihoodName,
+    Selection,
+    TractableKind,
+)
 from silentgrad.lab.networks import NETWORKS
-from silentgrad.lab.networks.tractable import LIKELIHOODS, OF_LEVELS, LeafKind, TractableKind
 from silentgrad.lab.settings.fields import (
     COUNT,
     NOT_NEGATIVE,
@@ -35,7 +44,8 @@ PriorKind = Literal["standard", "learned", "mixture"]
 Start = Literal["random", "mean", "ppca"]
 Decay = Literal["none", "cosine"]
 RATE = 5e-4
-PARTED = ("mixture", "circuit")  # what is made of components
+PARTED = tuple(COMPONENTS)  # what is made of components
+SILENT = "silent-"  # before the name of an estimator that the silent control variate is put around
 
 # What options belong to. An option that is given without its owner is refused, and so never ignored.
 FIXED = one_of(tractable=["fixed"])
@@ -54,7 +64,7 @@ SAMPLED_GUIDE = Owner(
 )
 LINEAR_PRECISION = Owner(
     "is for --model.tractable linear of Gaussian outputs, whose precision is linear in z",
-    lambda model: model.tractable == "linear" and model.likelihood not in (*LIKELIHOODS, "logistic"),
+    lambda model: model.tractable == "linear" and model.likelihood in ("gaussian", *PARTED),
 )
 TRACTABLE = Owner("is for --model.tractable other than none", lambda model: model.tractable != "none")
 PRECISION = Owner(

@@ -12,15 +12,14 @@ import torch
 
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import ESTIMATORS, Estimator
-from silentgrad.lab.kinds import OF_COUNTS, LikelihoodName
+from silentgrad.lab.kinds import OF_COUNTS, OF_LEVELS, LeafKind, LikelihoodName, TractableKind
 from silentgrad.lab.networks import NETWORKS
-from silentgrad.lab.networks.tractable import OF_LEVELS, TRACTABLE, Form, LeafKind, TractableKind
 from silentgrad.lab.settings.fields import ConfigError
-from silentgrad.lab.settings.options import PARTED, EstimatorName, ModelConfig, Settings, Start, TrainConfig
+from silentgrad.lab.settings.options import PARTED, SILENT, EstimatorName, ModelConfig, Settings, Start, TrainConfig
+from silentgrad.lab.settings.tractable import Outputs, tractable_decoder
 from silentgrad.latents.families import FAMILIES, Family
 from silentgrad.registry import did_you_mean
 
-SILENT = "silent-"  # before the name of an estimator that the silent control variate is put around
 RATE_OF_COUNTS, RATE_OF_COUNT_NETWORKS = 1e-2, 2e-3
 
 
@@ -273,19 +272,16 @@ def _objections_to_estimators(model: ModelConfig, family: type[Family]) -> Itera
 
 def _require_closed_form(model: ModelConfig, family: type[Family]) -> None:
     """Ask a small tractable decoder whether it has a closed form for a family."""
-    tractable, _, _ = model.decoders
-    if tractable == "none":
-        return
-    small, outputs, leaves = family(2), torch.Size([2]), model.leaves or "constant"
-    form = Form(
-        small.shape.numel(), outputs, str(model.likelihood), components=2, leaves=leaves, log_term=model.log_term
-    )
+    small, components = family(2), 2 if model.tractable in PARTED else None
     # The weights of the decoder are random, and have to leave the run's own random numbers as they are.
     with torch.random.fork_rng([]), torch.no_grad():
+        shape = torch.Size([2])
+        decoder = tractable_decoder(replace(model, components=components, context=None), small, Outputs(shape))
         try:
-            TRACTABLE[tractable](form).expected_log_prob(torch.zeros(1, 2), small.latent(torch.zeros(1, small.numbers)))
+            if decoder is not None:
+                decoder.expected_log_prob(torch.zeros(1, *shape), small.latent(torch.zeros(1, small.numbers)))
         except IntractableError as error:
-            option = f"--model.tractable {tractable} with --model.log_term {model.log_term}"
+            option = f"--model.tractable {model.tractable} with --model.log_term {model.log_term}"
             if model.likelihood in OF_COUNTS:
                 option = f"--model.likelihood {model.likelihood} with a linear decoder"
             reason = " ".join(str(error).split())
