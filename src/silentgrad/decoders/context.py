@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 from torch.distributions import constraints
-from torch.nn.functional import conv2d, pad, relu
+from torch.nn.functional import conv2d, linear, pad, relu
 
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.latents.independent import shape_of
@@ -117,11 +117,14 @@ class CausalContext(nn.Module):
         images = ((x - self.center) / self.spread).reshape(-1, *self.image)
         inside = torch.ones_like(images[:, :1])
         seen = pad(torch.cat([images, inside], 1), [self.radius, self.radius, self.earlier.shape[0] - 1, 0])
-        near = relu(conv2d(seen, self.neighbors.weight * self.earlier, self.neighbors.bias))
-        shared = self.mix(near.movedim(1, -1)).unsqueeze(1)
-        shared = shared + self.own_bias[:, None, None]
+        seen = seen.contiguous(memory_format=torch.channels_last)  # features are neighbors in memory from here on
+        near = conv2d(seen, self.neighbors.weight * self.earlier, self.neighbors.bias).relu_()
+        shared = linear(near.movedim(1, -1), self.mix.weight, self.mix.bias + self.own_bias[0]).unsqueeze(1)
         for weights in self.own_colors:
-            shared = shared + torch.einsum("kfj,njhw->nkhwf", weights * self.colors, images)
+            own = torch.cat([weights * self.colors, (self.own_bias - self.own_bias[0]).unsqueeze(-1)], -1)
+            rows = torch.cat([images, inside], 1).movedim(1, -1).flatten(0, -2)
+            colors = [torch.addmm(shared.reshape(-1, self.features), rows, part.T) for part in own]
+            shared = torch.stack([color.reshape_as(near.movedim(1, -1)) for color in colors], 1)
         features = shared.reshape(*x.shape, self.features)
         if self.given is not None and given is not None:
             told = self.given(given)
