@@ -249,7 +249,9 @@ def circuits_found(folder: Path, scale: Scale, seeds: int) -> tuple[Findings, Ta
     for place, cell in enumerate(cells):
         run = folder / cell.name
         run.mkdir()
-        write_summary(run, figure=2.0 + place, seconds=20.0 + place, sampled=1.75 + place, epochs=2, best_epoch=2)
+        simple = {"baseline": {"figure": 99.0, "model": "a Gaussian"}, "baselines": {"histogram": 1.5}}
+        figures = {"figure": 2.0 + place, "sampled": 1.75 + place, "seconds": 20.0 + place, **simple}
+        write_summary(run, **figures, epochs=2, best_epoch=2)
         write_metrics(run, [(10.5 * epoch, 5.0 - epoch) for epoch in (1, 2)])
     found = EXPERIMENTS["circuits"].build(entered(folder, cells), Request(scale, seeds))
     (table,) = found.tables
@@ -264,6 +266,9 @@ def test_circuits_are_compared_at_equal_seconds(tmp_path: Path) -> None:
     assert first[4] == Spread(2.25, pytest.approx(statistics.stdev([2.0, 3.0])), 2)
     # the silent circuits took 26.5 seconds on average: what was slower had one epoch by then, what was quicker both
     assert [row[5].mean for row in table.rows[:10]] == [3.0, 3.0, 3.0, 3.5] + [4.0] * 6
+    assert [row[1:4] for row in table.rows[-2:]] == [
+        ["no latents: one Gaussian a pixel", "", 99.0], ["no latents: histogram", "", 1.5],
+    ]  # fmt: skip
     assert table.best == [0, 10]
     assert found.verdicts == [
         "Continuous: the best ELBO has linear, silent.",

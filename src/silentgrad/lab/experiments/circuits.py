@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale, seeded
 from silentgrad.lab.experiments.experiment import (
+    MODELS,
     NO_CONVOLUTIONS,
     FigureColumn,
     FilledRow,
@@ -115,12 +116,13 @@ class Circuits(TableOfRuns):
     """Decoders and estimators, by the sampled ELBO of each."""
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return a row for each method."""
+        """Return a row for each method, and what has to be beaten."""
         rows = []
         for (latent, block), (name, method) in product(paper.BLOCKS.items(), METHODS.items()):
             if method.latent == latent:
                 rows.append(RowOfRuns([block, method.decoder, method.estimator], {"latent": latent, "method": name}))
-        return rows
+        gaussian = RowOfRuns(["", "no latents: one Gaussian a pixel", ""], {}, "independent")
+        return [*rows, gaussian, RowOfRuns(["", MODELS["histogram"], ""], {}, "histogram")]
 
     def figures(self, request: Request) -> list[FigureColumn]:
         """Return the figures, and what was reached in the seconds of the silent circuit."""
