@@ -116,7 +116,6 @@ class Circuits(TableOfRuns):
     """Decoders and estimators, by the sampled ELBO of each."""
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return a row for each method, and what has to be beaten."""
         rows = []
         for (latent, block), (name, method) in product(paper.BLOCKS.items(), METHODS.items()):
             if method.latent == latent:
@@ -125,7 +124,6 @@ class Circuits(TableOfRuns):
         return [*rows, gaussian, RowOfRuns(["", MODELS["histogram"], ""], {}, "histogram")]
 
     def figures(self, request: Request) -> list[FigureColumn]:
-        """Return the figures, and what was reached in the seconds of the silent circuit."""
         then = Column("validation BPD at equal seconds", 4)
         return [
             FigureColumn(Column("BPD", 4), lambda results, row: results.judged("test", **row.runs)),
@@ -141,7 +139,6 @@ class Circuits(TableOfRuns):
         return spread(own.best_by(seconds) for own in results.rows(**row.runs) if not own.failure)
 
     def judge(self, filled: list[FilledRow]) -> Judgement:
-        """Return the best row of each block, and whether that is more than the word of single seeds."""
         return best_of_blocks(filled, ELBO, self._verdict)
 
     def _verdict(self, best: FilledRow, block: list[FilledRow]) -> str:
@@ -151,7 +148,6 @@ class Circuits(TableOfRuns):
         return f"{title}: the best ELBO has {decoder}, {estimator}{doubt}."
 
     def notes(self, results: Results, request: Request) -> list[str]:
-        """Return how the table was made, and how it is ranked."""
         return made(results, request) + NOTES + [RANKING] * request.comparable
 
 

@@ -179,7 +179,7 @@ class TableOfRuns(Experiment):
     measuring: str = ""  # what a bar says while figures are measured, where that takes time
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return the rows."""
+        """Return the rows: methods, and what has to be beaten."""
         raise NotImplementedError
 
     def figures(self, request: Request) -> list[FigureColumn]:

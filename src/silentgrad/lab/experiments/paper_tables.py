@@ -72,7 +72,6 @@ class FixedVariance(TableOfRuns):
     """A linear decoder with fixed variance."""
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return a row for each method, and what has to be beaten, of each block."""
         rows = []
         for latent, block in paper.BLOCKS.items():
             for family, method in paper.FIXED:
@@ -83,7 +82,6 @@ class FixedVariance(TableOfRuns):
         return [*rows, RowOfRuns(["", MODELS["histogram"]], {}, "histogram")]
 
     def figures(self, request: Request) -> list[FigureColumn]:
-        """Return our figures, each with the paper's beside it."""
         after = Column("epochs (paper)", 0, judges=True)
         return [
             FigureColumn(Column("BPD", 4), lambda results, row: results.judged("test", **row.runs)),
@@ -102,7 +100,6 @@ class FixedVariance(TableOfRuns):
         return "not in all runs" if None in epochs else spread(epochs)
 
     def judge(self, filled: list[FilledRow]) -> Judgement:
-        """Return the method of the lowest mean in each block."""
         return best_of_blocks(filled, "BPD", self._verdict)
 
     def _verdict(self, best: FilledRow, block: list[FilledRow]) -> str:
@@ -115,7 +112,6 @@ class VarianceOfGradients(TableOfRuns):
     """The gradient's variance in these runs, at the epochs whose weights they kept."""
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return the first run of each method."""
         rows = []
         for latent, method in paper.FIXED:
             runs = {"latent": latent, "method": method, "seed": 0}
@@ -123,7 +119,6 @@ class VarianceOfGradients(TableOfRuns):
         return rows
 
     def figures(self, request: Request) -> list[FigureColumn]:
-        """Return both parts of the variance at each epoch, and the estimator's share beside the paper's."""
         columns = []
         for epoch in KEPT_EPOCHS[request.scale]:
             for title, part, digits in (("Batch", "batch", None), ("Est", "est", None), ("Est %", "est_percent", 2)):
@@ -152,7 +147,6 @@ class VarianceOfGradients(TableOfRuns):
         return getattr(kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"], part)
 
     def judge(self, filled: list[FilledRow]) -> Judgement:
-        """Return the estimator's part of each method, with the paper's."""
         sentences = []
         for row, figures in filled:
             percents = [f"{mean_of(part):.1f}" for name, part in figures.items() if name.startswith("Est %")]
@@ -162,7 +156,6 @@ class VarianceOfGradients(TableOfRuns):
         return Judgement([], sentences)
 
     def notes(self, results: Results, request: Request) -> list[str]:
-        """Return what was measured."""
         cells = results.where(seed=0)
         how = (
             f"{cells[0].data}: {BATCHES[request.scale]} batches of {cells[0].settings.data.batch_size} images, "
@@ -187,7 +180,6 @@ class LearnedVariance(TableOfRuns):
     digits: int  # of the metric
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return a row for each estimator, and what has to be beaten."""
         rows = []
         for dataset in request.datasets:
             data = results.data(dataset=dataset)
@@ -201,7 +193,6 @@ class LearnedVariance(TableOfRuns):
         return rows
 
     def figures(self, request: Request) -> list[FigureColumn]:
-        """Return each side's figure, the paper's, the changes by a guide, and seconds."""
         name, field, digits = self.name.upper(), FIELDS[self.name], self.digits
 
         def of_sides(title: str, digits: int, of: Callable[..., Content], sides: Sequence[str]) -> list[FigureColumn]:
@@ -233,7 +224,6 @@ class LearnedVariance(TableOfRuns):
         return mean if deviation is None else Spread(mean, deviation, paper.SEEDS)
 
     def judge(self, filled: list[FilledRow]) -> Judgement:
-        """Return the changes that have an interval."""
         sentences = []
         for row, figures in filled:
             for side in list(SIDES)[1:]:
@@ -254,7 +244,6 @@ class Pictures(Experiment):
     """Reconstructions, one above the other: fixed variance, then each dataset with learned variance."""
 
     def build(self, results: Results, request: Request) -> Findings:
-        """Return a picture for each table, of the runs that have a folder."""
         fixed = results.where(seed=0, variant=FIXED)
         title = f"Fixed variance, {results.data(dataset='mnist')}"
         caption = "Test images and their reconstructed means."

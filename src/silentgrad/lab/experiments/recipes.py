@@ -102,19 +102,15 @@ class GridCell(NamedTuple):
     def header(self) -> dict[str, str]:
         """The recipe's header as long as nobody has measured it."""
         figure = self._in_paper() if self.scale == "paper" else None
+        kind = "fixed variance 0.01, linear decoder" if self.fixed else "learned variance"
+        method = self.method.replace(paper.GUIDED, " + SG").replace(paper.OURS, " + our guide")
+        networks = ", the paper's convolutions with few channels" if self.scale == "conv" else ""
         return {
-            "what": self._what(),
+            "what": f"{self.dataset}, {kind}, {self.latent} latents, {method}{networks}",
             "command": f"silentgrad train --recipe {self.name}",
             "expects": NOT_MEASURED if figure is None else f"test BPD {figure} (the paper)",
             "time": NOT_MEASURED,
         }
-
-    def _what(self) -> str:
-        if self.fixed:
-            return f"MNIST, fixed variance 0.01, 200 {self.latent} latents, linear decoder, {self.method}"
-        method = self.method.replace(paper.GUIDED, " + SG").replace(paper.OURS, " + our guide")
-        networks = ", the paper's convolutions with few channels" if self.scale == "conv" else ""
-        return f"{self.dataset}, learned variance, {self.latent} latents, {method}{networks}"
 
     def _in_paper(self) -> float | None:
         if self.fixed:

@@ -45,7 +45,6 @@ class Comparison(TableOfRuns):
     told: Sequence[str]  # sentences on how it was made
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        """Return a row for each method, after those of the models without latents of its block."""
         rows: dict[str, RowOfRuns] = {}
         for cell in results.cells:
             own = {"dataset": cell.dataset, "variant": cell.variant, "latent": cell.latent}
@@ -57,7 +56,6 @@ class Comparison(TableOfRuns):
         return list(rows.values())
 
     def figures(self, request: Request) -> list[FigureColumn]:
-        """Return the figures, and the comparison with the reference."""
         against = f"against {self.methods[self.reference]}"
         return [
             over_seeds("test BPD", "test", 4),
@@ -95,7 +93,6 @@ class Comparison(TableOfRuns):
         return spread(reached)
 
     def judge(self, filled: list[FilledRow]) -> Judgement:
-        """Return each row's change against the reference of its block, in sentences."""
         sentences, against = [], self.methods[self.reference]
         for row, figures in filled:
             change = figures[f"against {against}"]
@@ -105,7 +102,6 @@ class Comparison(TableOfRuns):
         return Judgement([], sentences)
 
     def notes(self, results: Results, request: Request) -> list[str]:
-        """Return how the table was made and how it is to be read."""
         levels = ", ".join(self.methods[method] for method in self.levels)
         reading = [sentence.format(levels=levels, name=self.name) for sentence in READING]
         return [*made(results, request), *self.told, *reading]

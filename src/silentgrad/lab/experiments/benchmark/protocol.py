@@ -18,13 +18,14 @@ validation images; the other seeds then have these too.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from silentgrad.estimators import Estimator
+from silentgrad.lab.experiments.cells import TITLES
 from silentgrad.lab.settings import EstimatorName, estimator_class, suitable_estimators
 from silentgrad.latents.families import Bernoulli, Categorical, Family
 
@@ -34,7 +35,6 @@ NetworkKind = Literal["linear", "nonlinear", "circuit"]
 DatasetName = Literal["mnist", "fashion-mnist"]
 LatentsKind = Literal["bits", "8x4", "4x24", "8x16", "16x12", "64x8", "10x30"]
 
-TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "digits": "digits"}
 LIKELIHOODS = {"bernoulli": "bits", "gaussian": "Gaussian"}
 RATES = {"mnist": 1e-3, "fashion-mnist": 3e-4, "digits": 1e-3}
 TEMPERATURES: dict[EstimatorName, tuple[float, ...]] = {
@@ -154,11 +154,8 @@ def settings_of(
 
 def estimator_named(name: EstimatorName, numbers: int, temperature: float | None = None) -> Estimator:
     """Return an estimator as it is by default, for z of so many numbers, or at a temperature."""
-    chosen = estimator_class("--estimators", name)
-    if temperature is None:
-        return chosen.sized(numbers)
-    hot: Callable[..., Estimator] = chosen
-    return hot(temperature=temperature)
+    chosen: Any = estimator_class("--estimators", name)
+    return chosen.sized(numbers) if temperature is None else chosen(temperature=temperature)
 
 
 class BenchmarkRun(NamedTuple):
