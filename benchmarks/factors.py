@@ -247,7 +247,7 @@ def compare(arguments: argparse.Namespace) -> None:
                     continue
                 found = []
                 for seed in range(arguments.seeds):
-                    words = [python, __file__, "--fit", name, method, str(seed), f"{folder}/{name}-{seed}.npz"]
+                    words = [python, "-P", __file__, "--fit", name, method, str(seed), f"{folder}/{name}-{seed}.npz"]
                     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
                     told = [line for line in done.stdout.splitlines() if line.startswith("figures ")]
                     if not told:
@@ -304,8 +304,25 @@ def write_table() -> None:
     PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")
 
 
-def speed(cells: int, genes: int = 500, rank: int = 10) -> None:
-    """Print processor seconds of a Poisson fit of sparse counts, and an iteration's over its matrix products'."""
+def write_counts(folder: Path, cells: int, genes: int, rank: int) -> None:
+    """Write sparse Poisson counts of some factors to disk, the three arrays of a CSR matrix."""
+    from scipy import sparse
+
+    random = np.random.RandomState(0)
+    w, b = random.randn(rank, genes) * 0.35, random.randn(genes) * 0.8 - 1.25
+    ends = [0]
+    with (folder / "data").open("wb") as data, (folder / "indices").open("wb") as indices:
+        for start in range(0, cells, 20_000):
+            z = random.randn(min(20_000, cells - start), rank)
+            block = sparse.csr_matrix(random.poisson(np.exp(z @ w + b)).astype(np.float32))
+            block.data.tofile(data)
+            block.indices.astype(np.int32).tofile(indices)
+            ends.extend((ends[-1] + block.indptr[1:]).tolist())
+    np.array(ends, dtype=np.int32).tofile(folder / "indptr")
+
+
+def speed(cells: int, folder: Path, genes: int = 500, rank: int = 10) -> None:
+    """Print processor seconds of a Poisson fit of mapped counts, and an iteration's over its matrix products'."""
     import torch
     from scipy import sparse
 
@@ -313,13 +330,12 @@ def speed(cells: int, genes: int = 500, rank: int = 10) -> None:
     from silentgrad.factors.state import Climb
 
     torch.set_num_threads(1)
-    random = np.random.RandomState(0)
-    w, b = random.randn(rank, genes) * 0.35, random.randn(genes) * 0.8 - 1.25
-    blocks = []
-    for start in range(0, cells, 20_000):
-        z = random.randn(min(20_000, cells - start), rank)
-        blocks.append(sparse.csr_matrix(random.poisson(np.exp(z @ w + b)).astype(np.float32)))
-    counts = sparse.vstack(blocks, format="csr")
+    if not (folder / "indptr").exists():
+        words = [sys.executable, __file__, "--write", str(cells), str(genes), str(rank), str(folder)]
+        subprocess.run(words, check=True)  # in a process of its own, whose memory is not told
+    types = {"data": np.float32, "indices": np.int32, "indptr": np.int32}
+    arrays = [np.memmap(folder / name, dtype=dtype, mode="r") for name, dtype in types.items()]
+    counts = sparse.csr_matrix(tuple(arrays), shape=(cells, genes))
     ends: list[float] = []
     advance = Climb.advance
 
@@ -358,14 +374,20 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=1_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--speed", type=int, metavar="CELLS", help="measure an iteration on this many cells instead")
+    parser.add_argument("--folder", type=Path, help="where its counts are kept; a temporary folder if absent")
     parser.add_argument("--table", action="store_true", help="write the rows into docs/factors.md instead")
+    parser.add_argument("--write", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--fit", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.fit:
+    if arguments.write:
+        cells, genes, rank, folder = arguments.write
+        write_counts(Path(folder), int(cells), int(genes), int(rank))
+    elif arguments.fit:
         name, method, seed, path = arguments.fit
         fit_and_judge(name, method, int(seed), path)
     elif arguments.speed:
-        speed(arguments.speed)
+        with tempfile.TemporaryDirectory() as temporary:
+            speed(arguments.speed, arguments.folder or Path(temporary))
     elif arguments.table:
         write_table()
     else:
