@@ -25,7 +25,8 @@ DECODERS: dict[str, Callable[[int], torch.nn.Module]] = {
     "multinomial": lambda seed: sg.LinearLikelihood(LATENTS, OUTPUTS, sg.likelihoods.Multinomial()),
     "zero-inflated": lambda seed: sg.LinearLikelihood(LATENTS, OUTPUTS, sg.likelihoods.ZeroInflatedPoisson(OUTPUTS)),
 }
-PROBLEMS = [(name, seed) for name in DECODERS for seed in range(13)]
+SEEDS = {"circuit": 25, "mixture": 25, "multinomial": 5, "zero-inflated": 5}
+PROBLEMS = [(name, seed) for name, count in SEEDS.items() for seed in range(count)]
 
 
 def problem(name: str, seed: int) -> tuple[torch.nn.Module, Tensor]:
@@ -73,7 +74,7 @@ def test_it_is_unbiased_against_enumeration_and_quadrature(name: str, seed: int,
     base = (sg.RLOO(), sg.Reinforce(), sg.DisARM())[seed % 3] if family == "bits" else sg.Reparameterized()
     found = gradients(sg.SilentControlVariate(base), decoder, x, q, rows)
     error = found.std(0) / DRAWS**0.5
-    assert ((found.mean(0) - truth[0]).abs() <= 4.5 * error + 1e-9).all()
+    assert ((found.mean(0) - truth[0]).abs() <= 4 * error + 1e-9).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
