@@ -489,6 +489,26 @@ def test_every_estimator_is_measured_on_a_model(family: str, method: MethodName)
     assert order == sorted(found.values(), key=lambda d: (not d.unbiased, d.work))
 
 
+SILENT: dict[str, tuple[str, Callable[[], nn.Module]]] = {  # decoders with statistics, for a family of latents
+    "circuit": ("bernoulli", lambda: sg.Circuit(LATENTS, SHAPE, 3)),
+    "likelihood": ("gaussian", lambda: sg.LinearLikelihood(LATENTS, SHAPE, sg.likelihoods.ZeroInflatedPoisson(SHAPE))),
+}
+
+
+@EACH_METHOD
+@pytest.mark.parametrize("case", SILENT)
+def test_a_control_variate_of_statistics_is_measured_on_a_model(case: str, method: MethodName) -> None:
+    """One evaluation more than its base, and less variance."""
+    family, decoder = SILENT[case]
+    model = linear_vae(family)
+    model.tractable = decoder().double()
+    estimators = [sg.RLOO(), sg.SilentControlVariate(sg.RLOO())]
+    found = gradient_variance(model, batches_of(4).round(), 20, estimators, method)
+    plain, silent = found["RLOO"], found["SilentControlVariate"]
+    assert (plain.evaluations, silent.evaluations) == (2, 3)
+    assert 0 < silent.est < plain.est
+
+
 def test_work_ranks_the_exact_gradient_first() -> None:
     model = linear_vae("bernoulli")
     found = gradient_variance(model, batches_of(4), 20, {"many": sg.RLOO(20), "few": sg.RLOO(2), "exact": Exact()})

@@ -337,20 +337,3 @@ def test_every_estimator_that_a_run_can_name_gives_the_encoder_a_gradient(name: 
     for parameter in model.estimator.parameters():
         assert parameter.grad is not None
     copy.deepcopy(model)
-
-
-def test_evaluations_of_defaults_and_averages() -> None:
-    q, calls = td.Normal(torch.zeros(5, 2), 1.0), []
-
-    def counted(z: Tensor) -> Tensor:
-        calls.append(z)
-        return z.sum(-1)
-
-    averaged = sg.Averaged(sg.RLOO(3), 4)
-    for estimator in (sg.DReG(), sg.VIMCO(), averaged):
-        calls.clear()
-        estimator(q, counted)
-        assert len(calls) == estimator.evaluations()
-    assert averaged.evaluations() == 12
-    assert sg.Averaged(sg.REBAR(), 4).differentiated_twice == 8
-    assert sg.Exact().evaluations() == 0

@@ -299,27 +299,6 @@ def test_the_temperature_follows_its_schedule() -> None:
     assert fixed.temperature == 0.7
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", "one-hot"])
-def test_hard_samples_have_their_probabilities_and_soft_ones_lie_between(kind: str) -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(1, 2, 3, dtype=torch.float64).expand(20_000, 2, 3)
-    q = td.Bernoulli(logits=logits) if kind == "bernoulli" else td.OneHotCategorical(logits=logits)
-    seen: list[Tensor] = []
-
-    def log_prob(z: Tensor) -> Tensor:
-        seen.append(z)
-        return z.sum((-1, -2))
-
-    for estimator in (sg.GumbelSoftmax(hard=True), sg.StraightThrough(), sg.GumbelSoftmax()):
-        estimator(q, log_prob)
-    *hard, soft = seen
-    for z in hard:
-        torch.testing.assert_close(z, z.round(), rtol=0, atol=1e-6)
-        assert kind == "bernoulli" or (z.sum(-1).round() == 1).all()
-        assert deviation(z, q.mean[:1]) < INSIDE
-    assert ((soft > 0.01) & (soft < 0.99)).float().mean() > 0.5
-
-
 @EACH_ESTIMATOR
 def test_a_wrong_latent_family_is_refused_by_name(member: Member) -> None:
     inner = getattr(member.build(), "estimator", member.build())  # that of an average, which knows its latents

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +12,15 @@ from silentgrad.analysis.drawing import Cotangent, Parts, cotangents, require_ba
 from silentgrad.analysis.model import MeasurableModel, encoder_parameters, measured
 from silentgrad.analysis.products import Gradient, OverDraws, Pullback, SquaresMethod, added, over_draws
 from silentgrad.errors import IntractableError
-from silentgrad.estimators import Estimator, Exact, Integrand, Reparameterized, TractableIntegrand, per_example
+from silentgrad.estimators import (
+    Estimator,
+    Exact,
+    Integrand,
+    Reparameterized,
+    StatisticalIntegrand,
+    TractableIntegrand,
+    per_example,
+)
 from silentgrad.exactness import Exactness
 from silentgrad.latents.families import require_one_latent
 from silentgrad.latents.priors import Prior
@@ -78,18 +86,13 @@ class MeasuredBatch:
         """Show the batch to an estimator once in training mode, hold it from then on, and count its evaluations."""
         if isinstance(estimator, Exact):
             return 0
-        calls = 0
-
-        def counted(z: Tensor) -> Tensor:
-            nonlocal calls
-            calls += 1
-            return self.integrand(z)
-
+        statistical = isinstance(self.integrand, StatisticalIntegrand)
+        counted = _CountedStatistics(self.integrand) if statistical else _Counted(self.integrand)
         estimator.train()
         with torch.no_grad():
             self.term._replace(estimator=estimator).loss_of(counted, self.latent(), self.prior)
         estimator.eval()
-        return calls
+        return counted.calls
 
     def over_draws(self, estimator: Estimator, method: SquaresMethod, draws: int) -> OverDraws:
         """Return the estimator's mean cotangent of the whole loss, and the variance of its gradient."""
@@ -125,6 +128,35 @@ class MeasuredBatch:
 
     def _cotangents(self, estimator: Estimator, integrand: Integrand, draws: int) -> Iterator[Cotangent]:
         return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws, self.prior)
+
+
+class _Counted:
+    """An integrand whose evaluations are counted."""
+
+    def __init__(self, integrand: Any) -> None:
+        self.integrand, self.calls = integrand, 0
+
+    def __call__(self, z: Tensor) -> Tensor:
+        self.calls += 1
+        value: Tensor = self.integrand(z)
+        return value
+
+
+class _CountedStatistics(_Counted):
+    """The same of one with statistics, for a control variate of them."""
+
+    def statistics(self, z: Tensor) -> list[Tensor]:
+        found: list[Tensor] = self.integrand.statistics(z)
+        return found
+
+    def expected_statistics(self, q: td.Distribution) -> list[Tensor]:
+        found: list[Tensor] = self.integrand.expected_statistics(q)
+        return found
+
+    def from_statistics(self, statistics: Sequence[Tensor]) -> Tensor:
+        self.calls += 1
+        value: Tensor = self.integrand.from_statistics(statistics)
+        return value
 
 
 def _fixed_cotangent(objective: Objective, x: Tensor, parts: Parts) -> Cotangent:

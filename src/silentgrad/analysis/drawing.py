@@ -87,8 +87,19 @@ class SeveralDraws(DecoderIntegrand):
         self.at_once = max(1, AT_ONCE // x.numel())  # draws that one evaluation should take
 
     def __call__(self, z: Tensor) -> Tensor:
-        count = len(z) // len(self.x)
-        return self.linear.log_prob(_repeated(self.x, count), z)
+        return self._repeated(len(z))(z)
+
+    def statistics(self, z: Tensor) -> list[Tensor]:
+        return self._repeated(len(z)).statistics(z)
+
+    def expected_statistics(self, q: td.Distribution) -> list[Tensor]:
+        return self._repeated(q.batch_shape[0]).expected_statistics(q)
+
+    def from_statistics(self, statistics: Sequence[Tensor]) -> Tensor:
+        return self._repeated(len(statistics[0])).from_statistics(statistics)
+
+    def _repeated(self, rows: int) -> DecoderIntegrand:
+        return DecoderIntegrand(self.linear, _repeated(self.x, rows // len(self.x)))
 
 
 class QuadraticIntegrand(SeveralDraws):
