@@ -143,18 +143,13 @@ def evaluation(m: Measurements) -> Answer:
 
 @check("prior and posterior")
 def families(m: Measurements) -> Answer:
-    """Look for a prior that has another support than q(z|x), or that no q of the family equals."""
-    p, q, change = base_of(m.subject.prior()), base_of(m.q), "take both of one family, as Normal and Normal(0, 1)"
-    names = f"q(z|x) is {type(q).__name__}, p(z) {type(p).__name__}"
+    """Look for a prior that has another support than q(z|x)."""
+    p, q = base_of(m.subject.prior()), base_of(m.q)
     outside = max(_outside(q, m.subject.prior.sample(len(m.x))), _outside(p, m.z[0]))
-    if outside > 0:
-        cause = f"{names}, which live on other z: the KL divergence is infinite, or draws from p were never decoded"
-        return outside, "% of z outside", graded(outside, 0, SHARE), cause, change
-    least, cause = 0.0, f"{names}: even a standard q, which knows nothing of x, costs that much"
-    if type(p) is not type(q) and not isinstance(p, td.MixtureSameFamily):
-        standard = m.family.latent(torch.zeros(1, m.family.numbers).to(m.q.mean))
-        least = float(m.subject.prior.divergence(standard)) / m.family.latents.numel()
-    return least, "nats a latent of a standard q", graded(least, ACTIVE), cause, change
+    cause = f"q(z|x) is {type(q).__name__}, p(z) {type(p).__name__}, which live on other z: the KL divergence is "
+    cause += "infinite, or draws from p were never decoded"
+    change = "take both of one family, as Normal and Normal(0, 1)"
+    return outside, "% of z outside", graded(outside, 0, SHARE), cause, change
 
 
 def _outside(p: td.Distribution, z: Tensor) -> float:
@@ -352,8 +347,10 @@ def advice_on(m: Measurements, findings: list[Finding]) -> list[Advice]:
         action = f"a guide, {guide}: as much is the linear model above this one"
         advice.append(Advice(action, -lost["linear model"].number, nats, lost["linear model"].error))
     if "amortization gap" in lost:
-        gap = lost["amortization gap"]
-        advice.append(Advice("a better encoder: its q(z|x) refined by themselves", gap.number, nats, gap.error))
+        gap, better = lost["amortization gap"], "a better encoder"
+        if "weight of the KL divergence" in lost:
+            better = "a KL divergence of weight 1"
+        advice.append(Advice(f"{better}: its q(z|x) refined by themselves", gap.number, nats, gap.error))
     advice.sort(key=lambda one: -one.gain)
     if "beside baselines" in lost and m.comparison.at_floor:
         action = "a likelihood of levels, sg.DiscretizedLogistic: the floor is where a Gaussian ends"
