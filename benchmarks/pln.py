@@ -53,7 +53,7 @@ numpy.savez(
 
 
 class Fitted(NamedTuple):
-    """What a fit came to: N(means, covariances) for each cell, weights and bias for each gene."""
+    """The end of a fit: N(means, covariances) for each cell, weights and bias for each gene."""
 
     means: Tensor
     covariances: Tensor

@@ -1,4 +1,4 @@
-"""What it costs to serve batches of a large sparse matrix of counts from disk, and how much memory that takes.
+"""Cost of serving batches of a large sparse matrix of counts from disk, in time and memory.
 
     python benchmarks/sparse.py                                   # some minutes, and 3.6 GB of disk for as long
     python benchmarks/sparse.py --train --batches 100             # with a step of training after each batch

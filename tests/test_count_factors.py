@@ -190,7 +190,7 @@ class ByHand:
         self.zero_logit = parameters.get("zero_logit")
 
     def counted(self, u: Tensor) -> Tensor:
-        """log p(x|u) of a count that is not inflated."""
+        """Return log p(x|u) of a count that is not inflated."""
         if self.log_r is None:
             return self.x * u - u.exp() - torch.lgamma(self.x + 1)
         r, v = self.log_r.exp(), u - self.log_r
@@ -205,7 +205,7 @@ class ByHand:
         return torch.where(self.x == 0, zero + softplus(counted - zero), counted)
 
     def elbo(self, parameters: Tensor) -> Tensor:
-        """The bound for q = N(m, L L^T), from m, the logarithms of L's diagonal, and what is below it."""
+        """Return the bound for q = N(m, L L^T), from m, the logarithms of L's diagonal, and what is below it."""
         mean, logs, below = parameters.split([self.dimensions, self.dimensions, self.dimensions - 1])
         root = torch.diag(logs.exp())
         if self.dimensions == 2:
@@ -220,7 +220,7 @@ class ByHand:
         return self.inflated(expected).sum() - divergence
 
     def best_bound(self) -> float:
-        """The largest bound that a trust region of SciPy's finds from two starts."""
+        """Return the largest bound that a trust region of SciPy's finds from two starts."""
 
         def loss(point: np.ndarray) -> float:
             return -float(self.elbo(torch.from_numpy(point)).nan_to_num(nan=-torch.inf))
@@ -244,7 +244,7 @@ class ByHand:
         return max(ends)
 
     def log_evidence(self, mean: Tensor, root: Tensor) -> float:
-        """log p(x) by a grid of twelve of q's deviations, beyond which q has no mass: above every bound by q."""
+        """Return log p(x) by a grid of twelve of q's deviations, beyond which q has no mass: above every bound by q."""
         axis = torch.linspace(-12, 12, {1: 2001, 2: 241}[self.dimensions], dtype=torch.float64)
         z = mean + torch.cartesian_prod(*[axis] * self.dimensions).reshape(-1, self.dimensions) @ root.T
         joint = self.inflated(self.counted(z @ self.w.T + self.b)).sum(1) - z.square().sum(1) / 2
@@ -315,7 +315,7 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def simulated(cells: int, genes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts of three types of cells in two batches; the types; the batches."""
+    """Return counts of three types of cells in two batches; the types; the batches."""
     random = np.random.RandomState(seed)
     kinds, batches = random.randint(3, size=cells), random.randint(2, size=cells)
     u = random.randn(3, genes)[kinds] * 0.6 + random.randn(2, genes)[batches] * 0.8 + random.randn(cells, 1) * 0.3

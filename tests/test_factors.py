@@ -19,7 +19,7 @@ ROWS, OUTPUTS, LATENTS = 60, 7, 2
 
 
 def simulated() -> tuple[Tensor, Tensor]:
-    """Counts of a model with two factors, and the logarithm of each row's size."""
+    """Return counts of a model with two factors, and the logarithm of each row's size."""
     generator = torch.Generator().manual_seed(3)
     z = torch.randn(ROWS, LATENTS, generator=generator, dtype=DOUBLE)
     w = torch.randn(LATENTS, OUTPUTS, generator=generator, dtype=DOUBLE)
@@ -42,7 +42,7 @@ LIKELIHOODS: dict[str, Callable[[], nn.Module]] = {
 
 
 def data_of(name: str) -> Tensor:
-    """The counts, moved to where the likelihood takes them."""
+    """Return the counts, moved to where the likelihood takes them."""
     return X + 0.5 if name == "Gamma" else X
 
 
@@ -53,7 +53,7 @@ def decoder_of(name: str, covariates: int = 0) -> sg.LinearLikelihood:
 
 
 def elbo(decoder: sg.LinearLikelihood, x: Tensor, q: td.MultivariateNormal, **side_info: Tensor) -> Tensor:
-    """The bound of each example by the decoder's own closed form."""
+    """Return the bound of each example by the decoder's own closed form."""
     standard = td.MultivariateNormal(torch.zeros(LATENTS, dtype=DOUBLE), torch.eye(LATENTS, dtype=DOUBLE))
     return decoder.expected_log_prob(x, q, **side_info) - td.kl_divergence(q, standard)
 

@@ -98,7 +98,7 @@ class SparseRows:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes all rows would take if they were dense."""
+        """The bytes that all rows would take if they were dense."""
         return self.shape.numel() * self.matrix.dtype.itemsize
 
     def __getitem__(self, key: slice | Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class RowSource(Protocol):
 
 
 class Expectation(NamedTuple):
-    """What a piece comes to under a decoder and its latents.
+    """The expected log-likelihood of a piece under a decoder and its latents, with derivatives.
 
     Args:
         value: E[log p(x|u)], `(rows,)`.

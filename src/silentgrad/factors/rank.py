@@ -1,4 +1,4 @@
-"""How many factors: fits along a path of ranks, each from the one before, judged on entries that none has seen."""
+"""Choice of the number of factors: fits along a path of ranks, each judged on entries that none has seen."""
 
 import math
 from collections.abc import Callable, Sequence

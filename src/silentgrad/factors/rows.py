@@ -39,7 +39,7 @@ class Totals(Additive):
 
 
 class RowSet(Protocol):
-    """What a fit asks of rows, wherever they are."""
+    """Rows as a fit asks for them, wherever they are."""
 
     def improve(self, theta: Tensor, own: Tensor, tally: bool) -> Totals:
         """Newton's step for all latents, from where they are; the sums for the next step of the outputs."""

@@ -132,7 +132,7 @@ class Climb:
 
     @property
     def stuck(self) -> bool:
-        """Whether even the smallest plain step lowers the bound."""
+        """True once even the smallest plain step lowers the bound."""
         return self.retrying and self.radius <= LEAST_RADIUS
 
     def finish(self) -> tuple[Latents, Totals]:

@@ -78,7 +78,7 @@ class CountTable:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a look at all counts tells.
+    """Results of a look at all counts.
 
     Args:
         sizes: The sum of each row, double precision.

@@ -1,4 +1,4 @@
-"""How often every output has every count: all that a likelihood's `log_base` needs, however many rows there are."""
+"""Frequencies of every count of every output: all that a likelihood's `log_base` needs, however many rows there are."""
 
 from dataclasses import dataclass
 
