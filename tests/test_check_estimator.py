@@ -162,6 +162,11 @@ def test_a_handful_that_suits_is_measured(q: Callable[[], td.Distribution], name
     assert str(found).splitlines()[1].startswith(found.name)
 
 
+def test_a_function_of_statistics_is_measured_with_their_control_variate() -> None:
+    integrand = sg.integrand_of(sg.Circuit(4, 3, 2), torch.zeros(6, 3))
+    assert "silent-rloo" in recommend(td.Bernoulli(logits=torch.zeros(6, 4)), integrand, budget=0.1).errors
+
+
 def test_the_exact_gradient_of_a_model_is_recommended() -> None:
     torch.manual_seed(0)
     model = sg.GuidedVAE(Encoding(), sg.LinearGaussian(4, 3, variance=0.1))

@@ -13,7 +13,7 @@ from silentgrad.analysis.model import MeasurableModel
 from silentgrad.analysis.tally import Decomposition, table
 from silentgrad.analysis.variance import FEWEST_BATCHES, gradient_variance, named, seeded
 from silentgrad.errors import DomainError, SilentgradError
-from silentgrad.estimators import ESTIMATORS, Estimator, Integrand, integrand_of
+from silentgrad.estimators import ESTIMATORS, RLOO, Estimator, Integrand, SilentControlVariate, integrand_of
 from silentgrad.latents.independent import base_of, device_of
 
 HANDFUL = (
@@ -111,7 +111,8 @@ def _problem(q: td.Distribution | MeasurableModel, f: Integrand | Tensor) -> tup
 def _handful(q: td.Distribution) -> dict[str, Estimator]:
     """Return those that may take the latents; whether they do is found by asking them."""
     taken = {name: ESTIMATORS[name] for name in HANDFUL if isinstance(base_of(q), ESTIMATORS[name].latents)}
-    return {name: own.sized((q.batch_shape + q.event_shape)[1:].numel()) for name, own in taken.items()}
+    found = {name: own.sized((q.batch_shape + q.event_shape)[1:].numel()) for name, own in taken.items()}
+    return found | {"silent-rloo": SilentControlVariate(RLOO())}
 
 
 def _seconds(estimator: Estimator, q: td.Distribution, f: Integrand) -> float:
