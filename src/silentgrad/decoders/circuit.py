@@ -18,18 +18,18 @@ References:
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.context import Context, causal_order, start_contexts
+from silentgrad.decoders.context import Context, causal_order, start_contexts, told_of
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.gaussian import StandardizedGaussian
 from silentgrad.decoders.leaves import CircuitDistribution, leaves_of, of_regions
 from silentgrad.decoders.linear import flattened_latent, require_dtype, require_number, require_wide
-from silentgrad.decoders.protocol import Given, Leaf
+from silentgrad.decoders.protocol import Leaf
 from silentgrad.decoders.region_graphs import RegionGraph, binary_tree, pixels, quad_tree, separate
 from silentgrad.decoders.starts import clusters, leaf_starts, require_examples, shares_of
 from silentgrad.decoders.sums import Fold, Gate, SumProduct, gate_at, weighed
@@ -37,7 +37,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.independent import base_of
-from silentgrad.side_info import NOTHING, SideInfo
+from silentgrad.side_info import SideInfo
 from silentgrad.tracing import widened, widened_latent
 
 Gates = Literal["leaves", "all", "none"]
@@ -123,22 +123,13 @@ class Circuit(nn.Module):
 
     def forward(self, z: Tensor) -> CircuitDistribution:
         """p(x|z) for latents of shape `(*batch, latent_dim)`, or those of a one-hot latent."""
-        return self.decode(z, NOTHING)
-
-    def given(self, side_info: SideInfo) -> Given:
-        """p(x|z) given side information that the leaves' context is told: a decoder of this batch, like any other."""
-        return Given(self, side_info)
-
-    def decode(self, z: Tensor, side_info: SideInfo) -> CircuitDistribution:
-        """p(x|z) given side information."""
         with torch.autocast(z.device.type, enabled=False):
             flat = self._flattened(widened(z))
-            told = self._told(side_info.under(flat.shape[:-1], self.event_shape))
             logits: list[Tensor | None] = [None] * len(self.network.layers)
             for position, gate in self._gates():
                 logits[position] = gate(flat)
             dims = len(self.event_shape)
-            return CircuitDistribution(self.leaves(flat, told), self.network, logits, dims, None, self.firsts)
+            return CircuitDistribution(self.leaves(flat), self.network, logits, dims, None, self.firsts)
 
     def _flattened(self, z: Tensor, examples: torch.Size | None = None) -> Tensor:
         """Return latents as `(*batch, latent_dim)`, in the circuit's precision."""
@@ -153,24 +144,15 @@ class Circuit(nn.Module):
             x: Examples `(*batch, *event_shape)`.
             q: Their latents, of any family for which the leaves are tractable.
         """
-        return self.expected_log_prob_given(x, q, NOTHING)
-
-    def expected_log_prob_given(self, x: Tensor, q: td.Distribution, side_info: SideInfo) -> Tensor:
-        """Return `expected_log_prob` given side information."""
-        leaves, gates = self.expectations(x, q, side_info)
+        leaves, gates = self.expectations(x, q)
         result = self.network(leaves, gates).reshape(self.batch_of(x))
         inputs = {"x": x, "the latent": moments_of(q).mean, **dict(self.named_parameters(prefix="decoder"))}
         require_number(result, inputs)
         return result
 
-    def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo) -> Tensor:
-        """Return log p(x|z) given side information, one number per example."""
-        return self.decode(self._flattened(widened(z), self.batch_of(x)), side_info).log_prob(x)
-
-    def _told(self, side_info: SideInfo) -> Tensor | None:
-        """Return what the leaves' context is told of the examples, on its device and in its precision."""
-        side_info.require_none(type(self).__name__, "offset", "covariates", "mask", "scale")
-        return side_info.to(next(self.parameters())).context
+    def given(self, side_info: SideInfo) -> Self:
+        """Return p(x|z) given what the leaves' context is told: a decoder of this batch, with the same parameters."""
+        return told_of(self, side_info, next(self.parameters()))
 
     def batch_of(self, x: Tensor) -> torch.Size:
         """Return the shape of the examples in x, `(*batch,)`."""
@@ -179,16 +161,13 @@ class Circuit(nn.Module):
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got x of shape {tuple(x.shape)}")
         return x.shape[:at]
 
-    def expectations(
-        self, x: Tensor, q: td.Distribution, side_info: SideInfo = NOTHING
-    ) -> tuple[Tensor, list[Gate | None]]:
+    def expectations(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, list[Gate | None]]:
         """Return the expected leaves `(batch, outputs, components)` and the gates of every layer."""
         batch, q = self.batch_of(x), widened_latent(q)
         with torch.autocast(x.device.type, enabled=False):
             moments = moments_of(q)
             mean = self._flattened(moments.mean, batch)
-            told = self._told(side_info.flattened(batch, self.event_shape))
-            leaves, weights = self.leaves.expected(widened(x), q, told)
+            leaves, weights = self.leaves.expected(widened(x), q)
             gates: list[Gate | None] = [None] * len(self.network.layers)
             for position, gate in self._gates():
                 gates[position] = gate.expected(mean, moments, q)

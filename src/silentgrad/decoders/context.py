@@ -23,7 +23,7 @@ References:
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.latents.independent import shape_of
 from silentgrad.side_info import SideInfo
 
+Module = TypeVar("Module", bound=nn.Module)
 CHECKED = 256  # examples at a time, of which each is cut off after another output
 RESOLUTION = 1e-3  # relative change of a feature that rounding does not explain
 
@@ -200,19 +201,37 @@ def require_causal(context: Context) -> None:
                 )
 
 
-def features_of(context: Context, x: Tensor, given: Tensor | None) -> Tensor:
-    """Return a context's features, once it was found to be told what it has to be, and nothing else."""
-    conditional = getattr(context, "conditional", False)
-    if given is not None and not conditional:
-        SideInfo(context=given).require_none(type(context).__name__, "context")
-    if given is None and conditional:
+def features_of(context: Context, x: Tensor, told: Tensor | None) -> Tensor:
+    """Return a context's features, once it was found to be told of the examples if it is conditional."""
+    if not getattr(context, "conditional", False):
+        return context(x)
+    if told is None:
         raise IntractableError(
             f"{type(context).__name__} has to be told something of each example: decoder.given(SideInfo(context=...))"
         )
-    if given is None:
-        return context(x)
-    features: Tensor = context(x, given)  # type: ignore[call-arg]
+    examples = x.shape[: x.dim() - len(context.event_shape)]  # of which one may stand for many, after samples
+    rows = [list(zip(examples[samples:], told.shape, strict=False)) for samples in range(len(examples))]
+    if examples and not any(all(own in (row, 1) for own, row in pairs) for pairs in rows):
+        raise ShapeError(f"context has shape {tuple(told.shape)}, expected one row for each of {tuple(examples)}")
+    features: Tensor = context(x, told)  # type: ignore[call-arg]
     return features
+
+
+def told_of(decoder: Module, side_info: SideInfo, like: Tensor) -> Module:
+    """Return a decoder of this batch, with the same parameters, whose contexts are told of its examples."""
+    name = type(decoder).__name__
+    side_info.require_none(name, "offset", "covariates", "mask", "scale")
+    if not any(getattr(module, "conditional", False) for module in decoder.modules()):
+        side_info.require_none(name, "context")
+    return _with_told(decoder, side_info.to(like).context)
+
+
+def _with_told(module: Module, told: Tensor | None) -> Module:
+    bound = copy.copy(module)
+    bound._modules = {name: child and _with_told(child, told) for name, child in module._modules.items()}
+    if isinstance(bound, Shiftable):
+        bound.told = told
+    return bound
 
 
 def start_contexts(decoder: nn.Module, data: Tensor) -> None:
@@ -240,18 +259,16 @@ class Shiftable(Protocol):
 
     context: Context | None
     context_weight: Tensor
+    told: Tensor | None
     reach: Tensor
 
-    def shifted(self, x: Tensor, u: Tensor, given: Tensor | None = None) -> td.Distribution:
+    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
         """Return p(x_i|x_<i, z) of every output, given u = W z + b and the x whose earlier outputs are seen."""
 
-    def decode(self, z: Tensor, side_info: SideInfo) -> td.Independent:
-        """Return p(x|z) given side information."""
-
-    def expected_in_context(self, x: Tensor, q: td.Distribution, given: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def expected_in_context(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
         """Return E_q[log p(x_o|z)] of every output, and what the context adds to the logits of leaves."""
 
-    def features_at(self, x: Tensor, given: Tensor | None = None) -> Tensor | None:
+    def features_at(self, x: Tensor) -> Tensor | None:
         """Return the context's features of examples; None while it does not count."""
 
     def at_features(self, features: Tensor | None, u: Tensor) -> td.Distribution:
@@ -268,18 +285,17 @@ class Causal(td.Distribution):
         decoder: The decoder.
         context: Its context.
         u: Its linear function of z, `(*batch, *event_shape)`, or `(*batch, *event_shape, components)` of leaves.
-        given: What the context is told of the examples.
     """
 
     arg_constraints: ClassVar = {}
 
-    def __init__(self, decoder: Shiftable, context: Context, u: Tensor, given: Tensor | None = None) -> None:
-        self.decoder, self.context, self.u, self.given = decoder, context, u, given
+    def __init__(self, decoder: Shiftable, context: Context, u: Tensor) -> None:
+        self.decoder, self.context, self.u = decoder, context, u
         super().__init__(u.shape, validate_args=False)
 
     @property
     def support(self) -> constraints.Constraint | None:
-        return self.decoder.shifted(torch.zeros_like(self.u), self.u, self.given).support
+        return self.decoder.shifted(torch.zeros_like(self.u), self.u).support
 
     @property
     def mean(self) -> Tensor:
@@ -292,19 +308,19 @@ class Causal(td.Distribution):
         return self.mean
 
     def expand(self, batch_shape: Sequence[int], _instance: object = None) -> "Causal":
-        return Causal(self.decoder, self.context, self.u.expand(torch.Size(batch_shape)), self.given)
+        return Causal(self.decoder, self.context, self.u.expand(torch.Size(batch_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.decoder.shifted(value, self.u, self.given).log_prob(value)
+        return self.decoder.shifted(value, self.u).log_prob(value)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the outputs in order."""
         u = self.u.expand(torch.Size(sample_shape) + self.u.shape)
-        return self._in_order(torch.zeros_like(u), lambda x, _: self.decoder.shifted(x, u, self.given).sample())
+        return self._in_order(torch.zeros_like(u), lambda x, _: self.decoder.shifted(x, u).sample())
 
     def weighed(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the log-density of each leaf, and what the context adds to their logits."""
-        features = self.decoder.features_at(x[..., 0], self.given)
+        features = self.decoder.features_at(x[..., 0])
         log_probs = self.decoder.at_features(features, self.u).log_prob(x)
         return log_probs, self.decoder.weights_at(features)
 
@@ -317,7 +333,7 @@ class Causal(td.Distribution):
         """
 
         def drawn(x: Tensor, front: Tensor) -> Tensor:
-            features = self.decoder.features_at(x, self.given)
+            features = self.decoder.features_at(x)
             leaves = self.decoder.at_features(features, self.u).sample()
             return leaves.gather(-1, chosen(self.decoder.weights_at(features), front)).squeeze(-1)
 

@@ -35,9 +35,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.context import Causal, Context, features_of, require_causal, start_contexts
+from silentgrad.decoders.context import Causal, Context, features_of, require_causal, start_contexts, told_of
 from silentgrad.decoders.linear import ClosedForm, LinearDecoder
 from silentgrad.decoders.projection import variance_of
+from silentgrad.decoders.protocol import Given
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
@@ -174,6 +175,7 @@ class StandardizedDecoder(LinearDecoder):
     center: Tensor
     context_weight: Tensor
     reach: Tensor
+    told: Tensor | None = None  # of each example, beside x
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int], context: Context | None = None) -> None:
         super().__init__(latent_dim, event_shape)
@@ -207,17 +209,14 @@ class StandardizedDecoder(LinearDecoder):
         raise NotImplementedError
 
     def forward(self, z: Tensor) -> td.Independent:
-        return self._at(self.flatten_latent(z), None)
-
-    def _at(self, z: Tensor, given: Tensor | None) -> td.Independent:
-        u = self.affine(z).unflatten(-1, self.event_shape)
+        u = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
         if self.context is None:
             return td.Independent(self.shifted(u, u), len(self.event_shape))
-        return td.Independent(Causal(self, self.context, u, given), len(self.event_shape))
+        return td.Independent(Causal(self, self.context, u), len(self.event_shape))
 
-    def shifted(self, x: Tensor, u: Tensor, given: Tensor | None = None) -> td.Distribution:
+    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
         """Return the distribution of every output, given u = W z + b and the x whose earlier outputs are seen."""
-        return self.at_features(self.features_at(self._seen(x), given), u)
+        return self.at_features(self.features_at(self._seen(x)), u)
 
     def _seen(self, x: Tensor) -> Tensor:
         """Return examples without a dimension of leaves, for all of which they are the same."""
@@ -235,15 +234,12 @@ class StandardizedDecoder(LinearDecoder):
             location.unflatten(-1, self.event_shape), scale.expand_as(location).unflatten(-1, self.event_shape)
         )
 
-    def features_at(self, x: Tensor, given: Tensor | None = None) -> Tensor | None:
+    def features_at(self, x: Tensor) -> Tensor | None:
         """Return the context's features of examples, in the context's event shape; None while it does not count."""
-        if self.context is None:
-            SideInfo(context=given).require_none(type(self).__name__, "context")
-            return None
-        if not torch.compiler.is_compiling() and self.context_weight == 0:
+        if self.context is None or (not torch.compiler.is_compiling() and self.context_weight == 0):
             return None
         with torch.autocast(x.device.type, enabled=False):
-            return features_of(self.context, widened(x), given)
+            return features_of(self.context, widened(x), self.told)
 
     def in_context(self, features: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return center and log-scale of each output, `(*batch, outputs)` if they depend on features."""
@@ -274,47 +270,40 @@ class StandardizedDecoder(LinearDecoder):
             return x - center
         return (x.unsqueeze(-1) - center.unflatten(-1, (x.shape[-1], -1))).flatten(-2)
 
+    def given(self, side_info: SideInfo) -> "Given | Self":
+        if side_info.context is None or self.context is None:
+            return super().given(side_info)
+        return told_of(self, side_info, self.log_scale)
+
     def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
-        if self.context is None:
-            return super().given_form(output_form, side_info)
-        self._require_context_only(side_info)
-
-        def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-            known = self.known(side_info, mean.shape[:-1])
-            return self.output_form(x, mean, moments, q, self._features_at_flat(x, known.context)).sum(-1)
-
-        return form
-
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        return self.output_form(x, mean, moments, q, self._features_at_flat(x, None)).sum(-1)
-
-    def _features_at_flat(self, x: Tensor, given: Tensor | None) -> Tensor | None:
-        """Return the context's features of examples as `_flatten_event` has them."""
-        if self.context is None:
-            return None
-        return self.features_at(x.unflatten(-1, (*self.context.event_shape, -1))[..., 0], given)
-
-    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
-        return self.expected_in_context(x, q, None)[0]
-
-    def expected_in_context(self, x: Tensor, q: td.Distribution, given: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return E_q[log p(x_o|z)] of every output, and what the context adds to the logits of leaves."""
-        features = self.features_at(self._seen(x), given)
-        expected = self.evaluate(partial(self.output_form, features=features), x, q, checked=False)
-        return expected, self.weights_at(features)
+        self._require_no_context()
+        return super().given_form(output_form, side_info)
 
     def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
-        if self.context is None:
-            return super()._decoded(z, known)
-        self._require_context_only(known)
-        return self._at(z, known.context)
+        self._require_no_context()
+        return super()._decoded(z, known)
 
-    def _require_context_only(self, side_info: SideInfo) -> None:
-        if any(part is not None for name, part in side_info.parts().items() if name != "context"):
+    def _require_no_context(self) -> None:
+        if self.context is not None:
             raise IntractableError(
-                f"{type(self).__name__} with a context takes no side information but what the context is told: an "
-                "entry that was not observed would be seen by others"
+                f"{type(self).__name__} with a context takes no side information but what given(SideInfo(context=...)) "
+                "tells it: an entry that was not observed would be seen by others"
             )
+
+    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        features = None
+        if self.context is not None:  # examples are as `_flatten_event` has them
+            features = self.features_at(x.unflatten(-1, (*self.context.event_shape, -1))[..., 0])
+        return self.output_form(x, mean, moments, q, features).sum(-1)
+
+    def expected_log_probs(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self.expected_in_context(x, q)[0]
+
+    def expected_in_context(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
+        """Return E_q[log p(x_o|z)] of every output, and what the context adds to the logits of leaves."""
+        features = self.features_at(self._seen(x))
+        expected = self.evaluate(partial(self.output_form, features=features), x, q, checked=False)
+        return expected, self.weights_at(features)
 
     def output_form(
         self,

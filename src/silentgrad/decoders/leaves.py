@@ -23,7 +23,6 @@ from silentgrad.decoders.protocol import Leaf, Startable
 from silentgrad.decoders.sums import Gate, SumProduct, gate_at, weighed
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness, weakest
-from silentgrad.side_info import SideInfo
 from silentgrad.tracing import widened
 
 
@@ -88,14 +87,14 @@ class Together(nn.Module):
         self.decoder = decoder
         self.components = decoder.event_shape[-1]
 
-    def forward(self, z: Tensor, given: Tensor | None = None) -> td.Distribution:
+    def forward(self, z: Tensor) -> td.Distribution:
         """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        return outputs_of(_decoded(self.decoder, z, given))
+        return outputs_of(self.decoder(z))
 
-    def expected(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def expected(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
         """Return E_q[log p(x_o|z)], `(*batch, outputs, components)`, and what a context adds to the leaves' logits."""
         repeated = x.unsqueeze(-1).expand(*x.shape, self.components)
-        expected, weights = _expected(self.decoder, repeated, q, given)
+        expected, weights = _expected(self.decoder, repeated, q)
         return expected.unflatten(-1, (-1, self.components)), weights
 
     @property
@@ -138,13 +137,13 @@ class Separate(nn.Module):
     def leaves(self) -> list[Leaf]:
         return [leaf for leaf in self.decoders if isinstance(leaf, Leaf)]
 
-    def forward(self, z: Tensor, given: Tensor | None = None) -> td.Distribution:
+    def forward(self, z: Tensor) -> td.Distribution:
         """Return the leaves' distributions of each output, of batch shape `(*batch, *event_shape, components)`."""
-        return Stacked([outputs_of(_decoded(leaf, z, given)) for leaf in self.leaves])
+        return Stacked([outputs_of(leaf(z)) for leaf in self.leaves])
 
-    def expected(self, x: Tensor, q: td.Distribution, given: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def expected(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
         """Return E_q[log p(x_o|z)], `(*batch, outputs, components)`; each context weighs nothing but its own leaf."""
-        return torch.stack([_expected(leaf, x, q, given)[0] for leaf in self.leaves], -1), None
+        return torch.stack([_expected(leaf, x, q)[0] for leaf in self.leaves], -1), None
 
     def start(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Start the leaves of each output and component; the weights are `(outputs, components, latent_dim)`."""
@@ -161,23 +160,10 @@ def _startable(leaf: Leaf) -> Startable:
     return leaf
 
 
-def _decoded(leaf: Leaf, z: Tensor, given: Tensor | None) -> td.Distribution:
-    if given is None:
-        return leaf(z)
-    return _told(leaf).decode(z, SideInfo(context=given))
-
-
-def _expected(leaf: Leaf, x: Tensor, q: td.Distribution, given: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    if given is None and not isinstance(leaf, Shiftable):
-        return leaf.expected_log_probs(x, q), None
-    return _told(leaf).expected_in_context(x, q, given)
-
-
-def _told(leaf: Leaf) -> Shiftable:
-    if not isinstance(leaf, Shiftable):
-        SideInfo(context=torch.empty(0)).require_none(f"a leaf ({type(leaf).__name__})", "context")
-    assert isinstance(leaf, Shiftable)
-    return leaf
+def _expected(leaf: Leaf, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
+    if isinstance(leaf, Shiftable):
+        return leaf.expected_in_context(x, q)
+    return leaf.expected_log_probs(x, q), None
 
 
 def outputs_of(distribution: td.Distribution) -> td.Distribution:

@@ -1,6 +1,7 @@
 """What all linear decoders share: shapes, checks and how they start."""
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +123,7 @@ class LinearDecoder(nn.Module):
             return self.evaluate(self.closed_form, x, q)
         return self.evaluate(self.given_form(self.output_form, side_info), x, q)
 
-    def given(self, side_info: SideInfo) -> Given:
+    def given(self, side_info: SideInfo) -> "Given | Self":
         """p(x|z) given side information: a decoder of this batch, like any other."""
         return Given(self, side_info)
 
