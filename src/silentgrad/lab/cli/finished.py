@@ -20,9 +20,8 @@ from silentgrad.lab.store.files import copy_atomically, write_atomically
 from silentgrad.lab.store.folders import ExportFolder, RunFolder
 from silentgrad.lab.store.records import write_pictures
 from silentgrad.lab.training import RunError, load_run, read_config
-from silentgrad.lab.training.embeddings import latents_in_order
 from silentgrad.lab.training.export import export_run
-from silentgrad.lab.training.finishing import generated, pictures
+from silentgrad.lab.training.finishing import generated, latents_in_order, pictures
 from silentgrad.lab.training.loading import observations_of
 
 MOST_SAMPLES = 10_000  # images on one picture

@@ -61,47 +61,40 @@ def read(path: Path, kind: Kind, selection: Selection) -> Observations:
         endings = ".csv, .tsv, .parquet or .npy"
         require(path.suffix in MAY_LACK, path, f"a {endings} file for --data.missing", f"a {path.suffix} file")
     table = READERS[path.suffix](path, selection)
-    values = table.values
+    values, known = table.values, table.side_columns
     if isinstance(values, Tensor):
         _require_numbers(values, table, selection)
-        values = values.nan_to_num()
+    elif not counted:
+        raise DataError(f"--data.kind reals is for tables, but {path} is a sparse matrix: choose counts")
     places = cut(str(path), permutation(len(values)), "rows")
-    arguments = {"columns": table.columns, **_side_info(table, selection, places)}
+    found: dict[str, Any] = {"columns": table.columns, "numbers": places}
+    if table.row_names:
+        found["row_names"] = Splits(*(tuple(table.row_names[row] for row in part.tolist()) for part in places))
+    if selection.label is not None:
+        labels, found["label_names"] = side.labels_of(known[selection.label])
+        found["labels"] = _split(labels, places)
+    if selection.covariates:
+        columns = [known[name] for name in selection.covariates]
+        covariates, found["covariate_names"] = side.covariates_of(path, columns, places.train)
+        found["covariates"] = _split(covariates, places)
+    if selection.missing and isinstance(values, Tensor):  # no matrix may lack entries
+        found["mask"] = _split(~values.isnan(), places)
+    values = values.nan_to_num() if isinstance(values, Tensor) else values
     if not counted:
-        if isinstance(values, SparseMatrix):
-            raise DataError(f"--data.kind reals is for tables, but {path} is a sparse matrix: choose counts")
-        return Reals(*_split(values, places), str(path), **arguments)
+        return Reals(*_split(values, places), str(path), **found)
     counts = counts_of(path, values, table.columns)
     if selection.offset == BY_SIZE:
         sums = counts.sums() if isinstance(counts, SparseMatrix) else counts.sum(1).double().numpy()
-        arguments["offset"] = _split(side.offset_by_size(path, sums, places.train), places)
+        found["offset"] = _split(side.offset_by_size(path, sums, places.train), places)
     elif selection.offset_column is not None:
-        arguments["offset"] = _split(side.offset_by_column(path, table.side_columns[selection.offset_column]), places)
-    if isinstance(counts, SparseMatrix):  # its rows stay where they are
-        return Counts(*Splits(*(SparseRows(counts, part) for part in places)), str(path), **arguments)
-    return Counts(*_split(counts, places), str(path), **arguments)
+        found["offset"] = _split(side.offset_by_column(path, known[selection.offset_column]), places)
+    return Counts(*_split(counts, places), str(path), **found)
 
 
-def _side_info(table: TableRows, selection: Selection, places: Splits[Tensor]) -> dict[str, Any]:
-    """Return what is known of rows of any kind, as arguments of observations."""
-    found: dict[str, Any] = {"numbers": places}
-    if selection.label is not None:
-        labels, found["label_names"] = side.labels_of(table.side_columns[selection.label])
-        found["labels"] = _split(labels, places)
-    if selection.covariates:
-        columns = [table.side_columns[name] for name in selection.covariates]
-        covariates, found["covariate_names"] = side.covariates_of(table.path, columns, places.train)
-        found["covariates"] = _split(covariates, places)
-    if selection.missing:
-        assert isinstance(table.values, Tensor)  # no matrix may lack entries
-        found["mask"] = _split(~table.values.isnan(), places)
-    if table.row_names:
-        name_of = table.row_names.__getitem__
-        found["row_names"] = Splits(*(tuple(map(name_of, part.tolist())) for part in places))
-    return found
-
-
-def _split(values: Tensor, places: Splits[Tensor]) -> Splits[Tensor]:
+def _split(values: Tensor | SparseMatrix, places: Splits[Tensor]) -> Splits[Any]:
+    """Return the rows of each split; those of a sparse matrix stay where they are."""
+    if isinstance(values, SparseMatrix):
+        return Splits(*(SparseRows(values, part) for part in places))
     return Splits(*(values[part] for part in places))
 
 

@@ -122,11 +122,7 @@ def checkpoint_to_resume(run: RunFolder, model: GuidedVAE, observations: Observa
         if recorded > 1 or run.checkpoint("best").exists():
             raise RunError(f"{last} is missing, though epochs are finished. {_remedy(run)}")
         return None
-    try:
-        state = read_checkpoint(last)
-    except RunError as error:
-        raise RunError(f"{error}. {_remedy(run)}") from error
-    _require_fit(last, state, model, run)
+    state = _read_own(last, model, run, f". {_remedy(run)}")
     if state["data"] != checksum_of(observations):
         raise DataError(
             f"the data of {observations.name} are not those that the run was started with: put them back, or start "
@@ -148,27 +144,29 @@ def _remedy(run: RunFolder) -> str:
     return "Put it back from a copy" + (way if best.exists() else "")
 
 
-def _require_fit(path: Path, state: dict[str, Any], model: GuidedVAE, run: RunFolder) -> None:
-    both = (state["model"], model.state_dict())
-    found, expected = ({name: value.shape for name, value in weights.items()} for weights in both)
+def _read_own(path: Path, model: GuidedVAE, run: RunFolder, advice: str) -> dict[str, Any]:
+    """Read a checkpoint of the run; advice ends the message if it is damaged."""
+    try:
+        state = read_checkpoint(path)
+    except RunError as error:
+        raise RunError(f"{error}{advice}") from error
+    found, expected = (
+        {name: value.shape for name, value in weights.items()} for weights in (state["model"], model.state_dict())
+    )
     if found != expected:
         raise RunError(
             f"{path} is of another model than the one in {run.config.name}, or of another version of silentgrad: "
             "put the right file back from a copy"
         )
+    return state
 
 
 def _require_best(run: RunFolder, state: dict[str, Any], model: GuidedVAE) -> None:
     """Refuse a run whose best checkpoint is gone, unless it is the last one, which is copied again."""
-    best = state["best_epoch"]
+    best, path = state["best_epoch"], run.checkpoint("best")
     if best == state["epoch"]:
         return
-    remedy = f"put the checkpoint of epoch {best} back from a copy, or train again in another --folder"
-    path = run.checkpoint("best")
-    try:
-        found = read_checkpoint(path)
-    except RunError as error:
-        raise RunError(f"{error}: {remedy}") from error
-    _require_fit(path, found, model, run)
-    if found["epoch"] != best:
-        raise RunError(f"{path} is of epoch {found['epoch']}, but the best is {best}: {remedy}")
+    remedy = f": put the checkpoint of epoch {best} back from a copy, or train again in another --folder"
+    epoch = _read_own(path, model, run, remedy)["epoch"]
+    if epoch != best:
+        raise RunError(f"{path} is of epoch {epoch}, but the best is {best}{remedy}")

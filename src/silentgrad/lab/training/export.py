@@ -37,7 +37,7 @@ from silentgrad.lab.store.files import write_atomically, write_json_atomically, 
 from silentgrad.lab.store.folders import ExportFolder, RunFolder
 from silentgrad.lab.store.records import Run, Summary, content_of
 from silentgrad.lab.tables import Column, Content, Table, markdown
-from silentgrad.lab.training.embeddings import column_names
+from silentgrad.lab.training.finishing import column_names
 from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
 from silentgrad.latents.independent import base_of
