@@ -1,4 +1,4 @@
-"""Opens a page in a real browser and says what is wrong with it.
+"""Open a page in a real browser and says what is wrong with it.
 
 The page is shown in a frame of the width asked for, since a headless window may refuse to be as narrow as a telephone.
 The browser prints the framing document after it has written into it what it found.
@@ -69,7 +69,7 @@ class Seen:
 
 
 def look(page: Path, width: int, scratch: Path) -> Seen:
-    """Opens a page, everything unfolded, in a window of a width; `scratch` is a folder for the browser's files."""
+    """Open a page, everything unfolded, in a window of a width; `scratch` is a folder for the browser's files."""
     text = page.read_text().replace("<details>", "<details open>")
     assert "<head>" in text, f"{page} has no head"
     text = text.replace("<head>", f'<head><base href="{page.parent.as_uri()}/">{WATCH}', 1)

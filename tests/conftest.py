@@ -9,12 +9,12 @@ import torch
 
 
 def pytest_collection() -> None:
-    """Imports leave half a million objects and next to no garbage."""
+    """Collect no garbage while modules are imported: they leave half a million objects and next to none."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays, so that no collection has to look through it again."""
+    """Keep what was imported, so that no collection has to look through it again."""
     gc.freeze()
     gc.enable()
 
@@ -36,7 +36,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Counts of cells as anndata writes them."""
+    """Write counts of cells as anndata does."""
     import cells  # which takes a second
 
     path = tmp_path_factory.mktemp("cells") / "cells.h5ad"
@@ -46,7 +46,7 @@ def h5ad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same and what is known of the rows, as pandas writes them."""
+    """Write the same and what is known of the rows as pandas does."""
     import cells
 
     path = tmp_path_factory.mktemp("tables") / "table.csv"

@@ -38,7 +38,7 @@ def make_run(
 
 
 def curves(runs: dict[str, Run]) -> Figure:
-    """The figure as the page has it, with the runs' common unit and limit."""
+    """Return the figure as the page has it, with the runs' common unit and limit."""
     picture = curve_sections(runs, "Curves")[0].blocks[0]
     assert isinstance(picture, Picture)
     return picture.figure

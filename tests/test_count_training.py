@@ -42,7 +42,7 @@ SIDE_INFO = ["--data.label", "kind", "--data.covariates", "[batch]", "--data.off
 
 
 def cells() -> anndata.AnnData:
-    """Counts of two kinds of cells, of different depth, from two batches."""
+    """Make counts of two kinds of cells, of different depth, from two batches."""
     rng = np.random.default_rng(0)
     kind, batch, depth = rng.integers(0, 2, ROWS), rng.integers(0, 2, ROWS), rng.lognormal(1.0, 0.8, ROWS)
     signs = np.where(np.arange(GENES) % 2 == 0, 1.0, -1.0)
@@ -179,7 +179,7 @@ def test_the_figure_is_that_of_a_computation_by_hand(run: Path, h5ad: Path) -> N
 
 
 def masked(offset: float = 0.0, hidden: int = 0) -> Counts:
-    """Counts of which a fifth was not observed, where something hides."""
+    """Make counts of which a fifth was not observed, where something hides."""
     rng = torch.Generator().manual_seed(0)
     splits, masks, offsets = [], [], []
     for rows in (60, 20, 20):

@@ -33,7 +33,7 @@ class StoppedError(Exception):
 
 
 def interrupt(loop: Loop) -> None:
-    """Stops a run at the beginning of an epoch."""
+    """Stop a run at the beginning of an epoch."""
     if loop.epoch == FINISHED:
         raise StoppedError
     begin_epoch(loop)
@@ -69,7 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def cut_at_a_line(content: bytes, other: bytes) -> bytes:
-    """What is left is YAML, or a table, of its own."""
+    """Leave what is YAML, or a table, of its own."""
     lines = content.splitlines(keepends=True)
     return b"".join(lines[: 2 * len(lines) // 3])
 

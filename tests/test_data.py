@@ -1,6 +1,4 @@
-"""Every format round-trips, every split and every order is the same everywhere, and files that mean harm, or only
-look odd, are refused by their names, at once: nothing hangs or crashes.
-"""
+"""Formats round-trip, splits and orders are the same everywhere, and files that mean harm or look odd are refused."""
 
 import contextlib
 import gzip
@@ -64,7 +62,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 
 def python_2_batch(rows: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    """A batch as Python 2 wrote CIFAR-10's, protocol 2, labels and file names included."""
+    """Write a batch as Python 2 did CIFAR-10's, protocol 2, labels and file names included."""
 
     def text(value: bytes) -> bytes:
         return b"U" + bytes([len(value)]) + value
@@ -150,7 +148,7 @@ def folder(path: Path) -> Tensor:
 
 
 def npy(header: str | bytes, version: tuple[int, int] = (1, 0), content: bytes = bytes(48)) -> bytes:
-    """An array file with a header of one's own."""
+    """Make an array file with a header of one's own."""
     text = header.encode() if isinstance(header, str) else header
     length = struct.pack("<H" if version == (1, 0) else "<I", len(text))
     return b"\x93NUMPY" + bytes(version) + length + text + content
@@ -198,7 +196,7 @@ def in_npz(content: bytes, name: str = "data.npy") -> bytes:
 
 
 def lying_zip() -> bytes:
-    """A few bytes that say to be more than any machine's memory, in the archive's directory too."""
+    """Make a few bytes that say to be more than any machine's memory, in the archive's directory too."""
     size = 2**50
     content = bytearray(in_npz(npy(described(f"({size // 16}, 4, 4)"), content=b"")))
     header = len(npy(described(f"({size // 16}, 4, 4)"), content=b""))
@@ -215,7 +213,7 @@ def lying_zip() -> bytes:
 
 
 def saved(*arrays: np.ndarray[Any, Any], **named: np.ndarray[Any, Any]) -> bytes:
-    """An npz file of arrays."""
+    """Make an npz file of arrays."""
     file = io.BytesIO()
     np.savez(file, *arrays, **named)
     return file.getvalue()

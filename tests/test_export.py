@@ -145,14 +145,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exported_in(folder: Path, data: DataConfig, **settings: Any) -> Path:
-    """The folder of an exported model of two latents, trained on some data."""
+    """Return the folder of an exported model of two latents, trained on some data."""
     train_model(data, ModelConfig(latent_dim=2, hidden=[4], **settings), TRAIN, folder / "run", quiet=True)
     export.export_run(folder / "run", folder / "out")
     return folder / "out"
 
 
 def executed(card: str, folder: Path, **names: Any) -> dict[str, Any]:
-    """The names that the code of a card leaves, run in a folder."""
+    """Return the names that the code of a card leaves, run in a folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL):
@@ -162,7 +162,7 @@ def executed(card: str, folder: Path, **names: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def said(run: Path) -> str:
-    """What the command says that exports the run."""
+    """Export the run by the command, and return what it says."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         main(["export", str(run)])
     return out.getvalue()
@@ -200,7 +200,7 @@ def test_a_run_is_exported_and_can_be_rebuilt_from_the_files(run: Path, exported
 
 @pytest.fixture
 def as_before(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run's networks are not converted again."""
+    """Take the run's networks as they were converted before."""
     names = {"x": "encoder.onnx", "z": "decoder.onnx"}
     monkeypatch.setattr(export, "to_onnx", lambda network, example, name: (exported / names[name]).read_bytes())
 
@@ -347,7 +347,7 @@ def test_the_card_escapes_what_a_run_says(run: Path, tmp_path: Path) -> None:
 
 
 def card_of(run: Path, changes: dict[str, Any], **settings: Any) -> ModelCard:
-    """The card of a run if its figures and settings had been others."""
+    """Return the card of a run if its figures and settings had been others."""
     record = Run.read(run)
     assert record.summary is not None
     summary, other = replace(record.summary, **changes), read_config(run)._replace(**settings)

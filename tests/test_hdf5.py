@@ -39,7 +39,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path, saved: bytes) -> Path:
-    """A folder with files of somebody else's, and a pipe that nobody writes to."""
+    """Make a folder with files of somebody else's, and a pipe that nobody writes to."""
     for name in ("cells.h5ad", "victim.h5ad"):
         (tmp_path / name).write_bytes(saved)
     (tmp_path / "secret.raw").write_bytes(bytes(range(256)) * 16)
@@ -59,7 +59,7 @@ def others(folder: Path) -> dict[str, object]:
 
 
 def replaced(file: Any, place: str, make: Callable[[Any, str], object]) -> None:
-    """Puts something else in the place of an element, with its attributes where it can have any."""
+    """Put something else in the place of an element, with its attributes where it can have any."""
     attributes = dict(file[place].attrs)
     del file[place]
     make(file, place)
@@ -80,7 +80,7 @@ def made(place: str, make: Callable[[Any, str, Path], object]) -> Change:
 
 
 def stored_in(name: str, count: int = 100) -> Callable[[Any, str, Path], object]:
-    """A dataset whose numbers lie in another file."""
+    """Make a dataset whose numbers lie in another file."""
     return lambda group, place, folder: group.create_dataset(
         place, (count,), "f4", external=[(str(folder / name), 0, h5py.h5f.UNLIMITED)]
     )
@@ -93,7 +93,7 @@ def virtual(group: Any, place: str, folder: Path) -> None:
 
 
 def claims(*shape: int, dtype: object = "f4", **options: object) -> Callable[[Any, str, Path], object]:
-    """A dataset of which nothing is stored."""
+    """Make a dataset of which nothing is stored."""
     return lambda group, place, _: group.create_dataset(place, shape, dtype, **options)
 
 
@@ -112,7 +112,7 @@ def one_text(count: int, text: str) -> Callable[[Any, str, Path], object]:
 
 
 def raw_reference(path: Path, group: Any, place: str) -> bytes:
-    """The length, address and number of a text in the heap, as a dataset stores it."""
+    """Return the length, address and number of a text in the heap, as a dataset stores it."""
     group.file.flush()
     start = group[place].id.get_offset()
     return path.read_bytes()[start : start + 16]
@@ -126,7 +126,7 @@ def gigabyte() -> bytes:
 
 
 def inflates(*filters: str, mask: int = 0) -> Callable[[Any, str, Path], object]:
-    """A dataset of the right size whose one chunk inflates to 1 GB, in 1 MB or, compressed twice, in less."""
+    """Make a dataset of the right size whose one chunk inflates to 1 GB, in 1 MB or, compressed twice, in less."""
 
     def make(group: Any, place: str, _: Path) -> None:
         count, properties = counts().nnz, h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -204,7 +204,7 @@ HARM: dict[str, tuple[Change, str]] = {
 
 
 def in_child(work: Callable[[], object]) -> str:
-    """What some work says, done in a process of its own, which is killed when it takes more than 5 s."""
+    """Return what some work says, in a process of its own, which is killed when it takes more than 5 s."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -302,7 +302,7 @@ def types(pick: Pick, place: str) -> Change:
 
 
 def retyped(pick: Pick, place: str) -> Change:
-    """The same numbers in another type, which is a right file still."""
+    """Store the same numbers in another type, which is a right file still."""
     place, options = pick(list(NUMBERS)), pick([{}, {"chunks": (7,)}, {"compression": 9}])
     data = NUMBERS[place].astype(pick(["i4", "i8", "u2", ">i4"]))
     return made(place, lambda group, name, _: group.create_dataset(name, data=data, **options))
@@ -335,7 +335,7 @@ WITHOUT = (links, storage)  # at the end, since what is behind a link is not to 
 
 
 def mutate(path: Path, seed: int) -> None:
-    """Changes a file in one to three ways, as far as they go together."""
+    """Change a file in one to three ways, as far as they go together."""
     rng = np.random.default_rng(seed)
 
     def pick(items: Sequence[Any]) -> Any:
@@ -350,7 +350,7 @@ def mutate(path: Path, seed: int) -> None:
 
 
 def is_right(path: Path) -> bool:
-    """Whether a file is read as h5py and SciPy read it, and written as anndata reads it."""
+    """Return whether a file is read as h5py and SciPy read it, and written as anndata reads it."""
     found = load(str(path), selection=SIDE_INFO)
     with h5py.File(path) as file:
         x, names = file["X"], anndata.io.read_elem(file["obs"][file["obs"].attrs["_index"]])
@@ -365,7 +365,7 @@ def is_right(path: Path) -> bool:
 
 
 def read_all(folder: Path, saved: bytes, seeds: range) -> str:
-    """How many mutated files were read, and how much memory they took, in bytes at the most."""
+    """Return how many mutated files were read, and how much memory they took, in bytes at the most."""
     path, before, read = folder / "cells.h5ad", others(folder), 0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for seed in seeds:

@@ -29,7 +29,7 @@ def epochs_done(folder: Path) -> list[str]:
 
 @pytest.fixture
 def pipes(tmp_path: Path) -> Iterator[list[int]]:
-    """The reading ends of two named pipes: one that only the worker holds, and the standard output of all processes."""
+    """Yield the reading ends of two named pipes: one that only the worker holds, and the output of all processes."""
     reading = []
     for name in ("worker", "said"):
         os.mkfifo(tmp_path / name)

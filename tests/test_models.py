@@ -243,7 +243,7 @@ def linear_gaussian(orthogonal: bool = False) -> sg.LinearGaussian:
 
 
 def marginal(decoder: sg.LinearGaussian, x: Tensor) -> Tensor:
-    """log p(x) under z ~ N(0, I)."""
+    """Return log p(x) under z ~ N(0, I)."""
     weight, bias = decoder.affine.weight, decoder.affine.bias
     covariance = weight @ weight.T + decoder.variance * torch.eye(len(bias), dtype=torch.float64)
     return td.MultivariateNormal(bias, covariance).log_prob(x.flatten(1))

@@ -444,7 +444,7 @@ def test_a_page_tells_what_its_figure_is_once(summary: dict[str, Any], patterns:
 
 
 def opened(folder: Path, **changes: Any) -> str:
-    """The first paragraph of a run's page, its summary and settings changed."""
+    """Return the first paragraph of a run's page, its summary and settings changed."""
     settings = Settings(DataConfig(), ModelConfig(latent_dim=16), TrainConfig(epochs=30))
     (folder / "config.yaml").write_text(resolve(settings._replace(**changes), ["gaussian"]).as_yaml())
     found = re.search(r"</h1><p>([^<]*)</p>", write_report(folder).read_text())

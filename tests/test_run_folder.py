@@ -24,14 +24,14 @@ OWNER = LABORATORY / "store" / "folders.py"
 
 
 def file_names() -> set[str]:
-    """The names of files that do not depend on anything."""
+    """Return the names of files that do not depend on anything."""
     members = [*vars(RunFolder).values(), *vars(SweepFolder).values()]
     files = {member.name for member in members if isinstance(member, File)}
     return {name for name in files if Path(name).suffix}
 
 
 def texts(path: Path) -> Iterator[str]:
-    """The strings of a module that are no docstrings."""
+    """Yield the strings of a module that are no docstrings."""
     for node in ast.walk(ast.parse(path.read_text())):
         documented = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         for each in () if documented else ast.iter_child_nodes(node):
@@ -80,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def named(name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The run in a folder of that name, beside another, in the current folder."""
+    """Copy the run into a folder of that name, beside another, in the current folder."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run, tmp_path / name)
     shutil.copytree(run, tmp_path / "plain")

@@ -73,14 +73,14 @@ def test_a_run_leaves_everything(data: list[str], tmp_path: Path, capsys: pytest
 
 @pytest.fixture(scope="module")
 def few() -> Levels:
-    """A few digits, to train on in no time."""
+    """Return a few digits, to train on in no time."""
     digits = load("digits")
     return replace(digits, train=digits.train[:128], valid=digits.valid[:32], test=digits.test[:32])
 
 
 @pytest.fixture(scope="module")
 def data(few: Levels, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The same in a file, as options of a command."""
+    """Save the same in a file, and return it as options of a command."""
     path = tmp_path_factory.mktemp("images") / "digits.npy"
     np.save(path, few.train[:, 0].numpy())
     return ["--data.name", str(path), "--data.batch_size", "16"]
