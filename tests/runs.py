@@ -1,4 +1,4 @@
-"""What tests of runs and commands share."""
+"""Helpers that tests of runs and commands share."""
 
 import csv
 import os

@@ -29,7 +29,7 @@ refusal = partial(fails, codes=(1,))
 
 
 class StoppedError(Exception):
-    """What stops a run."""
+    """Stops a run."""
 
 
 def interrupt(loop: Loop) -> None:
@@ -236,7 +236,7 @@ def test_without_its_summary_a_run_is_measured_again_to_the_same_figures(runs: R
 
 
 def test_a_lost_checkpoint_can_be_made_up_by_the_best(runs: Runs, tmp_path: Path) -> None:
-    """What the message advises works: the run goes on from its best epoch and ends the same."""
+    """Do what the message advises: the run goes on from its best epoch and ends the same."""
     folder = damaged(runs.cut, tmp_path / "run", LAST, "garble", runs)
     shutil.copyfile(folder / BEST, folder / LAST)
     (folder / "metrics.csv").unlink()

@@ -1,4 +1,4 @@
-"""What a kill leaves behind: no process, and nothing that the same command could not go on with to the same end."""
+"""Kills leave no process, and nothing that the same command could not go on with to the same end."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What rows are: tables and bits beside images in levels, from their files to a trained model."""
+"""Kinds of rows: tables and bits beside images in levels, from their files to a trained model."""
 
 import json
 import math

@@ -268,7 +268,7 @@ def test_the_best_epoch_has_the_last_variance(few: Levels, tmp_path: Path) -> No
 
 
 def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
+    """Take a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
     model, train = replace(TINY, **ALONE, tractable="fixed", start="ppca"), replace(QUICK, epochs=1, lr=1e-6)
     limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True).limit
     found = []
