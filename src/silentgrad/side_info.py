@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class SideInfo:
 
     def parts(self) -> dict[str, Tensor | None]:
         """Return the parts by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return dict(vars(self))  # several times a step, so by no slower way
 
     def require_none(self, decoder: str, *names: str) -> None:
         """Raise if a part is there that a decoder does not take; `decoder` is its name in the message."""

@@ -165,7 +165,9 @@ def _broadcast(q: td.Distribution, p: td.Distribution) -> tuple[td.Distribution,
     """Return both with one batch shape: some of torch's formulas index by the other's values."""
     if q.batch_shape == p.batch_shape:
         return q, p
-    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
+    shape = q.batch_shape
+    if shape[max(0, len(shape) - len(p.batch_shape)) :] != p.batch_shape:  # else q has it, found in less time
+        shape = torch.broadcast_shapes(shape, p.batch_shape)
     if q.batch_shape != shape:
         q = q.expand(shape)
     return q, p.expand(shape)

@@ -89,8 +89,8 @@ def covariates_of(path: Path, columns: Sequence[Series], train: Tensor) -> Named
             seen = column.cat.set_categories(known.cat.remove_unused_categories().cat.categories)
             for row in seen.isna().to_numpy().nonzero()[0][:1]:
                 raise DataError(
-                    f"{path}: row {row + 1}, for validation or test, has {str(column.iloc[row])!r} as its "
-                    f"{column.name!r}, but no training row has it: leave such rows out"
+                    f"{path}: row {row + 1} has {str(column.iloc[row])!r} as its {column.name!r}, and is for "
+                    "validation or test, but no training row has it: leave such rows out"
                 )
             made.append(pandas.get_dummies(seen, prefix=column.name, prefix_sep="="))
         else:

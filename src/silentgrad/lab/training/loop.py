@@ -186,7 +186,8 @@ class Loop:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate * group["full"]
         epochs = self.epoch - 1 + index / len(self.batches)  # weights are those before the step: 1 at the first
-        loss: Tensor = self.forward(x, epochs, rows.side_info.to(x)).total * share
+        loss: Tensor = self.forward(x, epochs, rows.side_info.to(x)).total
+        loss = loss if part is None else loss * share
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         if self.train.clip:
