@@ -66,12 +66,14 @@ def parameter_groups(model: GuidedVAE, train: TrainConfig) -> Groups:
             claimed[f"lr_{name}"] += parameters
     known = {id(parameter) for parameters in claimed.values() for parameter in parameters}
     claimed["lr"] = [parameter for parameter in model.parameters() if id(parameter) not in known]
-    groups = []
+    groups: dict[float, dict[str, Any]] = {}  # as few as possible, since each costs a call at every step
     for name, parameters in claimed.items():
         rate = train.rate if getattr(train, name) is None else getattr(train, name)
         if parameters:  # whose full rate is that before it rises and falls
-            groups.append({"params": parameters, "lr": rate, "full": rate, "name": name})
-    return groups
+            group = groups.setdefault(rate, {"params": [], "lr": rate, "full": rate, "names": []})
+            group["params"] += parameters
+            group["names"].append(name)
+    return list(groups.values())
 
 
 class Loop:

@@ -64,7 +64,7 @@ class Recorder:
             "valid_kld": found.kld,
             "valid_active": found.active,
             "train_loss": torch.stack(loop.losses).double().mean().item(),
-            **{group["name"]: group["lr"] for group in loop.optimizer.param_groups},
+            **{name: group["lr"] for group in loop.optimizer.param_groups for name in group["names"]},
         }
         if model.tractable is not None and model.nonlinear is not None:  # else there is nothing to weigh
             row["weight"] = model.weight(loop.epoch)
