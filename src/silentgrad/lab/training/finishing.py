@@ -185,8 +185,8 @@ def latents_in_order(vae: GuidedVAE, observations: Observations) -> Tensor:
     return in_order
 
 
-def factors_of(vae: GuidedVAE, observations: Reals | Counts) -> Factors:
-    """Return the latents of a table: their principal components, and the columns that weigh most."""
+def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
+    """Return the latents of rows: their principal components, and the columns that weigh most."""
     splits = [observations.rows(split) for split in get_args(SplitName)]
     total = sum(map(len, splits))
     # the first rows of each split, which are in no order, in equal shares
@@ -197,7 +197,7 @@ def factors_of(vae: GuidedVAE, observations: Reals | Counts) -> Factors:
         labels = torch.cat([rows.labels for rows in shown if rows.labels is not None]).double().tolist()
     loadings = loadings_of(vae)
     named, moves = [], means
-    if loadings is not None:
+    if loadings is not None and isinstance(observations, Reals | Counts):
         named = _named(loadings, means.std(0, correction=0), column_names(observations))
         moves = means @ torch.linalg.qr(loadings).R.T  # as far apart as the rows' u, however the latents are scaled
     points, shares = _principal(moves)
