@@ -85,7 +85,7 @@ def read_config(folder: Path) -> Settings:
     try:
         return read_settings(path)
     except UnknownSettingError as error:
-        raise RunError(f"{error}. The run was made by another version of silentgrad, which can read it") from error
+        raise RunError(f"the run was made by another version of silentgrad, which can read it: {error}") from error
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error
