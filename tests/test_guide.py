@@ -157,17 +157,14 @@ def test_copies_and_pickles() -> None:
 
 
 def test_options_choose_the_linear_decoder() -> None:
-    def decoder(**options: object) -> nn.Module:
-        return SilentGuide(LATENTS, SHAPE, constant(1.0), **options).decoder
-
-    default, linear = decoder(), decoder(link="linear")
-    assert isinstance(default, sg.StandardizedGaussian)
-    assert isinstance(linear, sg.LinearPrecisionGaussian)
-    assert linear.link == "linear"
-    fixed = decoder(variance=0.1)
-    assert isinstance(fixed, sg.LinearGaussian)
-    assert float(fixed.variance) == pytest.approx(0.1)
-    assert isinstance(decoder(likelihood=likelihoods.Bernoulli()), LinearLikelihood)
+    for options, kind in (
+        ({}, sg.StandardizedGaussian), ({"link": "linear"}, sg.LinearPrecisionGaussian),
+        ({"variance": 0.1}, sg.LinearGaussian), ({"likelihood": likelihoods.Bernoulli()}, LinearLikelihood),
+    ):  # fmt: skip
+        decoder = SilentGuide(LATENTS, SHAPE, constant(1.0), **options).decoder
+        assert type(decoder) is kind
+        assert getattr(decoder, "link", "linear") == "linear"
+        assert float(getattr(decoder, "variance", 0.1)) == pytest.approx(0.1)
 
 
 def test_bernoulli_host_with_its_own_likelihood(x: Tensor) -> None:

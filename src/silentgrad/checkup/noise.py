@@ -16,7 +16,7 @@ from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import RLOO, STL, Averaged, DisARM, Estimator, GumbelSoftmax, ReinMax, Reparameterized
 from silentgrad.latents.independent import base_of
 
-BATCHES, BATCH, DRAWS = 8, 32, 20
+BATCHES, BATCH, DRAWS = 8, 32, 12
 
 
 def estimators_for(q: td.Distribution, own: Estimator | None) -> dict[str, Estimator]:
