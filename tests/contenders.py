@@ -67,7 +67,7 @@ def latent_of(family: str, numbers: Tensor) -> td.Distribution:
 
 
 def deviation(sample: Tensor, truth: Tensor) -> float:
-    """The largest distance of a mean from the truth, in standard errors; rounding counts as none."""
+    """Return the largest distance of a mean from the truth, in standard errors; rounding counts as none."""
     distance = (sample.mean(0) - truth.squeeze(0)).abs()
     error = sample.std(0) / len(sample) ** 0.5
     rounding = 1e-10 * truth.abs().max().clamp(min=1)

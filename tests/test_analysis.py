@@ -98,8 +98,10 @@ def linear_vae(family: str, decoder: sg.LinearDecoder | None = None, kl_weight: 
 
 
 def brute_force(model: GuidedVAE, batches: Tensor, draws: int, epoch: int = 1) -> tuple[Tensor, Tensor]:
-    """g_ns `(batches, draws, parameters)`, by one backward pass each through the whole training loss; and the same
-    with the closed form where the model is linear."""
+    """Take g_ns `(batches, draws, parameters)`, by one backward pass each through the whole training loss.
+
+    Return the closed form's too, where the model is linear.
+    """
 
     def gradient(x: Tensor) -> Tensor:
         model.zero_grad()
@@ -502,10 +504,11 @@ def test_a_control_variate_of_statistics_is_measured_on_a_model(case: str, metho
     family, decoder = SILENT[case]
     model = linear_vae(family)
     model.tractable = decoder().double()
-    estimators = [sg.RLOO(), sg.SilentControlVariate(sg.RLOO())]
+    estimators = [sg.RLOO(), sg.SilentControlVariate(sg.RLOO()), sg.SilentControlVariate(sg.Reinforce())]
     found = gradient_variance(model, batches_of(4).round(), 20, estimators, method)
-    plain, silent = found["RLOO"], found["SilentControlVariate"]
-    assert (plain.evaluations, silent.evaluations) == (2, 3)
+    plain, silent, single = found.values()
+    assert list(found) == ["RLOO", "SilentControlVariate(RLOO)", "SilentControlVariate(Reinforce)"]
+    assert (plain.evaluations, silent.evaluations, single.evaluations) == (2, 3, 2)
     assert 0 < silent.est < plain.est
 
 

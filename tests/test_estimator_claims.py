@@ -55,8 +55,7 @@ class PassedBack(torch.autograd.Function):
 def test_an_evaluation_is_declared_passed_back_once_and_differentiated_twice_where_declared(
     member: Member, kind: Kind
 ) -> None:
-    """With learning and without. Counted at the integrand's value, and for the second time at its z; a parameter of its
-    own needs the first."""
+    """With learning and without: counted at the integrand's value, and for the second time at its z."""
     estimator, problem = member.build(), Problem.random(kind, 3)
     q, shapes = problem.q, list[torch.Size]()
     values: Counter[str] = Counter()

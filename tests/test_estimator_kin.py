@@ -113,7 +113,7 @@ def test_reinmax_is_that_of_its_authors(kind: Kind, temperature: float, monkeypa
 
 
 def in_mean(problem: Problem, matrices: Callable[[Tensor], Tensor]) -> Tensor:
-    """The sum over all z of p(z) M(z) f'(z), of one-hot categories."""
+    """Sum over all z p(z) M(z) f'(z), of one-hot categories."""
     z, log_p = CATEGORIES.support(problem.q)
     leaf = z.detach().clone().requires_grad_()
     (slopes,) = torch.autograd.grad(problem.network.at(leaf).sum(), leaf)

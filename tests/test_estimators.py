@@ -39,7 +39,7 @@ DRAWS = 10_000
 
 
 def claimed(member: Member, q: td.Distribution, decoder: nn.Module, x: Tensor, expectation: Expectation) -> Tensor:
-    """What an estimator claims to estimate, by the latent's oracle; of a bound, over both of its samples."""
+    """Return what an estimator claims to estimate, by the latent's oracle; of a bound, over both of its samples."""
     if member.samples == 1:
         return expectation(lambda z: decoder.log_prob(x, z.flatten(2)))
     prior = sg.families.family_of(q).prior().double()
@@ -161,7 +161,7 @@ def test_a_log_probability_of_another_shape_is_refused(member: Member, case: str
 
 
 def bits_and_gradients(estimator: Estimator, logits: Tensor, replicates: int) -> tuple[list[Tensor], Tensor]:
-    """The bits an estimator draws, and its gradients where the log-probability is the bit itself."""
+    """Return the bits an estimator draws, and its gradients where the log-probability is the bit itself."""
     leaf, seen = logits.expand(replicates, -1).clone().requires_grad_(), []
 
     def log_prob(z: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ PROBLEMS = [(name, seed) for name, count in SEEDS.items() for seed in range(coun
 
 
 def problem(name: str, seed: int) -> tuple[torch.nn.Module, Tensor]:
-    """A decoder with large weights, and one example."""
+    """Make a decoder with large weights, and one example."""
     torch.manual_seed(seed)
     decoder = DECODERS[name](seed).double()
     for parameter in decoder.parameters():

@@ -170,17 +170,16 @@ class Problem(NamedTuple):
 
     def repeated(self, times: int) -> "Problem":
         """Repeat every example so often."""
-        parameters, first, last = (
-            tensor.detach().repeat_interleave(times, 0)
-            for tensor in (self.parameters, self.network.first, self.network.last)
-        )
-        return Problem(parameters.requires_grad_(), Network(self.network.kind, first, last.requires_grad_()))
+        return self._changed(lambda tensor: tensor.repeat_interleave(times, 0))
 
     def reshaped(self, *examples: int, dtype: torch.dtype = torch.float64) -> "Problem":
         """Give the examples another shape, or precision."""
-        own, leaves = self.network, (self.parameters, self.network.first, self.network.last)
-        parameters, first, last = (t.detach().reshape(*examples, *t.shape[1:]).to(dtype) for t in leaves)
-        return Problem(parameters.requires_grad_(), Network(own.kind, first, last.requires_grad_()))
+        return self._changed(lambda tensor: tensor.reshape(*examples, *tensor.shape[1:]).to(dtype))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Problem":
+        leaves = self.parameters, self.network.first, self.network.last
+        parameters, first, last = (change(leaf.detach()) for leaf in leaves)
+        return Problem(parameters.requires_grad_(), Network(self.network.kind, first, last.requires_grad_()))
 
     @property
     def q(self) -> td.Distribution:

@@ -216,13 +216,18 @@ def _method(name: MethodName, pullback: Pullback, products: int, seed: int) -> S
     raise DomainError(f'method has to be "sketch" or "every", got {name!r}')
 
 
+def _name(estimator: Estimator) -> str:
+    inner = getattr(estimator, "estimator", None)
+    return type(estimator).__name__ + ("" if inner is None else f"({_name(inner)})")
+
+
 def named(estimators: Mapping[str, Estimator] | Iterable[Estimator]) -> dict[str, Estimator]:
-    """Name estimators; a list is named after their classes."""
+    """Name estimators; a list is named after their classes, one made of another after both."""
     if isinstance(estimators, Mapping):
         found = dict(estimators)
     else:
         listed = list(estimators)
-        found = {type(estimator).__name__: estimator for estimator in listed}
+        found = {_name(estimator): estimator for estimator in listed}
         if len(found) < len(listed):
             raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")
     if not found:
