@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from silentgrad.lab import training
 from silentgrad.lab.cli.shared import console, going_on, next_folder, require_folder, told
 from silentgrad.lab.settings import GROUPS, DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.settings.documents import with_options
@@ -54,15 +53,18 @@ def train_and_report(
     # Here, so that --help does not wait for Lightning and matplotlib.
     from silentgrad.lab.build import plan_for
     from silentgrad.lab.reports import write_report
-    from silentgrad.lab.training.run import first_process, train_plan
+    from silentgrad.lab.training.loading import read_config
+    from silentgrad.lab.training.run import RunError, first_process, train_plan
 
     if resume:
         if folder is None:
-            raise training.RunError("--resume needs --folder: which run to go on with")
-        settings = _resumed(folder, settings)
+            raise RunError("--resume needs --folder: which run to go on with")
+        settings, given = read_config(folder), settings
+        for option in _others(settings, given):
+            raise RunError(f"--resume goes on with the settings of {folder}: leave out --{option}")
     if folder is None:
         if not first_process():
-            raise training.RunError("processes that are started one by one need --folder, the same for all of them")
+            raise RunError("processes that are started one by one need --folder, the same for all of them")
         folder = next_folder(settings.data.name)
         if settings.train.devices > 1:  # told to the processes that Lightning starts with the words of this one
             sys.argv += ["--folder", str(folder)]
@@ -97,15 +99,12 @@ def train_and_report(
     return summary
 
 
-def _resumed(folder: Path, given: Settings) -> Settings:
-    """Return the settings that a run was started with; others than those may not be given."""
-    before = training.read_config(folder)
+def _others(before: Settings, given: Settings) -> Iterator[str]:
+    """Yield the options that were given and are neither those of before nor the default."""
     for group, standard in GROUPS.items():
         for name, value in asdict(getattr(given, group)).items():
             if value not in (getattr(standard(), name), getattr(getattr(before, group), name)):
-                again = f"--resume goes on with the settings of {folder}"
-                raise training.RunError(f"{again}: leave out --{group}.{name} {value}")
-    return before
+                yield f"{group}.{name} {value}"
 
 
 def _figures(summary: "Summary", samples: int) -> Iterator[str]:
