@@ -66,20 +66,20 @@ def test_train_evaluate_reproduce_and_an_example_print_the_same_digits(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_noise_is_integrated_out(name: str, digits: Levels) -> None:
-    """The figure is the mean over draws of the noise, with an encoder that sees the centre of each bin."""
+    """The figure is the mean over draws of the noise, with an encoder that sees the center of each bin."""
     few = dataclasses.replace(digits, test=digits.test[:20])
     model = model_of(name, few).double()
     found = evaluate_model(model, few)
-    centre = few.centre(few.rows("test")).double()
+    center = few.centre(few.rows("test")).double()
     generator = torch.Generator().manual_seed(0)
     pairs = []
     for _ in range(20):  # of noise and its opposite, whose mean is free of all but the squares
-        noise = (torch.rand(centre.shape, generator=generator, dtype=torch.float64) - 0.5) / few.levels
-        pairs.append((_elbo(model, centre, centre + noise) + _elbo(model, centre, centre - noise)) / 2)
+        noise = (torch.rand(center.shape, generator=generator, dtype=torch.float64) - 0.5) / few.levels
+        pairs.append((_elbo(model, center, center + noise) + _elbo(model, center, center - noise)) / 2)
     draws = torch.stack(pairs) / 20
     error = float(draws.std() / math.sqrt(len(draws)))
     assert found.elbo == pytest.approx(float(draws.mean()), abs=4.5 * error)
-    without = float(_elbo(model, centre, centre)) / 20
+    without = float(_elbo(model, center, center)) / 20
     assert abs(found.elbo - without) > 10 * error  # the noise is not left out
 
 
@@ -105,10 +105,10 @@ def test_noise_is_integrated_out_of_the_importance_weighted_bound(digits: Levels
     few = dataclasses.replace(digits, test=digits.test[:50])
     model = model_of("mlp", few)
     elbo, weighted = evaluate_model(model, few), evaluate_model(model, few, samples=50)
-    centre, variance = few.centre(few.rows("test")), 1 / (12 * 17**2)
+    center, variance = few.centre(few.rows("test")), 1 / (12 * 17**2)
     torch.manual_seed(evaluation.mixed(2, 0, 1))
     with torch.no_grad():
-        q = model.encoder(centre)
+        q = model.encoder(center)
         q.sample()  # which the squared error is of
         weights = []
         for _ in range(50):
@@ -116,7 +116,7 @@ def test_noise_is_integrated_out_of_the_importance_weighted_bound(digits: Levels
             p = model.decoder(z)
             penalty = (variance / (2 * p.variance)).flatten(1).sum(1)
             prior = td.Independent(_prior(q.base_dist), 1)
-            weights.append(p.log_prob(centre) - penalty + prior.log_prob(z) - q.log_prob(z))
+            weights.append(p.log_prob(center) - penalty + prior.log_prob(z) - q.log_prob(z))
     log_weights = torch.stack(weights)
     bound = float((log_weights.logsumexp(0) - math.log(50)).mean())
     assert weighted.elbo == pytest.approx(bound, rel=1e-5)

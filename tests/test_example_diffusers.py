@@ -79,9 +79,9 @@ def test_linear_decoder_starts_as_ppca_of_patches(images: Levels) -> None:
     guide = sg.SilentGuide(LATENTS, SHAPE, constant(1.0), likelihood=sg.likelihoods.Normal(()))
     x = images.train / images.levels
     example.start_from_patches(guide, x)
-    centred = (x - x.mean(0)).double().numpy()
+    centered = (x - x.mean(0)).double().numpy()
     corners = [(0, 0), (0, 4), (4, 0), (4, 4)]
-    patches = np.concatenate([centred[:, 0, i : i + 4, j : j + 4].reshape(len(x), 16) for i, j in corners])
+    patches = np.concatenate([centered[:, 0, i : i + 4, j : j + 4].reshape(len(x), 16) for i, j in corners])
     _, deviations, directions = np.linalg.svd(patches, full_matrices=False)
     variances = deviations**2 / len(patches)
     noise = variances[4:].mean()

@@ -30,9 +30,9 @@ def test_a_start_from_data_has_its_mean_and_components_to_first_order(
     linear.set_variance(torch.linalg.eigvalsh(torch.cov(images.flatten(1).T, correction=0))[:2].mean().item())
     for model in (linear, decoder):
         model.init_from_data(images, prior=prior)
-    centre = torch.full((2,), 0.0 if prior is None else 0.5)
-    torch.testing.assert_close(decoder(centre).mean, images.mean(0), rtol=1e-4, atol=1e-5)
-    slope = torch.autograd.functional.jacobian(lambda z: decoder(z).mean.flatten(), centre)
+    center = torch.full((2,), 0.0 if prior is None else 0.5)
+    torch.testing.assert_close(decoder(center).mean, images.mean(0), rtol=1e-4, atol=1e-5)
+    slope = torch.autograd.functional.jacobian(lambda z: decoder(z).mean.flatten(), center)
     torch.testing.assert_close(slope, linear.affine.weight.detach(), rtol=1e-3, atol=1e-4)
 
 

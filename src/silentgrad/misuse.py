@@ -286,7 +286,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.over = False
-        self.calls = self.added = 0  # and of these, those since another gradient was there
+        self.calls = 0
         self.epoch: int | None = None
         self.value: Tensor | None = None
         self.gradient: Tensor | None = None
@@ -300,13 +300,11 @@ class Watch:
         if self.value is None:
             self.epoch, self.value = epoch, smallest.detach().clone()
         self.calls += 1
-        self.added = self.added + 1 if smallest.grad is self.gradient else 0
-        self.gradient = smallest.grad
+        kept, self.gradient = smallest.grad is self.gradient, smallest.grad
         if self.calls <= (CALLS if epoch == self.epoch else CALLS_IN_EPOCHS):
             return
         self.over = True
-        uncleared = self.gradient is not None and 4 * self.added >= self.calls and bool(self.gradient.any())
-        if uncleared and torch.equal(smallest, self.value):
+        if kept and self.gradient is not None and self.gradient.any() and torch.equal(smallest, self.value):
             warnings.warn(
                 f"after {self.calls - 1} calls no optimizer has moved the guide's parameters: give it those of "
                 "guide.parameters() beside the host's. A guide that is not to learn is guide.requires_grad_(False)",

@@ -1,4 +1,4 @@
-r"""What a training loss weighs: nats of reconstruction, nats of the KL divergence, and the batch.
+r"""Weights in a training loss: nats of reconstruction, nats of the KL divergence, and the batch.
 
 **With the loss**, a regression. For an example repeated n times,
 
@@ -62,12 +62,12 @@ class LossUnits(NamedTuple):
 
     @property
     def mixed(self) -> bool:
-        """Whether one part is a sum over the batch and the other a mean."""
+        """True if one part is a sum over the batch and the other a mean."""
         return abs(self.reconstruction_growth - self.kl_growth) > 0.5
 
     @property
     def cause(self) -> str:
-        """What the weights look like."""
+        """Likely cause of the weights."""
         size = BATCH if self.reconstruction_growth > 1.5 else 1
         a, b = self.reconstruction.value / size, self.kl.value / size
         if abs(b / a) < 1e-4:

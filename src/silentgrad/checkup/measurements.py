@@ -1,4 +1,4 @@
-r"""What the checks look at: measured when it is first asked for, and then kept.
+r"""Figures that the checks look at: measured when it is first asked for, and then kept.
 
 A subset of the data is encoded once, draws of z are decoded once. Estimates carry standard errors over examples.
 
@@ -132,12 +132,12 @@ class Measurements:
 
     @property
     def gaussian(self) -> bool:
-        """Whether p(x|z) is a Gaussian of independent outputs."""
+        """True if p(x|z) is a Gaussian of independent outputs."""
         return isinstance(base_of(self.p), td.Normal) and self.mean is not None
 
     @property
     def bits(self) -> bool:
-        """Whether p(x|z) is a cross-entropy."""
+        """True if p(x|z) is a cross-entropy."""
         return isinstance(base_of(self.p), td.Bernoulli)
 
     @cached_property
@@ -182,7 +182,7 @@ class Measurements:
 
     @cached_property
     def explained(self) -> float | None:
-        """How far the decoder's mean goes from that of the training data, 0, to x, 1: in nats, at its own variance."""
+        """Way of the decoder's mean from that of the training data, 0, to x, 1: in nats, at its own variance."""
         constant, perfect = self.with_mean(self.train.mean(0).expand_as(self.x)), self.with_mean(self.x)
         if constant is None or perfect is None:
             return None

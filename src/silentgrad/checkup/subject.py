@@ -258,18 +258,18 @@ def _of_pyro(model: Any, x: Tensor) -> Subject:
         nodes = poutine.util.prune_subsample_sites(poutine.trace(function).get_trace(x)).nodes.items()
         return {name: site["fn"] for name, site in nodes if site["type"] == "sample"}
 
-    def modelled(z: Tensor, x: Tensor) -> dict[str, Any]:
+    def modeled(z: Tensor, x: Tensor) -> dict[str, Any]:
         return sites(poutine.condition(model.model, data={name: z}), x)
 
     ((name, q), *others) = sites(model.guide, x).items()
-    known = modelled(q.sample(), x)
+    known = modeled(q.sample(), x)
     if others or len(known) != 2:
         raise IntractableError(f"expected one latent and one observed site, the model has {', '.join(known)}")
     (observed,) = known.keys() - {name}
     p: Any = base_of(known[name])
     first = type(p)(*(part.expand(q.batch_shape + q.event_shape)[0] for part in family_of(p).parameters(p)))
     encoder = Encoding(lambda x: sites(model.guide, x)[name], model)
-    return Subject(encoder, Decoding(lambda z, x: modelled(z, x)[observed], model), first)
+    return Subject(encoder, Decoding(lambda z, x: modeled(z, x)[observed], model), first)
 
 
 HOSTS: dict[str, Callable[[Any], Subject]] = {"pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi}
