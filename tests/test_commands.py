@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -86,6 +87,22 @@ def test_the_core_names_no_other_package() -> None:
     assert len(core) > 20
     found = {package for path in core for package in _packages(path)}
     assert found - set(sys.stdlib_module_names) == {"numpy", "silentgrad", "torch"}
+
+
+def test_a_name_means_one_thing() -> None:
+    """No two classes share a name, but a likelihood, the distribution that it gives and the latents of that law."""
+    files = list(Path(silentgrad.__file__).parent.rglob("*.py"))
+    names = Counter(path.name for path in files if path.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 2] == []
+    places = defaultdict(set)
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].add("laws" if {"likelihoods", "families"} & {*path.parts} else path.stem)
+    shared = {name: found for name, found in places.items() if len(found - {"laws"}) > 1}
+    assert shared == {"DiscretizedLogistic": {"distributions", "discretized"}}
+    alone = {name for name, found in places.items() if "laws" in found and len(found) > 1}
+    assert all(places[name] == {"laws", "distributions"} for name in alone)
 
 
 def _packages(path: Path) -> Iterator[str]:

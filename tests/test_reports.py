@@ -39,7 +39,7 @@ from silentgrad.lab.settings.documents import read_settings, train_command
 from silentgrad.lab.store.files import RecordError, write_json_atomically, write_rows_atomically
 from silentgrad.lab.store.folders import REMEDIES
 from silentgrad.lab.store.records import Baseline, Run, RunPictures, Summary, read_summary, record_of, write_record
-from silentgrad.lab.tables import Column, Content, Estimate, Interval, Spread, Table
+from silentgrad.lab.tables import Column, Content, Interval, Spread, Table, WithError
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
 from summaries import WHOLE
 
@@ -308,7 +308,7 @@ def test_a_table_sets_numbers_right_text_left_and_marks_a_row() -> None:
 
 
 EVERY_CELL: list[list[Content]] = [
-    ["a|b_<i>\n", 2.0, Spread(1.25, 0.5, 3), Estimate(0.5, 0.0996), Interval(-0.1712, 0.05)],
+    ["a|b_<i>\n", 2.0, Spread(1.25, 0.5, 3), WithError(0.5, 0.0996), Interval(-0.1712, 0.05)],
     ["", None, Spread(2.5, None, 1), 0.25, Interval(0.02, None)],
 ]
 HEADS = [Column("a & b"), Column("x", 1, "nats"), Column("y", 2), Column("z"), Column("change", 3, judges=True)]

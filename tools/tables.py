@@ -13,7 +13,7 @@ from silentgrad.lab.experiments.claims import claims_table
 from silentgrad.lab.experiments.experiment import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
-from silentgrad.lab.reports.findings import in_markdown
+from silentgrad.lab.reports.experiment import in_markdown
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.tables import markdown
 

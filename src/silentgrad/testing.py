@@ -110,7 +110,7 @@ KINDS = [
 ]
 
 
-class Network(TractableIntegrand):
+class SmallNetwork(TractableIntegrand):
     """A random network of z for each example, whose calls are counted; its statistics are what the first layer gives.
 
     Args:
@@ -141,7 +141,7 @@ class Network(TractableIntegrand):
 
     def at(self, z: Tensor) -> Tensor:
         """Evaluate without a count."""
-        return Network(self.kind, self.first, self.last)(z)
+        return SmallNetwork(self.kind, self.first, self.last)(z)
 
     def expectation(self, q: td.Distribution) -> Tensor:
         z, log_p = self.kind.support(q)
@@ -155,7 +155,7 @@ class Problem(NamedTuple):
     """Numbers of latents `(examples, numbers)`, and a network for each example."""
 
     parameters: Tensor
-    network: Network
+    network: SmallNetwork
 
     @classmethod
     def random(cls, kind: Kind, examples: int) -> "Problem":
@@ -166,7 +166,7 @@ class Problem(NamedTuple):
             return torch.randn(examples, *shape, generator=generator, dtype=torch.float64)
 
         first, last = kind.slope * normal(kind.family.shape.numel(), HIDDEN), normal(HIDDEN)
-        return cls(normal(kind.family.numbers) / 2, Network(kind, first, last)).repeated(1)
+        return cls(normal(kind.family.numbers) / 2, SmallNetwork(kind, first, last)).repeated(1)
 
     def repeated(self, times: int) -> "Problem":
         """Repeat every example so often."""
@@ -179,7 +179,7 @@ class Problem(NamedTuple):
     def _changed(self, change: Callable[[Tensor], Tensor]) -> "Problem":
         leaves = self.parameters, self.network.first, self.network.last
         parameters, first, last = (change(leaf.detach()) for leaf in leaves)
-        return Problem(parameters.requires_grad_(), Network(self.network.kind, first, last.requires_grad_()))
+        return Problem(parameters.requires_grad_(), SmallNetwork(self.network.kind, first, last.requires_grad_()))
 
     @property
     def q(self) -> td.Distribution:

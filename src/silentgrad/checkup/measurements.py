@@ -41,7 +41,7 @@ REFINED, RATE = 80, 0.05  # steps and learning rate of the refinement of q for e
 NEAR = 0.05  # bits above the floor of dequantization
 
 
-class Comparison(NamedTuple):
+class Compared(NamedTuple):
     """Figure of which less is better, and those of models without latents in the same unit."""
 
     figure: Estimate
@@ -284,7 +284,7 @@ class Measurements:
         return estimate((errors.square() / self.variance).flatten(1).mean(1))
 
     @cached_property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> Compared:
         """The bound beside models without latents, fitted to the training examples.
 
         In bits per dimension where p(x|z) is a probability of levels or a density of dequantized ones, else in nats.
@@ -304,13 +304,13 @@ class Measurements:
                 found["gaussian"] = -float(
                     log_prob_of(td.Normal(mean.expand_as(self.x), spread), self.x.double()).mean()
                 )
-            return Comparison(figure, "nats an example", found)
+            return Compared(figure, "nats an example", found)
         scale = levels if not discrete and self.x.max() <= 1 else 1
         bits = float(bits_per_dim(bound.value, self.outputs, None if discrete else scale))
         train, test = ((part * scale).floor().clamp(0, levels - 1).long() for part in (self.train, self.x))
         at_floor = not discrete and bits < dequantization_floor() + NEAR
         figure = Estimate(bits, bound.error / self.outputs / math.log(2))
-        return Comparison(figure, "bits per dimension", baselines(train, test, levels), at_floor)
+        return Compared(figure, "bits per dimension", baselines(train, test, levels), at_floor)
 
     @cached_property
     def gradients(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ A_TENSOR = (
 )
 
 
-class Part(nn.Module):
+class ModelPart(nn.Module):
     """Encoder or decoder as a function, with the modules whose parameters it uses."""
 
     def __init__(self, function: Function, of: Any = None) -> None:
@@ -38,7 +38,7 @@ class Part(nn.Module):
         self.function, self.owner = (function,), owner_of(of or function)  # a tuple hides a module: it is the owner's
 
 
-class Encoding(Part):
+class Encoding(ModelPart):
     """Encoder that returns one distribution in any case."""
 
     temperature: float | None = None
@@ -52,7 +52,7 @@ class Encoding(Part):
         return (td.Bernoulli if isinstance(q, td.RelaxedBernoulli) else td.OneHotCategorical)(logits=q.logits)
 
 
-class Decoding(Part):
+class Decoding(ModelPart):
     """Decoder of z and x; `likelihood` makes p(x|z) of a tensor that it returns."""
 
     likelihood: Function | None = None

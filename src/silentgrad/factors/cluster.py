@@ -13,7 +13,7 @@ from torch import Tensor
 
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.factors.latents import Latents
-from silentgrad.factors.rows import Rows, RowSet, Totals
+from silentgrad.factors.rows import FactorRows, RowSet, Totals
 from silentgrad.factors.table import CountTable
 from silentgrad.side_info import SideInfo
 
@@ -83,15 +83,15 @@ def client_of(source: Any) -> Any:
         return None
 
 
-def _rows_of(block: Any, missing: bool, dtype: Any, decoder: LinearLikelihood, *beside: Any) -> Rows:
+def _rows_of(block: Any, missing: bool, dtype: Any, decoder: LinearLikelihood, *beside: Any) -> FactorRows:
     table = CountTable(block, missing)
     table.dtype = dtype
-    return Rows(copy.deepcopy(decoder), table, *beside)
+    return FactorRows(copy.deepcopy(decoder), table, *beside)
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def _called(rows: Rows, method: str, *arguments: Any) -> tuple[Rows, Any]:
+def _called(rows: FactorRows, method: str, *arguments: Any) -> tuple[FactorRows, Any]:
     """Return what becomes of rows by a method, and its result; the rows that are given stay as they are."""
     rows = copy.copy(rows)
     rows.history = copy.copy(rows.history)

@@ -22,7 +22,7 @@ from silentgrad.factors.cluster import ClusterRows, client_of
 from silentgrad.factors.deviance import explained_deviance, inverse_dispersion_of, rates
 from silentgrad.factors.fit import FactorFit, FitProgress, Inference, fit_rows, infer_factors
 from silentgrad.factors.rank import RankPath, rank_path_of
-from silentgrad.factors.rows import Rows, RowSet
+from silentgrad.factors.rows import FactorRows, RowSet
 from silentgrad.factors.table import CountTable, Survey, require_covariates, surveyed
 from silentgrad.likelihoods import (
     NegativeBinomial,
@@ -217,7 +217,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             rank = path.best
         decoder = self._started(int(rank), data)
         client = client_of(data.table.source)
-        rows_of: Callable[..., RowSet] = Rows if client is None else partial(ClusterRows, client)
+        rows_of: Callable[..., RowSet] = FactorRows if client is None else partial(ClusterRows, client)
         with _progress(self.max_iter) if self.verbose else nullcontext() as report:
             fit = fit_rows(
                 decoder, data.table, data.known, data.weights, self.tol, self.max_iter, report=report, rows_of=rows_of

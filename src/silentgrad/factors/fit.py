@@ -34,7 +34,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.factors.latents import Latents, first_latents, improved, started
 from silentgrad.factors.pieces import Piece, RowSource, own_numbers, pieces_of, write_own
-from silentgrad.factors.rows import Rows, RowSet
+from silentgrad.factors.rows import FactorRows, RowSet
 from silentgrad.factors.state import Climb
 from silentgrad.factors.weights import CovariateScales, weights_of
 from silentgrad.side_info import SideInfo
@@ -146,7 +146,7 @@ def fit_rows(
     tolerance: float,
     iterations: int,
     report: Callable[[FitProgress], object] | None = None,
-    rows_of: Callable[..., RowSet] = Rows,
+    rows_of: Callable[..., RowSet] = FactorRows,
 ) -> FactorFit:
     """Do what `fit_factors` does, with the rows and their latents where `rows_of` puts them."""
     _require(decoder, x, side_info, weights)

@@ -88,7 +88,7 @@ class Sums(Additive):
 
 
 @dataclass
-class Moments(Additive):
+class OutputMoments(Additive):
     """Sums over examples of 1, z and the upper triangle of z z^T, under their latents, in double precision."""
 
     count: Tensor
@@ -96,7 +96,7 @@ class Moments(Additive):
     second: Tensor
 
     @classmethod
-    def of(cls, latents: Latents, weights: Tensor | None) -> "Moments":
+    def of(cls, latents: Latents, weights: Tensor | None) -> "OutputMoments":
         """Sum over latents, each as it counts."""
         second = products(latents.means) + latents.covariances
         if weights is None:

@@ -13,9 +13,9 @@ from torch import Tensor
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.factors.anderson import History
 from silentgrad.factors.latents import Latents, first_latents, improved
-from silentgrad.factors.outputs import Additive, Moments, Sums
+from silentgrad.factors.outputs import Additive, OutputMoments, Sums
 from silentgrad.factors.pieces import RowSource, pieces_of, write_own
-from silentgrad.factors.tally import Tally
+from silentgrad.factors.tally import RowTally
 from silentgrad.side_info import SideInfo
 
 
@@ -34,8 +34,8 @@ class Totals(Additive):
     elbo: float
     sums: Sums
     own: Tensor
-    moments: Moments
-    tally: Tally
+    moments: OutputMoments
+    tally: RowTally
 
 
 class RowSet(Protocol):
@@ -57,7 +57,7 @@ class RowSet(Protocol):
         """Return the improved latents as they are."""
 
 
-class Rows(RowSet):
+class FactorRows(RowSet):
     """Rows on this machine.
 
     Args:
@@ -85,11 +85,14 @@ class Rows(RowSet):
         self.curvature = torch.empty_like(self.latents.means)
         totals: Totals | None = None
         for piece in pieces_of(self.decoder, *self._data):
-            counted = Tally.of(piece) if tally else Tally.none(piece)  # first, because it looks at x
+            counted = RowTally.of(piece) if tally else RowTally.none(piece)  # first, because it looks at x
             better = improved(piece, theta, self.latents[piece.rows], own=len(own) > 0)
             self.improved.write(piece.rows, better.latents)
             self.curvature[piece.rows] = better.curvature
-            sums, moments = Sums.of(piece, better.latents, better.found), Moments.of(better.latents, piece.weights)
+            sums, moments = (
+                Sums.of(piece, better.latents, better.found),
+                OutputMoments.of(better.latents, piece.weights),
+            )
             more = Totals(piece.total(better.bounds()), sums, better.found.own, moments, counted)
             totals = more if totals is None else totals + more
         assert totals is not None  # a fit has rows

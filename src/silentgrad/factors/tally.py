@@ -12,7 +12,7 @@ SMALL = 64  # counts below this are told by their place
 
 
 @dataclass
-class Tally:
+class RowTally:
     """Numbers of entries by output and count.
 
     Args:
@@ -26,7 +26,7 @@ class Tally:
     large: Tensor
 
     @classmethod
-    def of(cls, piece: Piece) -> "Tally":
+    def of(cls, piece: Piece) -> "RowTally":
         """Count the entries of a piece, in rows as they count."""
         outputs = piece.x.shape[1]
         counts = piece.x.long()
@@ -39,14 +39,14 @@ class Tally:
         return cls(small, *_merged(keys[~is_small], weights[~is_small]))
 
     @classmethod
-    def none(cls, piece: Piece) -> "Tally":
+    def none(cls, piece: Piece) -> "RowTally":
         """Return the tally of no entries."""
         nothing = piece.x.new_zeros(0, dtype=torch.float64)
         return cls(nothing, nothing.long(), nothing)
 
-    def __add__(self, other: "Tally") -> "Tally":
+    def __add__(self, other: "RowTally") -> "RowTally":
         keys, large = torch.cat([self.keys, other.keys]), torch.cat([self.large, other.large])
-        return Tally(self.small + other.small, *_merged(keys, large))
+        return RowTally(self.small + other.small, *_merged(keys, large))
 
     def table(self, event_shape: torch.Size) -> tuple[Tensor, Tensor]:
         """Return counts and how often they are there, both `(counts, *event_shape)`, in double precision."""

@@ -37,7 +37,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class WithError:
     """A measured number, shown as value ± standard error; None if that is not known."""
 
     value: float
@@ -52,7 +52,7 @@ class Interval:
     margin: float | None  # half the width; None if it is not known, as with one seed
 
 
-Content = str | float | None | Spread | Estimate | Interval
+Content = str | float | None | Spread | WithError | Interval
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def shown(cell: Content, digits: int | None = None) -> str:
     match cell:
         case Spread(mean, None):
             return shown(mean, digits)
-        case Spread(value, error) | Estimate(value, error):
+        case Spread(value, error) | WithError(value, error):
             return with_error(value, error)
         case Interval(mean, None) if digits is not None:
             return f"{mean:+.{digits}f}"

@@ -17,7 +17,7 @@ from silentgrad.lab.experiments.benchmark.protocol import (
     settings_of,
 )
 from silentgrad.lab.experiments.benchmark.runs import carry_out
-from silentgrad.lab.reports.findings import write_findings
+from silentgrad.lab.reports.experiment import write_findings
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.settings import COUNT, ConfigError, EstimatorName, estimator_class, require
 from silentgrad.lab.training import TrainConfig

@@ -15,7 +15,7 @@ from silentgrad.lab.experiments.bias import biases
 from silentgrad.lab.settings import COUNT, SEED, ConfigError, EstimatorName, Range, require
 from silentgrad.lab.store.files import write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Column, Content, Estimate, Table
+from silentgrad.lab.tables import Column, Content, Table, WithError
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, read_config, train_model
 from silentgrad.lab.training.loading import load_checkpoint, observations_of
 from silentgrad.lab.training.measuring import estimators_of, rows_of, training_batches
@@ -80,7 +80,7 @@ def variance_table(found: dict[str, Decomposition]) -> Table:
     rows: list[list[Content]] = []
     for name, own in found.items():
         parts = ("batch", "est", "est_percent", "snr")
-        figures = [Estimate(getattr(own, part), getattr(own.errors, part)) for part in parts]
+        figures = [WithError(getattr(own, part), getattr(own.errors, part)) for part in parts]
         rows.append([name if own.unbiased else f"{name} (biased)", *figures, own.work, own.cosine])
     return Table("", columns, rows)
 

@@ -13,7 +13,7 @@ from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.paper_tables import OF_THE_PAPER
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
-from silentgrad.lab.reports.findings import write_findings
+from silentgrad.lab.reports.experiment import write_findings
 from silentgrad.lab.settings import COUNT, require
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.fabric import fabric_for

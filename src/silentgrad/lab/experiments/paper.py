@@ -14,7 +14,7 @@ class FixedFigures(NamedTuple):
     mse: float
 
 
-class Mean(NamedTuple):
+class PrintedMean(NamedTuple):
     """A figure over seeds."""
 
     mean: float  # mean over seeds
@@ -70,12 +70,12 @@ _LEARNED = {
     },
 }
 # metric -> latent, method -> the figure of each dataset
-LEARNED: dict[str, dict[tuple[str, str], tuple[Mean, ...]]] = {"bpd": {}, "kld": {}, "mse": {}}
+LEARNED: dict[str, dict[tuple[str, str], tuple[PrintedMean, ...]]] = {"bpd": {}, "kld": {}, "mse": {}}
 for _latent, _methods in _LEARNED.items():
     for _method, _figures in _methods.items():
-        LEARNED["bpd"][_latent, _method] = tuple(Mean(bpd, deviation) for bpd, deviation, _, _ in _figures)
-        LEARNED["kld"][_latent, _method] = tuple(Mean(kld) for _, _, kld, _ in _figures)
-        LEARNED["mse"][_latent, _method] = tuple(Mean(mse) for _, _, _, mse in _figures)
+        LEARNED["bpd"][_latent, _method] = tuple(PrintedMean(bpd, deviation) for bpd, deviation, _, _ in _figures)
+        LEARNED["kld"][_latent, _method] = tuple(PrintedMean(kld) for _, _, kld, _ in _figures)
+        LEARNED["mse"][_latent, _method] = tuple(PrintedMean(mse) for _, _, _, mse in _figures)
 _OURS = [(latent, method.replace(GUIDED, OURS)) for latent, method in LEARNED["bpd"] if method.endswith(GUIDED)]
 COMPARED = [*LEARNED["bpd"], *_OURS]  # latent, method: the rows of the paper, and those with our guide
 

@@ -22,7 +22,7 @@ from silentgrad.lab.tables import Column, Content, Table
 Flat = dict[str, str]  # setting -> value, groups joined by a point
 
 
-class Comparison(NamedTuple):
+class ComparedData(NamedTuple):
     """The final figures, one row per run, and the settings of each run that are not the same in all runs."""
 
     results: Table
@@ -37,7 +37,7 @@ class Comparison(NamedTuple):
         return Table("The runs, their settings and figures", columns, rows, self.results.best)
 
 
-def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dict[str, Comparison]:
+def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dict[str, ComparedData]:
     """Write a page that compares runs, and return its tables by the data of the runs.
 
     One run is enough if it is told why the runs were made and what came of it, which then stands above all else.
@@ -90,7 +90,7 @@ def common_unit(runs: Mapping[str, Run]) -> Unit:
     return common
 
 
-def comparison(runs: Mapping[str, Run]) -> Comparison:
+def comparison(runs: Mapping[str, Run]) -> ComparedData:
     """Return the final figures of runs, and the settings in which they differ."""
     unit = common_unit(runs)
     test, limit = f"test {unit.title}" + (f",{unit.of}" if unit.of else ""), f"limit {unit.title}"
@@ -108,7 +108,7 @@ def comparison(runs: Mapping[str, Run]) -> Comparison:
     columns = [Column(head, unit=unit.counted_in(head)) for head in ("run", *found, "epochs", "time")]
     best = [list(runs).index(min(finished, key=lambda name: finished[name].figure))] if finished else []
     results = Table("The runs and their figures", columns, rows, best, notes=_beside(finished))
-    return Comparison(results, differences({name: run.config for name, run in runs.items()}))
+    return ComparedData(results, differences({name: run.config for name, run in runs.items()}))
 
 
 def _beside(summaries: Mapping[str, Summary]) -> list[str]:
@@ -183,7 +183,7 @@ def reaches(runs: Mapping[str, Run]) -> Table | None:
     return Table(f"First to reach a validation {unit.title} of", columns, rows)
 
 
-def _page(groups: Mapping[str, Mapping[str, Run]], compared: Mapping[str, Comparison], told: str) -> Page:
+def _page(groups: Mapping[str, Mapping[str, Run]], compared: Mapping[str, ComparedData], told: str) -> Page:
     """Return the whole page; with runs of several data sets, a part for each."""
     title = f"{sum(map(len, groups.values()))} runs"
     if len(groups) == 1:
