@@ -24,20 +24,12 @@ def test_dawson_equals_scipy() -> None:
     torch.testing.assert_close(dawson(POINTS.float()), truth.float(), rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("t", [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1.0, 1.7, 2.5, 4.0, 6.0, 8.0])
+@pytest.mark.parametrize("t", [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1.0, 1.7, 2.5, 4.0, 6.0, 8.0, 20.0, 1e3])
 def test_dawson_integral_equals_its_hypergeometric_form(t: float) -> None:
     with mp.workdps(60):
         truth = float(mp.mpf(t) ** 2 / 2 * mp.hyp2f2(1, 1, mp.mpf(3) / 2, 2, -(mp.mpf(t) ** 2)))
     both = torch.tensor([t, -t], dtype=torch.float64)
     assert dawson_integral(both).tolist() == pytest.approx([truth, truth], rel=1e-13, abs=0)
-
-
-def test_dawson_integral_of_large_arguments() -> None:
-    t = torch.tensor([20.0, 1e3, 1e6], dtype=torch.float64)
-    r = 1 / (2 * t.square())
-    series = t.square().log() - r - 1.5 * r**2 - 5 * r**3 - 26.25 * r**4
-    truth = (series + 2 * math.log(2) + np.euler_gamma) / 4
-    torch.testing.assert_close(dawson_integral(t), truth, rtol=1e-13, atol=0)
 
 
 def log_square_by_quadrature(e: float, v: float) -> float:
