@@ -34,6 +34,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
+from torch.nn.functional import linear
 
 from silentgrad.decoders.context import Causal, Context, features_of, require_causal, start_contexts, told_of
 from silentgrad.decoders.linear import ClosedForm, LinearDecoder
@@ -235,26 +236,31 @@ class StandardizedDecoder(LinearDecoder):
         )
 
     def features_at(self, x: Tensor) -> Tensor | None:
-        """Return the context's features of examples, in the context's event shape; None while it does not count."""
+        """Return move, widening and weight of each output's leaves by the context; None while it does not count.
+
+        All are linear in its features, which are the largest arrays: one product passes over them.
+        """
         if self.context is None or (not torch.compiler.is_compiling() and self.context_weight == 0):
             return None
+        heads = [self.shifts] if self.weigh is None else [self.shifts, self.weigh]
+        weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])
+        leaves = self.event_shape.numel() // self.context.event_shape.numel()
         with torch.autocast(x.device.type, enabled=False):
-            return features_of(self.context, widened(x), self.told)
+            said = self.context_weight * linear(features_of(self.context, widened(x), self.told), weight, bias)
+        return said.unflatten(-1, (-1, leaves)).movedim(-2, 0)
 
     def in_context(self, features: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return center and log-scale of each output, `(*batch, outputs)` if they depend on features."""
         if self.context is None or features is None:
             return self.center, self.log_scale
-        shifts = self.context_weight * self.shifts(features)
-        move, widen = shifts.unflatten(-1, (2, -1)).movedim(-2, 0).flatten(-1 - len(self.context.event_shape))
+        move, widen = features[:2].flatten(-1 - len(self.context.event_shape))
         return self.center + self.reach * move, self.log_scale + WIDEST * torch.tanh(widen / WIDEST)
 
     def weights_at(self, features: Tensor | None) -> Tensor | None:
         """Return what the context adds to the logits of an output's leaves, `(*batch, *event_shape, leaves)`."""
         if features is None or self.weigh is None:
             return None
-        logits: Tensor = self.context_weight * self.weigh(features)
-        return logits
+        return features[2]
 
     def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return examples `(*batch, outputs)`, or one number for all leaves of an output where they have the same."""
