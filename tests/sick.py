@@ -119,36 +119,28 @@ Maker = Callable[[int, int], Case]
 # The sick
 
 
-def kl_mean_over_batch(seed: int, width: int) -> Case:
-    """The reconstruction is a sum over the batch, the KL divergence a mean over it and a sum over latents."""
+def _by_loss(seed: int, width: int, cause: str, weighed: Callable[[Tensor, Tensor], Tensor]) -> Case:
+    """A loss of the reconstruction of each output and the KL divergence of each latent."""
 
     def loss(vae: Vae, x: Tensor) -> Tensor:
-        nll, kld = vae.terms(x)
-        return nll.sum() + kld.sum(1).mean()
+        return weighed(*vae.terms(x))
 
     data = greys(seed)
     vae = _trained(seed, width, data, narrow, loss)
-    return Case(vae, data, {"loss": lambda x: loss(vae, x)}, "weight of the KL divergence", "over the batch")
+    return Case(vae, data, {"loss": lambda x: loss(vae, x)}, "weight of the KL divergence", cause)
+
+
+def kl_mean_over_batch(seed: int, width: int) -> Case:
+    """The reconstruction is a sum over the batch, the KL divergence a mean over it and a sum over latents."""
+    return _by_loss(seed, width, "over the batch", lambda nll, kld: nll.sum() + kld.sum(1).mean())
 
 
 def mean_over_pixels(seed: int, width: int) -> Case:
-    def loss(vae: Vae, x: Tensor) -> Tensor:
-        nll, kld = vae.terms(x)
-        return nll.mean() + kld.sum(1).mean()
-
-    data = greys(seed)
-    vae = _trained(seed, width, data, narrow, loss)
-    return Case(vae, data, {"loss": lambda x: loss(vae, x)}, "weight of the KL divergence", "mean over the 64 outputs")
+    return _by_loss(seed, width, "mean over the 64 outputs", lambda nll, kld: nll.mean() + kld.sum(1).mean())
 
 
 def beta_50(seed: int, width: int) -> Case:
-    def loss(vae: Vae, x: Tensor) -> Tensor:
-        nll, kld = vae.terms(x)
-        return nll.sum(1).mean() + 50 * kld.sum(1).mean()
-
-    data = greys(seed)
-    vae = _trained(seed, width, data, narrow, loss)
-    return Case(vae, data, {"loss": lambda x: loss(vae, x)}, "weight of the KL divergence", "beta in the loss")
+    return _by_loss(seed, width, "beta in the loss", lambda nll, kld: nll.sum(1).mean() + 50 * kld.sum(1).mean())
 
 
 def textures(seed: int) -> Tensor:
@@ -224,7 +216,7 @@ def untrained(seed: int, width: int) -> Case:
 class Gumbel(Vae):
     """Bits, relaxed at a temperature."""
 
-    temperature = 0.05
+    temperature: float
 
     def encode(self, x: Tensor) -> Any:
         logits, _ = self.encoder(x).chunk(2, -1)
@@ -236,9 +228,10 @@ class Gumbel(Vae):
         return -self.decode(q.rsample()).log_prob(x), td.kl_divergence(bits, td.Bernoulli(torch.tensor(0.5)))
 
 
-def cold_gumbel(seed: int, width: int) -> Case:
+def cold_gumbel(seed: int, width: int, temperature: float = 0.05) -> Case:
     torch.manual_seed(seed)
     data, vae = greys(seed), Gumbel(lambda mean: td.Normal(mean, 0.3), width)
+    vae.temperature = temperature
     fit(vae, data)
     return Case(vae, data, {}, "relaxation", "temperature 0.05")
 
@@ -306,15 +299,8 @@ def learned_variance(seed: int, width: int) -> Case:
     return Case(vae, data, {"levels": levels, "loss": lambda x: elbo(vae, x)})
 
 
-class Warm(Gumbel):
-    temperature = 0.5
-
-
 def warm_gumbel(seed: int, width: int) -> Case:
-    torch.manual_seed(seed)
-    data, vae = greys(seed), Warm(lambda mean: td.Normal(mean, 0.3), width)
-    fit(vae, data)
-    return Case(vae, data, {})
+    return cold_gumbel(seed, width, temperature=0.5)
 
 
 HEALTHY = [gaussian, binary, learned_variance, warm_gumbel]

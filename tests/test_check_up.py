@@ -167,7 +167,7 @@ def test_variance_split_by_brute_force() -> None:
     found = sg.check_up(model, data)["gradient noise"]
     grads: dict[str, list[Tensor]] = {"encoder": [], "decoder": []}
     for x in data.split(8):
-        for _ in range(200):
+        for _ in range(100):
             mu, logvar = encoder(x).chunk(2, -1)
             q = td.Normal(mu, (logvar / 2).exp())
             nll = -td.Normal(decoder(q.rsample()), 1.0).log_prob(x).sum(1).mean()
@@ -177,9 +177,9 @@ def test_variance_split_by_brute_force() -> None:
                 grads[name].append(torch.cat([g.flatten() for g in flat]))
     snr = {}
     for name, values in grads.items():
-        g = torch.stack(values).unflatten(0, (8, 200)).double()
+        g = torch.stack(values).unflatten(0, (8, 100)).double()
         est = g.var(1).sum(-1).mean()
-        batch = g.mean(1).var(0).sum() - est / 200
+        batch = g.mean(1).var(0).sum() - est / 100
         snr[name] = float((g.mean((0, 1)).square().sum() - g.mean(1).var(0).sum() / 8) / (est + batch))
         if name == "encoder":
             assert found.number == pytest.approx(float(100 * est / (est + batch)), abs=4 * found.error + 2)
