@@ -16,7 +16,7 @@ from silentgrad.lab.cli.main import main
 from silentgrad.lab.cli.reproduce import EXPERIMENTS
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, Scale, fixed_cells, learned_cells, recipe_of
+from silentgrad.lab.experiments.cells import Cell, Scale, fixed_cells, grid_cell, learned_cells
 from silentgrad.lab.experiments.circuits import circuit_cells
 from silentgrad.lab.experiments.experiment import Request, reduced
 from silentgrad.lab.experiments.ledger import Ledger
@@ -201,7 +201,7 @@ def test_every_cell_is_a_recipe() -> None:
         cells[scale] = [*fixed_cells(scale, 1), *learned_cells(scale, list(paper.DATASETS), 1)]
     names = set(recipe_names())
     for scale, of_one in cells.items():
-        assert {recipe_of(cell, scale) for cell in of_one} <= names
+        assert {grid_cell(*cell[:3], scale, cell.variant).name for cell in of_one} <= names
         assert len({cell.name for cell in of_one}) == len(of_one)
 
 

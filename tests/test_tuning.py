@@ -90,7 +90,7 @@ def test_nothing_is_compared_with_a_run_that_failed() -> None:
 
 
 @pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])
-def test_rows_of_a_table_are_those_of_the_ledger(experiment: TableOfRuns, dataset: str) -> None:
+def test_rows_of_a_table_are_those_of_the_ledger(experiment: TableOfRuns, dataset: str, tmp_path: Path) -> None:
     request = Request("cpu", 2, [dataset], tune=True)
     block, *_ = experiment.blocks(request)
     ledger = Ledger()
@@ -101,7 +101,9 @@ def test_rows_of_a_table_are_those_of_the_ledger(experiment: TableOfRuns, datase
         row = RunRow(run=run.name, seed=run.seed, steps=20, valid=3.0, test=3.0 + place, independent=4.5, histogram=1.5,
                      seconds=1.0, curve=(5.0, 3.0), command=key_of(run.settings))  # fmt: skip
         ledger.add(row)
-    results = Results(Path("none"), experiment.finished(request, ledger), ledger)
+        (tmp_path / run.name).mkdir()
+        (tmp_path / run.name / "summary.json").touch()  # the run's folder is still there
+    results = Results(tmp_path, experiment.finished(request, ledger), ledger)
     (table,) = experiment.build(results, request).tables
     assert len(table.rows) == len(block) + 2  # the model without latents of the same likelihood, and the histogram
     verdicts = table.column(table.heads.index("verdict"))

@@ -6,12 +6,11 @@ works: `cpu` on the embedded digits, two epochs, a handful of units.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.recipes import GridCell, read_recipe
+from silentgrad.lab.experiments.recipes import GridCell
 from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.training import Settings
 
@@ -80,21 +79,15 @@ def _cells(
 ) -> list[Cell]:
     cells = []
     for (dataset, latent, method), seed in product(keys, range(seeds)):
-        recipe = GridCell(dataset, latent, method, _written(scale), variant == FIXED)
-        data, model, train = seeded(read_recipe(recipe.name), scale, seed)
-        settings = Settings(data, model, replace(train, keep=list(keep)))
+        settings = seeded(grid_cell(dataset, latent, method, scale, variant).settings, scale, seed)
+        settings = with_options(settings, {"train.keep": [*keep]})
         cells.append(Cell(dataset, latent, method, seed, variant, settings))
     return cells
 
 
-def recipe_of(cell: Cell, scale: Scale) -> str:
-    """Return the name of the recipe that a cell's settings come from."""
-    return GridCell(cell.dataset, cell.latent, cell.method, _written(scale), cell.variant == FIXED).name
-
-
-def _written(scale: Scale) -> str:
-    """Return the scale whose recipes are read: `smoke` has none of its own."""
-    return "cpu" if scale == "smoke" else scale
+def grid_cell(dataset: str, latent: str, method: str, scale: Scale, variant: str) -> GridCell:
+    """Return the recipe that a cell's settings come from; `smoke` has none of its own."""
+    return GridCell(dataset, latent, method, "cpu" if scale == "smoke" else scale, variant == FIXED)
 
 
 def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from silentgrad.lab.experiments import guide, paper
 from silentgrad.lab.experiments.cells import TITLES
+from silentgrad.lab.experiments.paper_tables import FIELDS
 from silentgrad.lab.experiments.results import Results, compared
 from silentgrad.lab.tables import Column, Content, Table
 
@@ -55,22 +56,17 @@ class Claim(NamedTuple):
 
 def claims() -> Iterator[Claim]:
     """Yield all claims that runs can decide: those on linear decoders, then those of each table."""
-    for variant, (latent, method) in product(("linear-fixed", "linear-constant"), list(paper.FIXED)):
-        if method != "silent":
-            words = f"with a linear decoder it beats {paper.METHODS[method]} ({paper.BLOCKS[latent].lower()})"
-            runs = {"dataset": "mnist", "variant": variant, "latent": latent}
-            told = "variance fixed" if variant == "linear-fixed" else "variance learned"
-            figures = _of_fixed(latent, method, "bpd") if variant == "linear-fixed" else ""
-            yield Claim(words, figures, f"MNIST, {told}, {LINEAR}", "linear", "test", -1, runs, "exact", method)
-    for (latent, method), metric in product(paper.FIXED, ("bpd", "mse")):
-        if method != "silent":
-            words = f"{metric.upper()} below that of {paper.METHODS[method]}, fixed variance"
-            figures = _of_fixed(latent, method, metric)
-            field = "test" if metric == "bpd" else metric
-            runs = {"latent": latent}
-            yield Claim(
-                words, figures, f"MNIST, {REDUCED.format(table='fixed')}", "fixed", field, -1, runs, "silent", method
-            )
+    sampled = [(latent, method) for latent, method in paper.FIXED if method != "silent"]
+    for learned, (latent, method) in product((False, True), sampled):
+        words = f"with a linear decoder it beats {paper.METHODS[method]} ({paper.BLOCKS[latent].lower()})"
+        figures = "" if learned else _of_fixed(latent, method, "bpd")
+        setting = f"MNIST, variance {'learned' if learned else 'fixed'}, {LINEAR}"
+        runs = {"dataset": "mnist", "variant": f"linear-{'constant' if learned else 'fixed'}", "latent": latent}
+        yield Claim(words, figures, setting, "linear", "test", -1, runs, "exact", method)
+    for (latent, method), metric in product(sampled, ("bpd", "mse")):
+        words = f"{metric.upper()} below that of {paper.METHODS[method]}, fixed variance"
+        figures, setting = _of_fixed(latent, method, metric), f"MNIST, {REDUCED.format(table='fixed')}"
+        yield Claim(words, figures, setting, "fixed", FIELDS[metric], -1, {"latent": latent}, "silent", method)
     for dataset, lengths in guide.LENGTHS.items():
         latents = dict.fromkeys(cell.latent for cell in guide.guide_cells("cpu", [dataset], 1))
         for latent, epochs in product(latents, lengths):
@@ -86,7 +82,7 @@ def _of_fixed(latent: str, method: str, metric: str) -> str:
 
 
 def _of_guides(metric: str, dataset: str, title: str) -> Iterator[Claim]:
-    place, field = list(paper.DATASETS).index(dataset), "test" if metric == "bpd" else metric
+    place, field = list(paper.DATASETS).index(dataset), FIELDS[metric]
     for latent, method in paper.LEARNED[metric]:
         other = paper.alone(method)
         if other == "none":
@@ -113,10 +109,8 @@ def claims_table(results_of: Callable[[str], Results]) -> Table:
     """
     rows: list[list[Content]] = []
     for claim in claims():
-        verdict, *figures = _judged(claim, results_of(claim.table))
-        rows.append([claim.words, claim.figures, claim.setting, verdict, *figures])
-    for words, figure, setting, verdict in NOT_COMPARED:
-        rows.append([words, figure, setting, verdict, None, None])
+        rows.append([claim.words, claim.figures, claim.setting, *_judged(claim, results_of(claim.table))])
+    rows += [[*claim, None, None] for claim in NOT_COMPARED]
     return Table("Claims of the paper", COLUMNS, rows, name="claims")
 
 

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, get_args
 from rich.progress import track
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, Scale, recipe_of
+from silentgrad.lab.experiments.cells import Cell, Scale, grid_cell
 from silentgrad.lab.experiments.ledger import Ledger, key_of
-from silentgrad.lab.experiments.recipes import read_recipe
 from silentgrad.lab.experiments.results import Results, mean_of
 from silentgrad.lab.experiments.runner import ExperimentError
 from silentgrad.lab.runs.findings import Findings
@@ -211,7 +210,7 @@ class TableOfRuns(Experiment):
         table = Table(title, heads, cells, best, name=self.name)
         if not request.comparable:
             table, verdicts = replace(table.only(lambda column, _: not column.judges), best=[]), []
-        curves = results.labels(results.where(seed=results.cells[0].seed)) if self.curved else {}
+        curves = results.labels(results.where(seed=min(cell.seed for cell in results.cells))) if self.curved else {}
         return Findings(self.name, title, [table], verdicts, self.notes(results, request), curves)
 
 
@@ -254,8 +253,9 @@ def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
         return []
     concerned: dict[tuple[str, str], dict[str, None]] = {}  # data and variant, what differs -> methods
     for cell in cells:
-        theirs = cell._replace(method=cell.method.replace(paper.OURS, paper.GUIDED))
-        full, own = _described(read_recipe(recipe_of(theirs, "paper"))), _described(cell.settings)
+        theirs = cell.method.replace(paper.OURS, paper.GUIDED)
+        full = _described(grid_cell(cell.dataset, cell.latent, theirs, "paper", cell.variant).settings)
+        own = _described(cell.settings)
         differing = [name for name in full | own if own.get(name) != full.get(name)]
         changes = [f"{name} {own.get(name, DEFAULT)} instead of {full.get(name, DEFAULT)}" for name in differing]
         if changes:

@@ -71,14 +71,6 @@ def read_recipe(name: str) -> Settings:
     return _cell(name).settings
 
 
-def recipe_source(given: str) -> str:
-    """Return settings, given by a recipe's name or a file's path, in a form that `--config` takes: a path, or YAML."""
-    for path in (Path(given), _file(given)):
-        if path.is_file():
-            return str(path)
-    return _cell(given).settings.as_yaml()
-
-
 def _file(name: str) -> Path:
     return FOLDER / f"{name}.yaml"
 

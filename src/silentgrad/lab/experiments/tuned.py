@@ -43,6 +43,7 @@ class Comparison(TableOfRuns):
     reference: str  # the method that the others are compared with
     levels: Sequence[str]  # the methods whose end is the level that steps are counted to
     told: Sequence[str]  # sentences on how it was made
+    curved: bool = False  # the curves of all blocks would cover each other
 
     def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
         rows: dict[str, RowOfRuns] = {}
