@@ -290,7 +290,11 @@ def table() -> str:
         "| data | method | held-out deviance, range over seeds | processor seconds | GiB | neighbors of one type |",
         "|---|---|---|---|---|---|",
     ]
-    for row in sorted(stored(), key=lambda row: (DATA.index(row["data"]), float(row["deviance"]))):
+
+    def place(row: dict[str, str]) -> tuple[int, int, float]:
+        return DATA.index(row["data"]), int(row["cells"]), float(row["deviance"])
+
+    for row in sorted(stored(), key=place):
         deviance = f"{row['deviance']} ({row['lowest']} to {row['highest']})"
         cells = [f"{row['data']}, {row['cells']} x {row['genes']}", row["method"], deviance]
         lines.append(f"| {' | '.join([*cells, row['seconds'], row['gib'], row['purity']])} |")

@@ -1,6 +1,7 @@
 """A fit on its way: the weights of all outputs, and how an iteration changes them and the latents of all rows."""
 
 import math
+from contextlib import nullcontext, suppress
 
 import torch
 from torch import Tensor
@@ -51,10 +52,12 @@ class Climb:
     def advance(self) -> bool:
         """Make one iteration, and return whether it went on; if the bound in its middle fell, it goes back."""
         start, retrying = self.place, self.retrying
-        totals = self._improved_from(start)
-        elbo = -math.inf
-        if totals is not None:
-            elbo = totals.elbo
+        totals: Totals | None = None
+        with (
+            suppress(DomainError) if self.accepted else nullcontext()
+        ):  # on its way, a pass that overflows has no bound
+            totals = self._pass(start)
+        elbo = -math.inf if totals is None else totals.elbo
         self.fall = self.best - elbo
         rounding = torch.finfo(self.decoder.affine.weight.dtype).eps * abs(self.best)
         if totals is None or not self.fall <= SLACK * rounding:
@@ -68,15 +71,6 @@ class Climb:
         self.last = start
         self._move(start, totals)
         return not retrying
-
-    def _improved_from(self, start: Tensor) -> Totals | None:
-        """Pass over the data from a place; once the fit is on its way, a pass that overflows has no bound."""
-        try:
-            return self._pass(start)
-        except DomainError:
-            if self.accepted == 0:
-                raise
-            return None
 
     def _pass(self, place: Tensor) -> Totals:
         """Take Newton's step for all latents, and return what the step for the outputs needs."""
