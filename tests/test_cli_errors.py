@@ -397,7 +397,7 @@ def test_weights_that_are_no_numbers_are_named(
     assert "run/model.safetensors: encoder.body.1.weight holds numbers that are not finite" in said
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, torch.float64, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, torch.float64])
 def test_weights_of_another_type_are_not_converted(
     dtype: torch.dtype, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
