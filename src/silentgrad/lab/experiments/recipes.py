@@ -175,5 +175,5 @@ GRID = {cell.name: cell for cell in _grid()}
 def _cell(name: str) -> GridCell:
     if name not in GRID:
         hint = did_you_mean(name, recipe_names())
-        raise RecipeError(f"there is no recipe {name!r}.{hint} `silentgrad recipes` lists them all.")
+        raise RecipeError(f"there is no recipe {name!r}.{hint} `silentgrad recipes --all true` lists them all.")
     return GRID[name]
