@@ -5,7 +5,8 @@
 The circuit has Gaussian leaves whose mean and log-precision are linear in z, gates linear in z, and a quad-tree. Its
 leaves alone are the same leaves, summed over all outputs and components. The two take turns, medians are compared. The
 default circuit, whose leaves have a constant precision, takes two products instead of five for its leaves; its time
-stands beside that of the other. Then the batch, the outputs and the
+stands beside that of the other. A step of leaves for whole levels with a context is compared with one without. Then the
+batch, the outputs and the
 latents are doubled one at a time; and a process of its own measures its peak memory at 3072 outputs and 16 leaves.
 """
 
@@ -24,6 +25,7 @@ import silentgrad as sg
 
 COMPONENTS, SIZE = 6, (128, 64, (28, 28))
 LIMITS = {"eager": 2.5, "compiled": 1.6}
+CONTEXT_LIMIT = 2.2
 LARGE, GIBIBYTES = (128, 64, (3, 32, 32)), 4.0
 
 
@@ -75,6 +77,28 @@ def ratio(mode: str, seconds: float) -> float:
     return result
 
 
+def of_levels(context: bool) -> Problem:
+    """A circuit of whole levels by the bound."""
+    batch, latents, shape = SIZE
+    problem = Problem(*SIZE, COMPONENTS, default_leaves=True)
+    seen = sg.CausalContext(shape) if context else None
+    leaves = sg.DiscretizedLogistic(latents, (*shape, COMPONENTS), expectation="bound", context=seen)
+    problem.circuit = sg.Circuit(latents, shape, COMPONENTS, leaves=leaves)
+    problem.x = torch.randint(256, (batch, *shape)).float()
+    return problem
+
+
+def in_context(mode: str, seconds: float) -> float:
+    """Prints a row and returns the time of a step with a context in units of one without."""
+    problems = {"without": of_levels(False), "with": of_levels(True)}
+    steps = {name: problem.step(problem.whole, mode == "compiled") for name, problem in problems.items()}
+    found = medians(steps, seconds)
+    result = found["with"] / found["without"]
+    times = f"levels with a context {found['with']:.1f} ms, without {found['without']:.1f} ms"
+    print(f"{mode:8}  {times}: {result:.2f} (limit {CONTEXT_LIMIT})")
+    return result
+
+
 def growth(seconds: float) -> None:
     """Print how much longer a step takes when one size is doubled."""
     batch, latents, (height, width) = SIZE
@@ -110,6 +134,7 @@ def main() -> None:
     subprocess.run([sys.executable, __file__, "--memory"], check=True)
     growth(given.seconds)
     exceeded = [mode for mode, limit in LIMITS.items() if ratio(mode, given.seconds) > limit]
+    exceeded += [mode for mode in LIMITS if in_context(mode, given.seconds) > CONTEXT_LIMIT]
     sys.exit(len(exceeded))
 
 
