@@ -23,7 +23,7 @@ References:
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,9 @@ from torch.nn.functional import conv2d, linear, pad, relu
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.latents.independent import shape_of
 from silentgrad.side_info import SideInfo
+
+if TYPE_CHECKING:
+    from silentgrad.decoders.gaussian import StandardizedDecoder
 
 Module = TypeVar("Module", bound=nn.Module)
 CHECKED = 256  # examples at a time, of which each is cut off after another output
@@ -229,8 +232,8 @@ def told_of(decoder: Module, side_info: SideInfo, like: Tensor) -> Module:
 def _with_told(module: Module, told: Tensor | None) -> Module:
     bound = copy.copy(module)
     bound._modules = {name: child and _with_told(child, told) for name, child in module._modules.items()}
-    if isinstance(bound, Shiftable):
-        bound.told = told
+    if hasattr(bound, "context_weight"):
+        cast("StandardizedDecoder", bound).told = told
     return bound
 
 
@@ -239,8 +242,8 @@ def start_contexts(decoder: nn.Module, data: Tensor) -> None:
     for module in decoder.modules():
         if isinstance(module, CausalContext):
             module.init_from_data(data)
-        if isinstance(module, Shiftable) and module.context is not None:
-            module.reach.fill_(data.std().clamp_min(torch.finfo(data.dtype).tiny))
+    for own in _with_context(decoder):
+        own.reach.fill_(data.std().clamp_min(torch.finfo(data.dtype).tiny))
 
 
 def set_context_weight(decoder: nn.Module, weight: float) -> None:
@@ -248,34 +251,13 @@ def set_context_weight(decoder: nn.Module, weight: float) -> None:
 
     Raise it from 0 after the first tenth of the training to 1 within another: z then has time to become of use.
     """
-    for module in decoder.modules():
-        if isinstance(module, Shiftable) and module.context is not None:
-            module.context_weight.fill_(weight)
+    for own in _with_context(decoder):
+        own.context_weight.fill_(weight)
 
 
-@runtime_checkable
-class Shiftable(Protocol):
-    """A decoder whose location and scale a context shifts."""
-
-    context: Context | None
-    context_weight: Tensor
-    told: Tensor | None
-    reach: Tensor
-
-    def shifted(self, x: Tensor, u: Tensor) -> td.Distribution:
-        """Return p(x_i|x_<i, z) of every output, given u = W z + b and the x whose earlier outputs are seen."""
-
-    def expected_in_context(self, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
-        """Return E_q[log p(x_o|z)] of every output, and what the context adds to the logits of leaves."""
-
-    def features_at(self, x: Tensor) -> Tensor | None:
-        """Return the context's features of examples; None while it does not count."""
-
-    def at_features(self, features: Tensor | None, u: Tensor) -> td.Distribution:
-        """Return p(x_i|x_<i, z) of every output, given u = W z + b and the context's features."""
-
-    def weights_at(self, features: Tensor | None) -> Tensor | None:
-        """Return what the context adds to the logits of an output's leaves, `(*batch, *event_shape, leaves)`."""
+def _with_context(decoder: nn.Module) -> list["StandardizedDecoder"]:
+    """Return the decoders inside one that have a context."""
+    return [cast("StandardizedDecoder", module) for module in decoder.modules() if hasattr(module, "context_weight")]
 
 
 class Causal(td.Distribution):
@@ -289,7 +271,7 @@ class Causal(td.Distribution):
 
     arg_constraints: ClassVar = {}
 
-    def __init__(self, decoder: Shiftable, context: Context, u: Tensor) -> None:
+    def __init__(self, decoder: "StandardizedDecoder", context: Context, u: Tensor) -> None:
         self.decoder, self.context, self.u = decoder, context, u
         super().__init__(u.shape, validate_args=False)
 

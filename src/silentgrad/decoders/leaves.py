@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.distributions import constraints
 
-from silentgrad.decoders.context import Causal, Shiftable
+from silentgrad.decoders.context import Causal
+from silentgrad.decoders.gaussian import StandardizedDecoder
 from silentgrad.decoders.protocol import Leaf, Startable
 from silentgrad.decoders.sums import Gate, SumProduct, gate_at, weighed
 from silentgrad.errors import DomainError, IntractableError, ShapeError
@@ -100,11 +101,13 @@ class Together(nn.Module):
     @property
     def weighed(self) -> bool:
         """Whether a context weighs the leaves of an output against each other."""
-        return isinstance(self.decoder, Shiftable) and self.decoder.context is not None and self.components > 1
+        return (
+            isinstance(self.decoder, StandardizedDecoder) and self.decoder.context is not None and self.components > 1
+        )
 
     def weights(self, x: Tensor) -> Tensor | None:
         """Return what a context adds to the logits of leaves, `(*batch, *event_shape, components)`."""
-        if not isinstance(self.decoder, Shiftable):
+        if not isinstance(self.decoder, StandardizedDecoder):
             return None
         return self.decoder.weights_at(self.decoder.features_at(x))
 
@@ -161,7 +164,7 @@ def _startable(leaf: Leaf) -> Startable:
 
 
 def _expected(leaf: Leaf, x: Tensor, q: td.Distribution) -> tuple[Tensor, Tensor | None]:
-    if isinstance(leaf, Shiftable):
+    if isinstance(leaf, StandardizedDecoder):
         return leaf.expected_in_context(x, q)
     return leaf.expected_log_probs(x, q), None
 
