@@ -425,7 +425,7 @@ def test_a_latent_and_a_function_by_themselves() -> None:
     def f(z: Tensor) -> Tensor:
         return (z - 0.499).square()
 
-    found = gradient_variance(td.Bernoulli(logits=leaf), f, 400, [sg.Enumerate(), sg.DisARM(), Scripted()], "every")
+    found = gradient_variance(td.Bernoulli(logits=leaf), f, 200, [sg.Enumerate(), sg.DisARM(), Scripted()], "every")
     assert (found["Enumerate"].est, found["Enumerate"].evaluations) == (0, 2)
     assert list(found["DisARM"].groups) == ["logits"]
     assert found["DisARM"].work == 2 * found["DisARM"].est

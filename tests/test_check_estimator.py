@@ -115,8 +115,8 @@ RELAXING = ("GumbelSoftmax", "Averaged GumbelSoftmax", "EAT", "IMLE")
 @pytest.mark.parametrize("member", [*ALL_ESTIMATORS, *SILENT], ids=lambda member: member.name)
 def test_all_of_ours_pass(member: Member) -> None:
     """Within 4 standard errors of the truth on 50 problems; a biased gradient is 8 away in one, its value is right."""
-    draws = 50_000 if member.name == "EAT" else 1200  # whose bias is small
-    found = sg.testing.check_estimator(at_random(member.build()), draws, problems=50)
+    draws, problems = (50_000, 20) if member.name == "EAT" else (1200, 50)  # whose bias is small
+    found = sg.testing.check_estimator(at_random(member.build()), draws, problems)
     assert found.passed, str(found)
     assert {check.latents for check in found} == {kind.name for kind in member.kinds}
     for check in found:

@@ -81,10 +81,10 @@ def test_an_evaluation_is_declared_passed_back_once_and_differentiated_twice_whe
 @EACH
 def test_examples_have_weights(member: Member, kind: Kind) -> None:
     """The gradient of a weighted sum is weighted, be the weights of the other sign or 0; so is the integrand's own."""
-    weights, found = torch.tensor([-0.2, 3.0, 0.0, 1e-6, -7.0], dtype=torch.float64), []
-    for weight in (torch.ones(5), weights):
-        torch.manual_seed(0)
-        problem = Problem.random(kind, 5)
+    weights, found = torch.tensor([-0.2, 3.0, 0.0, 1e-6, -7.0], dtype=torch.float64).repeat(4), []
+    for weight in (torch.ones(20), weights):
+        torch.manual_seed(1)
+        problem = Problem.random(kind._replace(slope=1.0), 20)
         value = member.build()(problem.q, problem.network)
         leaves = [problem.parameters, problem.network.last]
         found.append(torch.autograd.grad((weight * value).sum(), leaves, allow_unused=True, materialize_grads=True))
