@@ -19,7 +19,7 @@ from silentgrad.lab.experiments.benchmark.protocol import (
 from silentgrad.lab.experiments.benchmark.runs import carry_out
 from silentgrad.lab.reports.experiment import write_findings
 from silentgrad.lab.runs.findings import Findings
-from silentgrad.lab.settings import COUNT, ConfigError, EstimatorName, estimator_class, require
+from silentgrad.lab.settings import ConfigError, Count, EstimatorName, estimator_class
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.fabric import fabric_for
 
@@ -31,10 +31,10 @@ def benchmark(
     networks: list[NetworkKind] = ["linear", "nonlinear", "circuit"],  # noqa: B006
     latents: list[LatentsKind] = ["bits"],  # noqa: B006
     estimators: list[EstimatorName] | None = None,
-    seeds: int | None = None,
+    seeds: Count | None = None,
     tune: bool = False,
     folder: Path | None = None,
-    jobs: int | None = None,
+    jobs: Count | None = None,
     cluster: str | None = None,
     root: Path | None = None,
     accelerator: str = "auto",
@@ -63,8 +63,6 @@ def benchmark(
         root: Folder that holds the datasets.
         accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
     """
-    require("--seeds", seeds, COUNT)
-    require("--jobs", jobs, COUNT)
     fabric_for(TrainConfig(accelerator=accelerator), prefix="--")
     folder = folder or Path("benchmark") / scale
     require_folder(folder)

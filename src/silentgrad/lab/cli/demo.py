@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from silentgrad.lab.cli.shared import next_folder, require_folder, show_table
 from silentgrad.lab.experiments.recipes import read_recipe
-from silentgrad.lab.settings import SEED, ConfigError, DataConfig, ModelConfig, Settings, TrainConfig, require
+from silentgrad.lab.settings import ConfigError, DataConfig, ModelConfig, Seed, Settings, TrainConfig
 from silentgrad.lab.store.folders import DemoFolder
 from silentgrad.lab.store.records import Summary
 from silentgrad.lab.tables import Column, Content, Table
@@ -29,7 +29,7 @@ class DemoRun(NamedTuple):
     settings: Settings
 
 
-def demo(seed: int = 0, folder: Path | None = None) -> None:
+def demo(seed: Seed = 0, folder: Path | None = None) -> None:
     """Train a network, and the silent circuit with and without latents, and show them beside a histogram.
 
     All see the embedded 8x8 digits for 60 epochs; about a minute of processor time.
@@ -42,7 +42,6 @@ def demo(seed: int = 0, folder: Path | None = None) -> None:
     from silentgrad.lab.cli.training import train_and_report
     from silentgrad.lab.reports.compare import write_comparison
 
-    require("--seed", seed, SEED)
     place = DemoFolder(folder or next_folder("demo"))
     require_folder(place.path)
     if place.path.exists() and any(place.path.iterdir()):

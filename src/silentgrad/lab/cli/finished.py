@@ -3,6 +3,7 @@
 import io
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from silentgrad.lab.reports import write_report
 from silentgrad.lab.reports.compare import write_comparison
 from silentgrad.lab.reports.figures import samples
 from silentgrad.lab.runs.evaluation import evaluate_model, seen
-from silentgrad.lab.settings import COUNT, SEED, ConfigError, Range, require
+from silentgrad.lab.settings import ConfigError, Count, Range, Seed
 from silentgrad.lab.store.files import copy_atomically, write_atomically
 from silentgrad.lab.store.folders import ExportFolder, RunFolder
 from silentgrad.lab.store.records import write_pictures
@@ -29,7 +30,7 @@ MOST_FITTED = 10_000  # training examples that a check-up's baselines are fitted
 OBSM = "X_silentgrad"  # where an .h5ad file has the latents
 
 
-def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: int = 1) -> None:
+def evaluate(run: Path, data: str | None = None, root: Path | None = None, samples: Count = 1) -> None:
     """Measure a finished run on the test split of its own dataset, or on another dataset's of the same shape.
 
     Args:
@@ -38,7 +39,6 @@ def evaluate(run: Path, data: str | None = None, root: Path | None = None, sampl
         root: Folder that holds the datasets; that of the run if absent.
         samples: Number of samples of the importance-weighted bound, which is higher than the ELBO; 1 is the ELBO.
     """
-    require("--samples", samples, COUNT)
     observations = observations_of(read_config(run), data, root)
     found = evaluate_model(load_run(run, observations), observations, "test", samples)
     console.print("   ".join([*told(found, samples), f"examples {found.examples}"]), soft_wrap=True)
@@ -64,7 +64,13 @@ def reconstruct(run: Path, data: str | None = None, root: Path | None = None, ou
         print(f"pictures: {path}")
 
 
-def sample(run: Path, count: int = 64, mean: bool = False, seed: int = 0, output: Path | None = None) -> None:
+def sample(
+    run: Path,
+    count: Annotated[int, Range(1, MOST_SAMPLES)] = 64,
+    mean: bool = False,
+    seed: Seed = 0,
+    output: Path | None = None,
+) -> None:
     """Draw images from a finished run's prior and decoder, as a picture.
 
     Args:
@@ -74,8 +80,6 @@ def sample(run: Path, count: int = 64, mean: bool = False, seed: int = 0, output
         seed: Seed of the draws.
         output: A .png file to write the picture to; samples.png in the run's folder if absent.
     """
-    require("--count", count, Range(1, MOST_SAMPLES))
-    require("--seed", seed, SEED)
     settings = read_config(run)
     path = output or RunFolder(run).figure("samples")
     require_output(path, ".png")
@@ -156,7 +160,9 @@ def export(run: Path, folder: Path | None = None) -> None:
     print(f"files: {output}/{', '.join(path.name for path in written if path.exists())}")
 
 
-def check(run: Path, root: Path | None = None, examples: int = 500, output: Path | None = None) -> None:
+def check(
+    run: Path, root: Path | None = None, examples: Annotated[int, Range(16)] = 500, output: Path | None = None
+) -> None:
     """Say what is wrong with a finished run, each with a number, and what would help; write a page with figures.
 
     Args:
@@ -165,7 +171,6 @@ def check(run: Path, root: Path | None = None, examples: int = 500, output: Path
         examples: Number of test examples that it is judged on.
         output: A .html file to write; check_up.html in the run's folder if absent.
     """
-    require("--examples", examples, Range(16))
     settings = read_config(run)
     path = output or RunFolder(run).check_up
     require_output(path, ".html")

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 from docstring_parser import parse_from_object
 from rich.console import Console
@@ -284,7 +284,7 @@ def in_words(hint: Any, default: Any = None) -> str:
         ('list of int, default: 64,32', 'one of cpu, gpu', 'true or false, default: true')
     """
     kinds = get_args(hint)
-    if NoneType in kinds:
+    if NoneType in kinds or get_origin(hint) is Annotated:
         return in_words(kinds[0], default)
     if get_origin(hint) is Literal:
         told = f"one of {', '.join(kinds)}"

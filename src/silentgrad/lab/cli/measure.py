@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.progress import track
 from rich.text import Text
@@ -12,7 +13,7 @@ from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate
 from silentgrad.lab.cli.shared import console, next_folder, require_folder, require_output, show_table
 from silentgrad.lab.experiments.bias import biases
-from silentgrad.lab.settings import COUNT, SEED, ConfigError, EstimatorName, Range, require
+from silentgrad.lab.settings import ConfigError, Count, EstimatorName, Range, Seed
 from silentgrad.lab.store.files import write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.tables import Column, Content, Table, WithError
@@ -28,11 +29,11 @@ def variance(
     run: Path,
     checkpoint: str = "finished",
     estimators: list[EstimatorName] | None = None,
-    batches: int = 50,
-    draws: int = 200,
+    batches: Annotated[int, Range(FEWEST_BATCHES)] = 50,
+    draws: Annotated[int, Range(2)] = 200,
     method: MethodName = "sketch",
     guided: bool = False,
-    seed: int = 0,
+    seed: Seed = 0,
     data: str | None = None,
     root: Path | None = None,
     output: Path | None = None,
@@ -54,9 +55,6 @@ def variance(
         root: Folder that holds the datasets; that of the run if absent.
         output: A .csv file to write the figures to; variance.csv in the run's folder if absent.
     """
-    require("--batches", batches, Range(FEWEST_BATCHES))  # fewer have no standard error
-    require("--draws", draws, Range(2))
-    require("--seed", seed, SEED)
     settings = read_config(run)
     path = output or RunFolder(run).variance
     require_output(path, ".csv")
@@ -88,12 +86,12 @@ def variance_table(found: dict[str, Decomposition]) -> Table:
 def bias(
     run: Path | None = None,
     data: DataConfig = DataConfig(),  # noqa: B008
-    latents: int = LATENTS,
-    epochs: int = EPOCHS,
+    latents: Annotated[int, Range(1, Enumerate().largest)] = LATENTS,
+    epochs: Count = EPOCHS,
     estimators: list[EstimatorName] | None = None,
-    images: int = 16,
-    draws: int = 100_000,
-    seed: int = 0,
+    images: Count = 16,
+    draws: Annotated[int, Range(2)] = 100_000,
+    seed: Seed = 0,
     folder: Path | None = None,
 ) -> None:
     """Measure how far gradients are from the true one, which is found by enumerating Bernoulli latents.
@@ -113,11 +111,6 @@ def bias(
         seed: Seed of the training and of the draws.
         folder: Folder of the models and the figures; runs/bias-NUMBER, or the measured run's own, if absent.
     """
-    require("--latents", latents, Range(1, Enumerate().largest))
-    require("--epochs", epochs, COUNT)
-    require("--images", images, COUNT)
-    require("--draws", draws, Range(2))
-    require("--seed", seed, SEED)
     runs = []
     if run is not None:
         if (data, latents, epochs) != (DataConfig(), LATENTS, EPOCHS):

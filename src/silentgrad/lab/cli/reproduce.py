@@ -14,7 +14,7 @@ from silentgrad.lab.experiments.paper_tables import OF_THE_PAPER
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.reports.experiment import write_findings
-from silentgrad.lab.settings import COUNT, require
+from silentgrad.lab.settings import Count
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.fabric import fabric_for
 
@@ -31,12 +31,12 @@ EXPERIMENTS: dict[str, Experiment] = {
 def reproduce(
     what: What,
     scale: Scale = "cpu",
-    seeds: int = 3,
+    seeds: Count = 3,
     datasets: list[str] = ["mnist"],  # noqa: B006
     tune: bool = False,
     folder: Path | None = None,
     results: Path | None = None,
-    jobs: int | None = None,
+    jobs: Count | None = None,
     cluster: str | None = None,
     root: Path | None = None,
     accelerator: str = "auto",
@@ -65,8 +65,6 @@ def reproduce(
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
         accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
     """
-    require("--seeds", seeds, COUNT)
-    require("--jobs", jobs, COUNT)
     fabric_for(TrainConfig(accelerator=accelerator), prefix="--")
     folder = folder or Path("reproduce") / scale
     require_folder(folder)

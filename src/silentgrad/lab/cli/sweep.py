@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from silentgrad.lab.cli.shared import going_on, require_folder, show_table
-from silentgrad.lab.settings import COUNT, ConfigError, DataConfig, ModelConfig, Settings, TrainConfig, require
+from silentgrad.lab.settings import ConfigError, Count, DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.store.folders import RunFolder, SweepFolder
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ def sweep(
     train: TrainConfig = TrainConfig(),  # noqa: B008
     over: tuple[str, ...] = ("train.lr",),
     sampler: Literal["grid", "tpe"] | None = None,
-    trials: int | None = None,
+    trials: Count | None = None,
     study: str | None = None,
     storage: str | None = None,
     folder: Path | None = None,
-    jobs: int | None = None,
+    jobs: Count | None = None,
     cluster: str | None = None,
     quiet: bool = False,
 ) -> None:
@@ -57,8 +57,6 @@ def sweep(
     from silentgrad.lab.experiments.sweep import run_sweep
     from silentgrad.lab.training.fabric import fabric_for
 
-    require("--trials", trials, COUNT)
-    require("--jobs", jobs, COUNT)
     space = search_space(over, setting)
     grid = sampler == "grid" or (sampler is None and all(varied.values for varied in space.values()))
     study = _name(study, data, space)

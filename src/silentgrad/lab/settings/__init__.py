@@ -1,6 +1,6 @@
 """Settings: every option of a run, and the plan that they come to."""
 
-from silentgrad.lab.settings.fields import COUNT, SEED, ConfigError, Range, require
+from silentgrad.lab.settings.fields import COUNT, SEED, ConfigError, Count, Range, Seed, require
 from silentgrad.lab.settings.options import (
     GROUPS,
     SILENT,

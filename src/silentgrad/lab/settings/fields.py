@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import yaml  # type: ignore[import-untyped]
 
@@ -24,7 +24,7 @@ def converted(option: str, hint: Any, written: Any) -> Any:
     """Return the value of an option, of its type, from a word of the command line or from what a YAML file holds.
 
     Raises:
-        ConfigError: It is no value of that type.
+        ConfigError: It is no value of that type, or outside the range that stands beside the type.
 
     Example:
         >>> converted("--sizes", list[int] | None, "64,32"), converted("--rate", float, "1e-3")
@@ -38,6 +38,10 @@ def converted(option: str, hint: Any, written: Any) -> Any:
         return None if written in (None, "null") else converted(option, kinds[0], written)
     if written is None:
         raise ConfigError(f"{option} has to have a value")
+    if origin is Annotated:
+        value = converted(option, kinds[0], written)
+        require(option, value, kinds[1])
+        return value
     if origin is list:
         return [converted(option, kinds[0], item) for item in _items(option, written)]
     if origin is tuple:  # what was given several times
@@ -104,6 +108,8 @@ NOT_NEGATIVE = Range(0)
 POSITIVE = Range(0, above=True)
 SHARE = Range(0, 1, above=True)
 SEED = Range(0, 2**63 - 1)  # what torch's generators take
+Count = Annotated[int, COUNT]  # types of commands' arguments, as `converted` checks them
+Seed = Annotated[int, SEED]
 
 
 def require(option: str, value: float | Sequence[float] | None, allowed: Range) -> None:
