@@ -9,7 +9,6 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
-from refusals import refused
 from silentgrad.decoders.starts import clusters
 from silentgrad.likelihoods import Bernoulli, Normal, Poisson
 
@@ -164,21 +163,6 @@ def test_noise_is_integrated_out(kind: str) -> None:
     torch.testing.assert_close(noisy.expected_log_probs(x, q), truth)
     torch.testing.assert_close(noisy.expected_log_prob(x, q), truth.sum(-1))
     assert noisy.exactness(q) is sg.Exactness.LOWER_BOUND
-
-
-def test_noise_of_a_circuit_is_below_fresh_noise() -> None:
-    torch.manual_seed(6)
-    circuit = sg.Circuit(2, (2, 2), 3, noise=0.2).double()
-    plain = sg.Circuit(2, (2, 2), 3).double()
-    plain.load_state_dict(circuit.state_dict())
-    q = td.Normal(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
-    x = torch.rand(1, 2, 2).double()
-    drawn = x + 0.2 * torch.randn(20_000, 2, 2).double()
-    many = td.Normal(q.loc.expand(20_000, 2), q.scale.expand(20_000, 2))
-    assert circuit.expected_log_prob(x, q) < plain.expected_log_prob(drawn, many).mean()
-    refused(sg.DomainError, "noise", lambda: sg.Circuit(2, 4, noise=-1.0))
-    with pytest.raises(sg.DomainError, match="belong to the leaves"):
-        sg.Circuit(2, 4, 1, leaves=[sg.LinearGaussian(2, 4)], noise=0.1)
 
 
 # --- units of the deviation

@@ -518,6 +518,10 @@ def test_bad_input_is_named() -> Refusals:
         ),
         "too few leaves": (sg.ShapeError, "8 components, but 1 leaves", lambda: sg.Circuit(2, 4, leaves=[gaussian])),
         "no leaf": (sg.IntractableError, "no leaf", lambda: sg.Circuit(2, 4, 1, leaves=[torch.nn.Linear(2, 4)])),
+        "negative noise": (sg.DomainError, "noise", lambda: sg.Circuit(2, 4, noise=-1.0)),
+        "noise of others": (
+            sg.DomainError, "belong to the leaves", lambda: sg.Circuit(2, 4, 1, leaves=[gaussian], noise=0.1)
+        ),
         "no image": (sg.ShapeError, "image", lambda: sg.decoders.quad_tree((5,))),
         "no rows": (sg.ShapeError, "needs pixels", lambda: sg.decoders.quad_tree((0, 3))),
         "no columns": (sg.ShapeError, "needs pixels", lambda: sg.decoders.quad_tree((3, 0))),

@@ -155,26 +155,23 @@ def test_bounds_without_variance_are_exact() -> None:
     torch.testing.assert_close(value, td.Multinomial(5, logits=u).log_prob(x))
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "x", "message"),
-    [
-        (likelihoods.Poisson(), -1.0, "takes counts"),
-        (likelihoods.Poisson(), 0.5, "takes counts"),
-        (likelihoods.NegativeBinomial(()), -1.0, "takes counts"),
-        (likelihoods.NegativeBinomial(()), 1.5, "takes counts"),
-        (likelihoods.ZeroInflatedPoisson(()), 0.5, "takes counts"),
-        (likelihoods.ZeroInflatedNegativeBinomial(()), -2.0, "takes counts"),
-        (likelihoods.NegativeBinomial(()), math.nan, "takes counts"),
-        (likelihoods.Binomial(4), 5.0, "as many successes as there are trials"),
-        (likelihoods.Binomial(4), 0.5, "takes counts"),
-        (likelihoods.Ordinal((), 3), 3.0, "categories from 0 to 2"),
-        (likelihoods.Ordinal((), 3), 0.5, "takes counts"),
-        (likelihoods.Multinomial(), -1.0, "takes counts"),
-        (likelihoods.Categorical(), 1.0, "one-hot"),
-        (likelihoods.LogNormal(()), 0.0, "above zero"),
-        (likelihoods.Gamma(()), -1.0, "above zero"),
-    ],
-)
+OTHERS: list[tuple[nn.Module, str, tuple[float, ...]]] = [
+    (likelihoods.Poisson(), "takes counts", (-1.0, 0.5)),
+    (likelihoods.NegativeBinomial(()), "takes counts", (-1.0, 1.5, math.nan)),
+    (likelihoods.ZeroInflatedPoisson(()), "takes counts", (0.5,)),
+    (likelihoods.ZeroInflatedNegativeBinomial(()), "takes counts", (-2.0,)),
+    (likelihoods.Binomial(4), "as many successes as there are trials", (5.0,)),
+    (likelihoods.Binomial(4), "takes counts", (0.5,)),
+    (likelihoods.Ordinal((), 3), "categories from 0 to 2", (3.0,)),
+    (likelihoods.Ordinal((), 3), "takes counts", (0.5,)),
+    (likelihoods.Multinomial(), "takes counts", (-1.0,)),
+    (likelihoods.Categorical(), "one-hot", (1.0,)),
+    (likelihoods.LogNormal(()), "above zero", (0.0,)),
+    (likelihoods.Gamma(()), "above zero", (-1.0,)),
+]
+
+
+@pytest.mark.parametrize(("likelihood", "message", "x"), [(a, b, x) for a, b, xs in OTHERS for x in xs])
 def test_data_of_another_kind_are_named(likelihood: nn.Module, x: float, message: str) -> None:
     with pytest.raises(sg.DomainError, match=message):
         expected_log_prob(likelihood, torch.full((1, 2), x), torch.zeros(1, 2), torch.ones(1, 2))

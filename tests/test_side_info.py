@@ -226,12 +226,6 @@ def test_rows_without_counts_have_no_size(tmp_path: Path) -> None:
     assert_rows(load(str(tmp_path / "a.npz")), dense)
 
 
-def table_with(tmp_path: Path, **columns: object) -> str:
-    path = tmp_path / "table.csv"
-    frame().assign(**columns).to_csv(path, index=False)
-    return str(path)
-
-
 def in_order(train: object, test: object) -> list[object]:
     """A column with a value in training rows, and another in one test row."""
     column = [train] * ROWS
@@ -239,26 +233,27 @@ def in_order(train: object, test: object) -> list[object]:
     return column
 
 
-def test_size_factors_are_above_0(tmp_path: Path) -> None:
-    for wrong in (0.0, -1.5, math.inf):
-        name = table_with(tmp_path, depth=in_order(1.0, wrong))
-        with pytest.raises(DataError, match=rf"size factors above 0 .* found {wrong:g} in row {ORDER[-1] + 1}"):
-            load(name, None, "counts", Selection(label="batch", offset="depth"))
+BOTH_AGES = [*(["young", "old"] * ROWS)[: ORDER[-1]], "new", *["old"] * (ROWS - ORDER[-1] - 1)]
+BY_AGE = Selection(label="batch", covariates=("age",), offset="depth")
+BY_SIZE, ROW = Selection(label="batch", offset="depth"), ORDER[-1] + 1
+IN_TABLES: dict[str, tuple[dict[str, list[object]], Selection, str]] = {
+    "a size of 0": ({"depth": in_order(1.0, 0.0)}, BY_SIZE, f"size factors above 0 .* found 0 in row {ROW}"),
+    "below 0": ({"depth": in_order(1.0, -1.5)}, BY_SIZE, f"size factors above 0 .* found -1.5 in row {ROW}"),
+    "infinite": ({"depth": in_order(1.0, math.inf)}, BY_SIZE, f"size factors above 0 .* found inf in row {ROW}"),
+    "a category of no training row": (
+        {"age": BOTH_AGES}, BY_AGE, f"row {ROW} has 'new' as its 'age', and is for validation or test",
+    ),
+    "one number": ({"age": in_order(3.0, 4.0)}, BY_AGE, "several values in the covariate 'age' in training rows"),
+    "one word": ({"age": in_order("same", 4.0)}, BY_AGE, "several values in the covariate 'age' .* one and the same"),
+}  # fmt: skip
 
 
-def test_a_category_that_no_training_row_has_is_named(tmp_path: Path) -> None:
-    name = table_with(tmp_path, age=[*(["young", "old"] * ROWS)[: ORDER[-1]], "new", *["old"] * (ROWS - ORDER[-1] - 1)])
-    with pytest.raises(DataError, match=f"row {ORDER[-1] + 1} has 'new' as its 'age', and is for validation or test"):
-        load(name, None, "counts", Selection(label="batch", covariates=("age",)))
-
-
-@pytest.mark.parametrize("value", [3.0, "same"])
-def test_a_covariate_that_tells_no_rows_apart_is_named(tmp_path: Path, value: object) -> None:
-    name = table_with(tmp_path, age=in_order(value, 4.0))
-    with pytest.raises(
-        DataError, match="several values in the covariate 'age' in training rows, found one and the same"
-    ):
-        load(name, None, "counts", Selection(label="batch", covariates=("age",), offset="depth"))
+@pytest.mark.parametrize(("columns", "selection", "message"), IN_TABLES.values(), ids=IN_TABLES)
+def test_values_that_cannot_be_used_are_named(
+    tmp_path: Path, columns: dict[str, list[object]], selection: Selection, message: str
+) -> None:
+    frame().assign(**columns).to_csv(tmp_path / "table.csv", index=False)
+    refused(DataError, message, lambda: load(str(tmp_path / "table.csv"), None, "counts", selection))
 
 
 def test_tables_whose_columns_are_not_numbers_are_named(tmp_path: Path) -> None:
