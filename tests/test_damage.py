@@ -296,19 +296,6 @@ def test_other_images_are_refused(runs: Runs, tmp_path: Path) -> None:
     assert figures(folder) == figures(runs.whole)
 
 
-@pytest.mark.parametrize(
-    "left", [[], [".environment.json.77.unfinished"], ["environment.json", ".config.yaml.77.unfinished"]]
-)
-def test_what_was_killed_before_it_was_a_run_can_be_started(left: list[str], runs: Runs, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name in left:
-        (folder / name).write_text("{")
-    train_model(*runs.settings, folder, quiet=True)
-    assert figures(folder) == figures(runs.whole)
-    assert contents(folder).keys() == contents(runs.whole).keys()
-
-
 def test_an_error_in_a_report_is_no_divergence(runs: Runs, tmp_path: Path) -> None:
     def broken(loop: Loop) -> None:
         raise ValueError("not about numbers")

@@ -18,7 +18,6 @@ from silentgrad.lab.data import (
     Binarized,
     Counts,
     DataError,
-    Levels,
     Part,
     Reals,
     Splits,
@@ -269,11 +268,3 @@ def test_what_does_not_go_together_is_named(table: Path) -> None:
     for message, (model, observations) in wrong.items():
         with pytest.raises(ConfigError, match=message):
             model_for(model, observations)
-
-
-# --- a kind of one's own
-
-
-def test_levels_of_every_number_have_their_own_noise() -> None:
-    levels = torch.zeros(3, 2, dtype=torch.uint8)
-    assert Levels(levels, levels, levels, "zeros", levels=4).noise_deviation == pytest.approx(1 / (4 * math.sqrt(12)))

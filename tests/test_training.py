@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,23 +102,6 @@ def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, few: Level
         options = {"latent": latent, "tractable": linear, "nonlinear": nonlinear, "estimator": estimator}
         summary = trained(few, tmp_path / estimator, **options, cutoff=2 if estimator == "none" else None)
         assert 0 < summary.figure < 100
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_killed_and_resumed_is_the_same_to_the_bit(data: list[str], tmp_path: Path) -> None:
-    words = ["train", *SMALL, *data, "--train.epochs", "40", "--model.estimator", "reparameterized"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    main([*words, "--folder", str(whole)])
-    process = processes.start(processes.silentgrad, *words, "--folder", str(killed), output=tmp_path / "said.txt")
-    while not ((killed / "metrics.csv").exists() and len(rows(killed)) >= 2):
-        assert process.is_alive(), "finished before it could be killed"
-        time.sleep(0.01)
-    process.kill()
-    process.join()
-    assert 2 <= len(rows(killed)) < 40
-    main(["train", "--folder", str(killed), "--resume", "true", "--quiet", "true"])
-    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
-    assert rows(whole) == rows(killed)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -29,15 +29,10 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
     found = seen_by(settings.model, found)
     if data in (None, own.name):
         return found
-    if found.covariates is not None or found.offset is not None:
+    if isinstance(found, Reals) or found.covariates is not None or found.offset is not None:
         raise RunError(
-            f"--data {data} would have covariates or size factors by other rows than those of {own.name}, which the "
-            "model was trained on: train on both in one file"
-        )
-    if isinstance(found, Reals):
-        raise RunError(
-            f"--data {data} is a table, whose columns would be standardized by other rows than those of {own.name}, "
-            "which the model was trained on: train on both in one table"
+            f"--data {data} would be standardized by other rows than those of {own.name}, which the model was trained "
+            "on, its covariates or its sizes too: train on both in one file"
         )
     if isinstance(found, Counts):
         trained_on = load(own.name, own.root, own.kind, own.selection)
