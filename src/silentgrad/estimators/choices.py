@@ -85,9 +85,6 @@ class Bits(_Discrete):
     def covariance_at(self, mean: Tensor, v: Tensor) -> Tensor:
         return mean * (1 - mean) * v
 
-    def mean_covariance_at(self, means: Sequence[Tensor], v: Tensor) -> Tensor:
-        return torch.stack([mean * (1 - mean) for mean in means]).mean(0) * v
-
     def covariance_times(self, v: Tensor) -> Tensor:
         return torch.sigmoid(self.logits) * torch.sigmoid(-self.logits) * v  # 1 - mean would round to 0
 
