@@ -138,7 +138,7 @@ class Selection:
 
     Args:
         layer: Layer of an .h5ad file that holds the counts; its X if absent.
-        label: Column that names or colours the rows.
+        label: Column that names or colors the rows.
         covariates: Columns that are known of each row.
         offset: Where log size factors come from: none, size (the sums of the rows), or a column of size factors.
         missing: Whether empty cells and NaN are entries that were not observed.

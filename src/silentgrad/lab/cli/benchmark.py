@@ -112,8 +112,6 @@ def run_benchmark(
         root: Folder that holds the datasets.
         options: Further options of `silentgrad benchmark`, by their names.
     """
-    chosen: dict[str, Any] = {"jobs": 1, **options}
-    for name, path in (("folder", folder), ("root", root)):
-        if path is not None:
-            chosen[name] = Path(path)
-    return benchmark(estimators=None if estimators is None else list(estimators), **chosen)
+    places = {name: None if path is None else Path(path) for name, path in (("folder", folder), ("root", root))}
+    names = None if estimators is None else list(estimators)
+    return benchmark(estimators=names, **{"jobs": 1, **places, **options})

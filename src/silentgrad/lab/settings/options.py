@@ -108,7 +108,7 @@ class DataConfig(Group, word="data"):
     layer: str | None = None
     """Layer of an .h5ad file that holds the counts; its X if absent."""
     label: str | None = None
-    """Column of a table, or of an .h5ad file's obs, that names or colours the rows."""
+    """Column of a table, or of an .h5ad file's obs, that names or colors the rows."""
     covariates: list[str] = field(default_factory=list)
     """Columns that are known of each row beside x: numbers are standardized, categories are one-hot."""
     offset: str = NO_OFFSET
@@ -184,47 +184,43 @@ class ModelConfig(Group, word="model"):
     """Number of channels of the convolutions of --model.network conv, or of the first one of strided; the paper does
     not give its own."""
     tractable: TractableKind | None = None
-    """Tractable decoder, whose expected log-likelihood is a closed form: none; a linear one with a fixed variance
-    (fixed), with a learned one that is constant in z (constant), or with a learned precision of linear or exponential
-    link (linear, exp); a mixture of linear ones, or a circuit of them over a tree of the outputs. If absent, constant;
-    linear for bits and counts, which have no precision; none beside the network conv with Bernoulli latents, which a
-    guide hurts."""
+    """Tractable decoder, whose expected log-likelihood is a closed form: none; a linear one of fixed variance, of a
+    learned variance (constant), or of a precision that depends on z (linear, exp: its link); a mixture or a circuit of
+    linear ones. If absent, constant; linear for bits and counts; none for Bernoulli latents beside the network conv,
+    which a guide hurts."""
     components: int | None = option(None, COUNT, of=one_of(tractable=PARTED, likelihood=PARTED))
     """Number of components of the mixture or circuit that --model.tractable or --model.likelihood names; 3 of a mixture
     and 8 of a circuit if absent."""
     leaves: LeafKind | None = option(None, of=one_of(tractable=PARTED, likelihood=PARTED))
-    """Leaves of a mixture or circuit: Gaussian with a precision that is constant, or whose logarithm is linear in z
-    (exp); of whole levels, without noise, a rounded logistic variable (logistic), or probabilities that do not depend
-    on z (categorical). If absent, logistic for images in levels, else constant."""
+    """Leaves of a mixture or circuit: Gaussian of constant precision, or of a log-precision linear in z (exp); of whole
+    levels a rounded logistic variable, or probabilities that do not depend on z (categorical). If absent, logistic for
+    images in levels, else constant."""
     gates: Gates = option("leaves", of=one_of(tractable=["circuit"]))
     """Which of a circuit's sums have weights linear in z: those over leaves, all or none."""
     context: int | None = option(None, COUNT)
-    """How far, in rows and columns, a tractable decoder that is alone sees the outputs before each output, which then
-    shift its location and scale; not at all if absent."""
+    """Number of rows and columns that a tractable decoder alone sees before each output, to shift its location and
+    scale; none if absent."""
     context_hidden: int = option(48, COUNT, of=_with("context"))
     """Number of features of the context."""
     context_after: float = option(0.1, Range(0, 1), of=_with("context"))
-    """Part of the training in which the context has no weight, which then rises to 1 within as much: there from the
-    first step, it would leave the latents nothing to tell."""
+    """Part of the training in which the context has no weight, which then rises to 1 within as much."""
     without_z: bool = False
     """Whether the decoders are blind to z, and q is the prior: what the model comes to without latents."""
     log_term: LogTerm = option("auto", of=LINEAR_PRECISION)
-    """How --model.tractable linear evaluates E[log v^2] of its precision v: exactly, which Gaussian latents allow, by
-    an approximation (Edgeworth's, or Taylor's as the paper), or by the best of these (auto)."""
+    """How --model.tractable linear evaluates E[log v^2] of its precision v: exactly, for Gaussian latents, by
+    Edgeworth's or by the paper's Taylor approximation, or by the best of these (auto)."""
     nonlinear: bool | None = None
     """Whether there is a nonlinear decoder, beside the tractable one or alone. If absent, there is one, but not for
     counts."""
     estimator: EstimatorName | None = None
-    """Estimator of the gradient through the sampled decoder: the nonlinear one, or the linear one if it is alone. A
-    name of docs/estimators.md, or a class of your own as package.module:Class. With both decoders, none trains the
-    encoder by the linear one only ("None + SG"). If absent, one that suits the latents: reparameterized, gumbel-softmax
-    for bernoulli and categorical, rloo for poisson; but exact for counts with a linear decoder alone. silent-NAME puts
-    the silent control variate around an unbiased one, for mixtures and circuits with Gaussian leaves."""
+    """Estimator of the gradient through the sampled decoder: a name of docs/estimators.md, or a class of your own as
+    package.module:Class. With both decoders, none trains the encoder by the linear one only ("None + SG"). silent-NAME
+    puts the silent control variate around an unbiased one, for mixtures and circuits with Gaussian leaves. If absent,
+    the latents' own: reparameterized, gumbel-softmax or rloo; exact for counts with a linear decoder alone."""
     temperature: float = option(0.5, POSITIVE, of=GUMBEL_SOFTMAX)
     """Temperature of the estimator gumbel-softmax."""
     temperature_start: float | None = option(None, POSITIVE, of=GUMBEL_SOFTMAX)
-    """Temperature of gumbel-softmax in the first epoch, from which it shrinks every epoch, down to --model.temperature;
-    it is constant if absent."""
+    """Temperature of gumbel-softmax in the first epoch, which shrinks to --model.temperature; constant if absent."""
     temperature_factor: float = option(0.9, SHARE, of=_with("temperature_start"))
     """Factor by which the temperature of gumbel-softmax shrinks every epoch."""
     hard: bool = option(False, of=GUMBEL_SOFTMAX)
@@ -232,21 +228,18 @@ class ModelConfig(Group, word="model"):
     variance: float = option(0.01, POSITIVE, of=FIXED)
     """Variance of the decoder --model.tractable fixed."""
     variance_start: float | None = option(None, POSITIVE, of=FIXED)
-    """Variance of --model.tractable fixed in the first epoch, from which it shrinks every epoch, down to
-    --model.variance, which keeps Bernoulli latents unsaturated; it is constant if absent."""
+    """Variance of --model.tractable fixed in the first epoch, which shrinks to --model.variance; constant if absent."""
     variance_factor: float = option(0.5, SHARE, of=_with("variance_start"))
     """Factor by which the variance of --model.tractable fixed shrinks every epoch."""
     guided: float = option(0.25, POSITIVE, of=FADING_GUIDE)
     """Part of the training in which the tractable decoder guides a nonlinear one: its weight falls from 1 to 0 over it.
     Above 1 it never reaches 0."""
     guide_estimator: EstimatorName = option("exact", of=GUIDE)
-    """Estimator of the tractable decoder's expectation while it guides a nonlinear one; others than exact are there to
-    be compared with it."""
+    """Estimator of the guide's expectation; others than exact are there to be compared with it."""
     guide_draws: int = option(1, COUNT, of=SAMPLED_GUIDE)
     """Number of draws over which the gradient of --model.guide_estimator is averaged."""
     weighting: Weighting = option("loss", of=FADING_GUIDE)
-    """What the weights of a guide and of the decoder that it guides scale: their losses, as in the paper's Algorithm 1
-    (loss), or the encoder's gradient, as in its text (encoder)."""
+    """What the guide's weight scales: the losses, as in the paper's Algorithm 1, or the encoder's gradient."""
     cutoff: int | None = option(None, COUNT)
     """Epoch at which the encoder is frozen; it is never frozen if absent."""
     kl_weight: float = option(1.0, NOT_NEGATIVE)
@@ -254,14 +247,12 @@ class ModelConfig(Group, word="model"):
     kl_warmup: float = option(0.0, Range(0, 1))
     """Part of the training in which the KL divergence's weight rises from 0."""
     start: Start | None = None
-    """Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca where the learned
-    variance is constant, as it is in mixtures and circuits, whose leaves also start from the values of the data, and
-    for counts; random for the other linear decoders."""
+    """Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca for counts and
+    where the learned variance is constant, as in mixtures and circuits; else random."""
     likelihood: LikelihoodName | None = None
-    """Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of --model.leaves, for levels and reals;
-    logistic, of whole levels without noise, for levels, which is also that of --model.tractable linear;
-    bernoulli for binarized images. For counts that of both decoders: negative-binomial, poisson, or either with more
-    zeros, zero-inflated-. If absent, gaussian, bernoulli or negative-binomial."""
+    """Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of --model.leaves; logistic of whole
+    levels, also with --model.tractable linear; bernoulli of binarized images. For counts that of both decoders. If
+    absent, gaussian, bernoulli or negative-binomial."""
 
     @property
     def discrete(self) -> bool:
@@ -289,8 +280,7 @@ class TrainConfig(Group, word="train"):
     """Learning rate of the networks, of encoder and nonlinear decoder; --train.lr if absent. The other parameters of a
     circuit tolerate ten times this rate."""
     lr_mean: float | None = option(None, NOT_NEGATIVE, of=TRACTABLE)
-    """Learning rate of the linear decoder's mean; --train.lr if absent. An exact guide of Bernoulli latents stays as it
-    starts unless this or the next is given."""
+    """Learning rate of the linear decoder's mean; --train.lr if absent, or 0 for an exact guide of bits."""
     lr_precision: float | None = option(None, NOT_NEGATIVE, of=PRECISION)
     """Learning rate of the linear decoder's precision; --train.lr if absent."""
     decay: Decay = "none"
