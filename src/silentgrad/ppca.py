@@ -39,7 +39,8 @@ def leading_components(data: Tensor, count: int) -> PrincipalComponents:
     if data.dim() < 2 or data.shape[1:].numel() <= _WIDE:
         return principal_components(data)
     flat = data.flatten(1)
-    mean, total = _mean_and_total_variance(flat)
+    mean = _mean(flat)
+    total = torch.stack([(rows.double() - mean).square().sum() for rows in flat.split(_ROWS)]).sum() / len(flat)
     outputs = len(mean)
     kept = min(count, len(flat), outputs)
     # The same numbers everywhere. Directions whose variances hardly differ are found up to their mixture.
@@ -64,18 +65,17 @@ def _times_covariance(flat: Tensor, mean: Tensor, basis: Tensor) -> Tensor:
     return product / len(flat)
 
 
-def _mean_and_total_variance(flat: Tensor) -> tuple[Tensor, Tensor]:
-    mean = _mean(flat)
-    total = torch.zeros((), dtype=torch.float64, device=flat.device)
-    for rows in flat.split(_ROWS):
-        total += (rows.double() - mean).square().sum()
-    return mean, total / len(flat)
-
-
 def principal_components(data: Tensor) -> PrincipalComponents:
     """Eigendecomposition of the covariance of `data`, `(examples, *event_shape)`."""
-    mean, covariance = _mean_and_covariance(data)
-    variances, directions = torch.linalg.eigh(covariance)
+    if data.dim() < 2 or len(data) == 0:
+        raise ShapeError(f"expected data of shape (examples, *event_shape), got {tuple(data.shape)}")
+    flat = data.flatten(1)
+    mean = _mean(flat)
+    covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=data.device)
+    for rows in flat.split(_ROWS):
+        centered = rows.double() - mean
+        covariance.addmm_(centered.T, centered)
+    variances, directions = torch.linalg.eigh(covariance / len(flat))
     return PrincipalComponents(mean, variances.flip(0).clamp(min=0), directions.flip(1))
 
 
@@ -119,18 +119,6 @@ def ppca_bound(data: Tensor, latent_dim: int, variance: float) -> float:
     spectrum = torch.full_like(variances, variance)
     spectrum[:latent_dim] = variances[:latent_dim].clamp(min=variance)
     return float(-0.5 * (math.log(2 * math.pi) + spectrum.log() + variances / spectrum).sum())
-
-
-def _mean_and_covariance(data: Tensor) -> tuple[Tensor, Tensor]:
-    if data.dim() < 2 or len(data) == 0:
-        raise ShapeError(f"expected data of shape (examples, *event_shape), got {tuple(data.shape)}")
-    flat = data.flatten(1)
-    mean = _mean(flat)
-    covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=data.device)
-    for rows in flat.split(_ROWS):
-        centered = rows.double() - mean
-        covariance.addmm_(centered.T, centered)
-    return mean, covariance / len(flat)
 
 
 def _mean(flat: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class Family:
         numbers_per_latent: How many numbers an encoder gives for a latent.
         options: Names of further arguments that the family is built with.
         gaussian: Whether every linear function of z is Gaussian.
+        exported: What an exported encoder calls the arguments, if not by their own names.
         latents: The shape of one example's latents.
         shape: The shape of one example's z.
         numbers: How many numbers an encoder gives for an example.
@@ -48,6 +49,7 @@ class Family:
     numbers_per_latent: ClassVar[int] = 1
     options: ClassVar[tuple[str, ...]] = ()
     gaussian: ClassVar[bool] = False
+    exported: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -101,7 +103,7 @@ class Family:
 
     def outputs(self, q: td.Distribution) -> dict[str, Tensor]:
         """Return what an exported encoder gives, by name."""
-        return dict(zip(self.arguments, self.parameters(q), strict=True))
+        return dict(zip(self.exported or self.arguments, self.parameters(q), strict=True))
 
     def split(self, numbers: Tensor) -> tuple[Tensor, ...]:
         """Return the numbers in `numbers_per_latent` parts, each in the shape of the latents."""
@@ -219,6 +221,7 @@ class FullGaussian(Family):
     name = "full-gaussian"
     distribution = td.MultivariateNormal
     arguments = ("loc", "scale_tril")
+    exported = ("mean", "scale_tril")
     gaussian = True
 
     def __init__(self, latents: int | Sequence[int]) -> None:
@@ -240,10 +243,6 @@ class FullGaussian(Family):
         base = base_of(q)
         return td.Normal(base.mean, base.stddev, validate_args=False)
 
-    def outputs(self, q: td.Distribution) -> dict[str, Tensor]:
-        mean, scale_tril = self.parameters(q)
-        return {"mean": mean, "scale_tril": scale_tril}
-
 
 class Gaussian(Family):
     """N(mean, diag(std^2)), from means and logarithms of deviations."""
@@ -251,16 +250,13 @@ class Gaussian(Family):
     name = "gaussian"
     distribution = td.Normal
     arguments = ("loc", "scale")
+    exported = ("mean", "std")
     numbers_per_latent = 2
     gaussian = True
 
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
         mean, log_std = self.split(numbers)
         return mean, positive(log_std)
-
-    def outputs(self, q: td.Distribution) -> dict[str, Tensor]:
-        mean, std = self.parameters(q)
-        return {"mean": mean, "std": std}
 
 
 class Laplace(Family):
