@@ -222,14 +222,19 @@ def test_runs_of_different_data_are_not_beside_each_other(tmp_path: Path, capsys
     assert page.count("<h2>Curves, ") == 2
 
 
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a page of twelve runs."""
+    place = tmp_path_factory.mktemp("runs")
+    names = [place / f"run-of-a-rather-long-name-{number}" for number in range(12)]
+    runs = [make_run(name, 2 + number / 10, 1e-4 * number, SUMMARY) for number, name in enumerate(names)]
+    write_comparison(runs, place / "page.html")
+    return place / "page.html"
+
+
 @needs_browser
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_browser_shows_the_page_whole(tmp_path: Path, width: int) -> None:
-    folders = [
-        make_run(tmp_path / f"run-of-a-rather-long-name-{number}", 2 + number / 10, 1e-4 * number, SUMMARY)
-        for number in range(12)
-    ]
-    write_comparison(folders, tmp_path / "page.html")
-    seen = look(tmp_path / "page.html", width, tmp_path)
+def test_a_browser_shows_the_page_whole(page: Path, tmp_path: Path, width: int) -> None:
+    seen = look(page, width, tmp_path)
     assert seen.problems == []
     assert seen.images == 1
