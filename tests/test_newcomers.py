@@ -1,4 +1,4 @@
-"""Every family and prior trains from the command line; and what a newcomer adds, each in one file, by its name.
+"""Every family and prior trains; and what a newcomer adds, each in one file, by its name.
 
 A family, prior, network, metric, schedule, kind of observations and section of the report; decoders and likelihoods of
 one's own are in test_tractable.py.
@@ -54,15 +54,11 @@ TRAINED = {  # one way to train each family, all ways between them
 
 @pytest.mark.parametrize("latent", TRAINED)
 def test_every_family_trains(latent: str, tmp_path: Path) -> None:
-    settings = SMALL | {"latent": latent} | TRAINED[latent]
-    words = [f"--model.{name}={value}" for name, value in settings.items()]
-    main(["train", *words, *WORDS, "--train.epochs=2", f"--folder={tmp_path / 'run'}"])
-    summary = read_json(tmp_path / "run" / "summary.json")
-    assert summary["figure"] < 7
-    assert 0.001 < summary["kld"] < 30
-    assert summary["active"] <= 3
-    main(["sample", str(tmp_path / "run"), "--count=4"])
-    assert (tmp_path / "run" / "samples.png").exists()
+    model = ModelConfig(**SMALL | {"latent": latent} | TRAINED[latent])
+    summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
+    assert summary.figure < 7
+    assert 0.001 < summary.kld < 30
+    assert summary.active <= 3
 
 
 @pytest.mark.parametrize("prior", [sg.LearnedPrior, sg.MixturePrior])
