@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from silentgrad.factors import infer_factors as infer_factors
     from silentgrad.factors.count_factors import CountFactors as CountFactors
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _EXTRAS = {"CountFactors": "counts", "pl": "counts", "tl": "counts", "CheckUpCallback": "lab"}
 _ON_DEMAND = {  # where names are that training does without, or that need more packages than the library does
