@@ -28,7 +28,7 @@ from torch.nn.functional import linear
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators.base import Estimator, Integrand, value_with_gradient_of
 from silentgrad.latents.independent import device_of
-from silentgrad.tracing import in_backward, require_untransformed
+from silentgrad.tracing import in_backward, require_untransformed, uncompiled
 
 ONE_EACH = "what it learns belongs to one latent, so a hierarchy needs an estimator for each of its levels"
 KEPT = 1024  # calls whose backward pass may be still to come
@@ -57,6 +57,7 @@ class Learning(Estimator):
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         """Return what `forward` does; `learning` says whether to learn from it."""
 
+    @uncompiled  # a compiled graph moves the state before it is read, and keeps no graph of the estimator's own
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         learning = self.training and torch.is_grad_enabled()
         if not self.training:
@@ -109,9 +110,7 @@ class Learning(Estimator):
         return value
 
     def _keep(self, q: td.Distribution, learning: bool) -> None:
-        """Keep the buffers for a recomputation of this call; a compiled one is not recomputed by calling it."""
-        if torch.compiler.is_compiling():
-            return
+        """Keep the buffers for a recomputation of this call."""
         self._calls[random_state(q)] = Call(tuple(buffer.clone() for buffer in self.buffers()), learning)
         if len(self._calls) > KEPT:
             del self._calls[next(iter(self._calls))]
