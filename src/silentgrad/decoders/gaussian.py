@@ -147,6 +147,11 @@ class LinearGaussian(LinearDecoder):
         return self._given
 
 
+def bent(values: Tensor, limit: float) -> Tensor:
+    """Return values that are theirs near zero and stay within a limit."""
+    return limit * torch.tanh(values / limit)
+
+
 def zeros(layer: nn.Linear) -> nn.Linear:
     """Return a layer that says nothing at the start."""
     nn.init.zeros_(layer.weight)
@@ -154,7 +159,10 @@ def zeros(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-WIDEST = 5.0  # a context changes a scale by a factor of at most e^5: without an end to it, a step may leave the numbers
+# How far a context goes. Without an end to it a step may leave the numbers, and an output that is unlike all of its kind
+# costs thousands of nats where a leaf is too sharp, or the broad one too unlikely.
+WIDEST = 2.0  # in the logarithm of a scale
+SUREST = 5.0  # in the logits of leaves
 START_SCALE = 1 / 3
 
 
@@ -162,8 +170,8 @@ class StandardizedDecoder(LinearDecoder):
     """Base of decoders of location center + scale (W z + b), with a learned scale; the center is set by a start.
 
     With a context, the center moves by t times the data's deviation and the scale by a factor of e^d, where t is linear
-    in the context's features of the output and d too, but bent to stay within 5, with weights that start at zero. The
-    leaves of a circuit are weighed by the context too: it is added to the logits of the sum over them. A factor
+    in the context's features of the output and d too, but bent to stay within 2, with weights that start at zero. The
+    leaves of a circuit are weighed by the context too: it adds up to 5 to the logits of the sum over them. A factor
     `context_weight`, from 0 to 1, lets the context in late.
 
     Args:
@@ -254,13 +262,13 @@ class StandardizedDecoder(LinearDecoder):
         if self.context is None or features is None:
             return self.center, self.log_scale
         move, widen = features[:2].flatten(-1 - len(self.context.event_shape))
-        return self.center + self.reach * move, self.log_scale + WIDEST * torch.tanh(widen / WIDEST)
+        return self.center + self.reach * move, self.log_scale + bent(widen, WIDEST)
 
     def weights_at(self, features: Tensor | None) -> Tensor | None:
         """Return what the context adds to the logits of an output's leaves, `(*batch, *event_shape, leaves)`."""
         if features is None or self.weigh is None:
             return None
-        return features[2]
+        return bent(features[2], SUREST)
 
     def _flatten_event(self, x: Tensor, mean: Tensor) -> Tensor:
         """Return examples `(*batch, outputs)`, or one number for all leaves of an output where they have the same."""
