@@ -159,8 +159,8 @@ def zeros(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-# How far a context goes. Without an end to it a step may leave the numbers, and an output that is unlike all of its kind
-# costs thousands of nats where a leaf is too sharp, or the broad one too unlikely.
+# How far a context goes. Without an end to it a step may leave the numbers, and an output unlike all of its kind costs
+# thousands of nats where a leaf is too sharp, or the broad one too unlikely.
 WIDEST = 2.0  # in the logarithm of a scale
 SUREST = 5.0  # in the logits of leaves
 START_SCALE = 1 / 3
