@@ -46,6 +46,11 @@ def test_a_binary_tree_has_few_levels(outputs: int) -> None:
     assert held_by(region_graph, len(region_graph.parents) - 1) == set(range(outputs))
 
 
+def test_chow_liu_needs_outputs() -> None:
+    with pytest.raises(sg.ShapeError, match=r"expected data of shape \(examples, \*event_shape\), got \(5, 0\)"):
+        sg.decoders.chow_liu(torch.zeros(5, 0))
+
+
 def test_chow_liu_finds_the_strongest_tree() -> None:
     generator = torch.Generator().manual_seed(0)
     data = torch.randn(200, 5, generator=generator) @ torch.randn(5, 5, generator=generator)

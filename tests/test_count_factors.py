@@ -275,6 +275,23 @@ def test_a_count_far_above_its_rate_is_inferred_as_it_was_fitted(likelihood: str
     assert abs(model.transform(counts)[3]) > 1
 
 
+def test_a_zero_beside_a_rate_beyond_all_numbers_is_one_of_the_others() -> None:
+    """One count needs a factor at which the rates of zeros are infinite: what is left of them is their probability."""
+    decoder = sg.LinearLikelihood(1, 2, sg.likelihoods.ZeroInflatedPoisson(2)).double()
+    with torch.no_grad():
+        decoder.affine.weight.copy_(torch.tensor([[0.016], [0.8]]))
+        decoder.affine.bias.zero_()
+        decoder.likelihood.zero_logit.fill_(-15.0)
+    found = sg.infer_factors(decoder, torch.tensor([[1e8, 0.0]], dtype=torch.float64))
+    mean, variance = found.latent.loc[0, 0], found.latent.scale_tril[0, 0, 0].square()
+    u = 0.016 * mean
+    by_hand = 1e8 * u - (u + 0.016**2 * variance / 2).exp() - math.lgamma(1e8 + 1) - 2 * softplus(torch.tensor(-15.0))
+    by_hand = by_hand - 15 - (mean.square() + variance - 1 - variance.log()) / 2
+    assert found.converged.all()
+    assert 0.8 * mean > 709
+    assert float(found.elbo) == pytest.approx(float(by_hand), abs=1)
+
+
 @pytest.mark.parametrize("count", [1e5, 1e6, 1e7])
 def test_a_score_of_large_counts_is_no_rounding_error(count: float) -> None:
     """One factor of tiny weight: the posterior is Gaussian, so that the bound is the evidence."""

@@ -232,6 +232,15 @@ def test_no_graph_is_kept_and_no_loss_lost(member: Member) -> None:
 
 
 @EACH_PLAIN
+def test_the_first_gradient_may_be_of_several_at_once(member: Member) -> None:
+    leaf = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
+    values = member.build()(latent_of(member.families[-1], leaf), lambda z: (z.sum(-1) - 0.3).square())
+    (batched,) = torch.autograd.grad(values, leaf, torch.eye(4).double(), is_grads_batched=True, retain_graph=True)
+    (plain,) = torch.autograd.grad(values.sum(), leaf)
+    torch.testing.assert_close(batched.sum(0), plain)
+
+
+@EACH_PLAIN
 @pytest.mark.parametrize("training", [True, False])
 def test_transforms_of_gradients_are_right_or_refused(member: Member, training: bool) -> None:
     start = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)

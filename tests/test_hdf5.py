@@ -141,6 +141,24 @@ def inflates(*filters: str, mask: int = 0) -> Callable[[Any, str, Path], object]
     return make
 
 
+def zeros(count: int, dtype: str, step: int = 1) -> Callable[[Any, str, Path], object]:
+    """Make a dataset of many zeros, which deflate to a thousandth."""
+
+    def make(group: Any, place: str, _: Path) -> None:
+        stored = group.create_dataset(place, (count,), dtype, chunks=(step,), compression=9)
+        packed = zlib.compress(bytes(step * stored.dtype.itemsize), 9)
+        for first in range(0, count, step):
+            stored.id.write_direct_chunk((first,), packed)
+
+    return make
+
+
+def long_matrix(file: Any, folder: Path) -> None:
+    for name, dtype in (("data", "f4"), ("indices", "i4")):
+        made(f"X/{name}", zeros(2**28, dtype, 2**24))(file, folder)
+    file["X/indptr"][1:] = 2**28
+
+
 TEXT = h5py.string_dtype()
 HARM: dict[str, tuple[Change, str]] = {
     "obsm elsewhere": (
@@ -182,11 +200,25 @@ HARM: dict[str, tuple[Change, str]] = {
         made("layers/counts", claims(ROWS, 10**8, dtype="u1")),
         "bytes of /layers/counts, found 0",
     ),
-    "30 million names": (made("obs/_index", claims(30_000_000, dtype=TEXT)), "bytes of /obs/_index, found 0 bytes"),
-    "many of one name": (made("obs/_index", one_text(10**6, "cell")), "texts in a file of .* bytes, found 1,000,000"),
+    "30 million names": (
+        made("obs/batch/categories", claims(30_000_000, dtype=TEXT)),
+        "bytes of /obs/batch/categories, found 0 bytes",
+    ),
+    "many of one name": (
+        made("obs/batch/categories", one_text(10**6, "cell")),
+        "texts in a file of .* bytes, found 1,000,000",
+    ),
     "one long name": (
-        made("obs/_index", one_text(5000, "cell" * 5000)),
-        "bytes, found .* bytes of /obs/_index or more",
+        made("obs/batch/categories", one_text(5000, "cell" * 5000)),
+        "bytes, found .* bytes of /obs/batch/categories or more",
+    ),
+    "1 GB of zeros": (made("X/data", zeros(2**28, "f4", 2**24)), "numbers in /X/data, where indptr ends, found"),
+    "2 GB of zeros that fit": (long_matrix, f"at most {ROWS * WIDTH} numbers in /X, found 268435456"),
+    "1 GB of codes": (made("obs/batch/codes", zeros(2**30, "i1", 2**26)), f"{ROWS} values in /obs/batch/codes, found"),
+    "1 GB of names": (made("obs/_index", zeros(ROWS, "S20000000")), "bytes, found 1,000,000,000 in /obs/_index"),
+    "deep groups": (
+        lambda file, _: file["uns"].create_group("/".join(["a"] * 1500)),
+        "at most 100 groups within one another, found more",
     ),
     "references": (
         made("obs/batch/codes", lambda g, place, _: g.create_dataset(place, data=[g.ref] * ROWS, dtype=h5py.ref_dtype)),

@@ -59,6 +59,11 @@ def in_backward() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+def batched(tensor: Tensor) -> bool:
+    """Return whether a tensor stands for those of several gradients at once, `is_grads_batched` of `autograd.grad`."""
+    return bool(torch._C._functorch.is_legacy_batchedtensor(tensor))
+
+
 def underlying(tensor: Tensor) -> Tensor:
     """Return the tensor with everything that it stands for in dimensions of its own, to look at its values only."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):

@@ -193,7 +193,7 @@ def chow_liu(data: Tensor) -> RegionGraph:
         >>> chow_liu(torch.stack([first, last, first + last], 1)).parents
         (2, 2, -1)
     """
-    if data.dim() < 2 or len(data) == 0:
+    if data.dim() < 2 or data.numel() == 0:
         raise ShapeError(f"expected data of shape (examples, *event_shape), got {tuple(data.shape)}")
     if not data.isfinite().all():
         raise DomainError("data contains NaN or infinity")

@@ -59,7 +59,7 @@ from silentgrad.estimators.base import (
 from silentgrad.estimators.choices import Choices, choices_of
 from silentgrad.estimators.learning import Learning
 from silentgrad.latents.independent import sum_over_latents
-from silentgrad.tracing import require_untransformed, transformed, uncompiled
+from silentgrad.tracing import batched, require_untransformed, transformed, uncompiled
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 """From values `(draws, *examples)` and slopes of the draws' shape to the gradient, of the shape of one draw."""
@@ -196,7 +196,7 @@ class ScaledControl(Learning):
         def controlled(f: Tensor, slopes: Tensor) -> Tensor:
             nonlocal unseen
             plain, control = self.parts(choices, draws, f, slopes)
-            if unseen and not transformed():
+            if unseen and not (transformed() or batched(plain) or batched(control)):
                 self._remember(plain, control)
                 unseen = False
             return plain + scale.to(plain) * control

@@ -33,7 +33,7 @@ from silentgrad.estimators.choices import OneHots, choices_of
 from silentgrad.estimators.learning import Learning
 from silentgrad.estimators.slopes import mean_with_gradient
 from silentgrad.latents.independent import sum_over_latents
-from silentgrad.tracing import require_untransformed, transformed
+from silentgrad.tracing import batched, require_untransformed, transformed
 
 
 @ESTIMATORS.register("rodeo")
@@ -71,7 +71,7 @@ class RODEO(Learning):
 
         def controlled(f: Tensor, slopes: Tensor) -> Tensor:
             nonlocal unseen
-            teaching = unseen and not transformed()
+            teaching = unseen and not (transformed() or batched(slopes) or batched(f))
             with torch.set_grad_enabled(teaching):
                 gradient = self._gradient(ones.at(ones.logits.detach()), draws, f, slopes)
                 if teaching and f.numel() > 0:

@@ -216,6 +216,9 @@ class ZeroInflatedPoisson(ZeroInflated):
 
     def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
         """Return a lower bound of E[log p(x|u)] from E[u] and log E[e^u]."""
+        # At a rate beyond all numbers a zero is one of the others, and the slope in u is 0, not 0 times infinity.
+        most = math.log(torch.finfo(log_mass.dtype).max) - 1
+        log_mass = torch.where(x == 0, log_mass.clamp(max=most), log_mass)
         return self.inflated(x, self.counts.expectation(x, mean, log_mass))
 
 

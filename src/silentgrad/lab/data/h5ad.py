@@ -31,6 +31,7 @@ DEFLATED = 1032  # bytes that deflate makes of one, at the most
 SHUFFLE, DEFLATE, CHECKSUM, LZF = 2, 1, 3, 32000  # filters of HDF5, of which none makes more of a byte than deflate
 FILTERS = [[], [SHUFFLE], [DEFLATE], [LZF], [SHUFFLE, DEFLATE], [SHUFFLE, LZF]]  # in order, beside checksums
 AT_ONCE = 2**27  # bytes that are in memory at a time
+DEEPEST = 100  # groups within one another, of which HDF5 walks through all to reach one
 
 
 def read_h5ad(path: Path, selection: Selection) -> TableRows:
@@ -38,12 +39,14 @@ def read_h5ad(path: Path, selection: Selection) -> TableRows:
     with _opened(path) as file:
         matrix = _matrix(path, file, selection.layer)
         obs, var = _member(path, file, "obs"), _member(path, file, "var")
-        row_names, columns = _index(path, obs), _index(path, var)
-        rows, width = len(row_names), len(columns)
         _require_encoding(path, matrix, ("csr_matrix", "array"))
         shape = np.asarray(matrix.attrs["shape"] if _is_group(matrix) else matrix.shape)
         found = tuple(shape.tolist())
+        rows, width = (_length(path, frame) for frame in (obs, var))
         require(found == (rows, width), path, f"counts of {rows} rows and {width} columns, as in obs and var", found)
+        if _is_group(matrix):
+            _require_lengths(path, matrix, rows, width)
+        row_names, columns = _index(path, obs), _index(path, var)
         side_columns = {name: _column(path, obs, name, rows) for name in selection.side_columns}
         return TableRows(path, _values(path, matrix, shape), columns, side_columns, row_names)
 
@@ -96,6 +99,17 @@ def _matrix(path: Path, file: Any, layer: str | None) -> Any:
     return matrix
 
 
+def _require_lengths(path: Path, matrix: Any, rows: int, width: int) -> None:
+    """Refuse parts of a sparse matrix that do not fit each other, before any of them is copied to disk."""
+    starts, places, values = (_member(path, matrix, name) for name in ("indptr", "indices", "data"))
+    found = [part.shape if hasattr(part, "shape") else None for part in (starts, places, values)]
+    require(found[0] == (rows + 1,), path, f"{rows + 1} numbers in {starts.name}", found[0])
+    entries = int(starts[-1]) if starts.dtype.kind in "iu" else -1
+    require(entries <= rows * width, path, f"at most {rows * width} numbers in {matrix.name}", entries)
+    for part, shape in ((places, found[1]), (values, found[2])):
+        require(shape == (entries,), path, f"{entries} numbers in {part.name}, where indptr ends", shape)
+
+
 def _values(path: Path, matrix: Any, shape: Array) -> Tensor | SparseMatrix:
     if _is_group(matrix):
         return checked(path, shape, *(mapped_dataset(path, matrix[name]) for name in ("indptr", "indices", "data")))
@@ -105,16 +119,29 @@ def _values(path: Path, matrix: Any, shape: Array) -> Tensor | SparseMatrix:
     return torch.from_numpy(matrix.astype(np.float64)[:])
 
 
+def _length(path: Path, frame: Any) -> int:
+    """Return the number of rows that a frame claims, before any of their names is read."""
+    _require_encoding(path, frame, ("dataframe",))
+    names = _member(path, frame, _word(path, frame, "_index"))
+    require(len(getattr(names, "shape", None) or ()) == 1, path, f"one name per row in {names.name}", "something else")
+    return int(names.shape[0])
+
+
 def _index(path: Path, frame: Any) -> tuple[str, ...]:
     _require_encoding(path, frame, ("dataframe",))
     return tuple(map(str, _element(path, _member(path, frame, _word(path, frame, "_index")), ARRAYS)))
 
 
-def _element(path: Path, element: Any, allowed: tuple[str, ...]) -> Array:
-    """Return one value per row, read by anndata."""
+def _element(path: Path, element: Any, allowed: tuple[str, ...], rows: int | None = None) -> Array:
+    """Return one value per row, read by anndata, if there are as many as said."""
     from anndata.io import read_elem
 
     _require_encoding(path, element, allowed)
+    whole = element
+    if _is_group(element):
+        whole = element.get("codes", element.get("values"))
+    if rows is not None and hasattr(whole, "shape"):
+        require(whole.shape == (rows,), path, f"{rows} values in {whole.name}", f"shape {whole.shape}")
     _require_stored(path, element)
     nested = _is_group(element) and any(map(_is_group, element.values()))
     require(not nested, path, f"arrays in {element.name}", "groups")
@@ -127,7 +154,7 @@ def _element(path: Path, element: Any, allowed: tuple[str, ...]) -> Array:
 def _column(path: Path, frame: Any, name: str, rows: int) -> Series:
     columns = sorted(set(frame) - {_word(path, frame, "_index")})
     require_column(path, name, columns, frame.name)
-    values = _element(path, frame[name], COLUMNS)
+    values = _element(path, frame[name], COLUMNS, rows)
     require(len(values) == rows, path, f"{rows} values in the column {name!r}", len(values))
     return side_column(name, values)
 
@@ -140,7 +167,7 @@ def _opened(path: Path, mode: str = "r") -> Iterator[Any]:
         import h5py  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
         raise DataError(f"{path}: to read .h5ad needs an extra: pip install 'silentgrad[counts]'") from error
-    with reading(path, "an .h5ad file"), h5py.File(path, mode) as file:
+    with reading(path, "an .h5ad file"), h5py.File(path, mode, rdcc_nbytes=AT_ONCE) as file:
         _require_links_within(path, file)
         elements: dict[str, Any] = {}
         file.visititems(elements.__setitem__)
@@ -161,7 +188,13 @@ def _is_group(element: Any) -> bool:
 def _require_links_within(path: Path, file: Any) -> None:
     """Refuse external links, and soft links to nothing; no link is followed before all are known to stay inside."""
     links: dict[str, Any] = {}
-    file.visititems_links(links.__setitem__)
+
+    def keep(name: str, link: Any) -> bool | None:
+        links[name] = link
+        return name.count("/") >= DEEPEST or None  # True ends the walk
+
+    too_deep = file.visititems_links(keep)
+    require(not too_deep, path, f"at most {DEEPEST} groups within one another", "more")
     for name, link in links.items():
         if hasattr(link, "filename"):
             raise DataError(f"{path}: expected data in the file itself, found a link of /{name} to {link.filename!r}")
@@ -215,6 +248,8 @@ def _require_size(path: Path, dataset: Any) -> None:
     require_memory(item * math.prod(chunks), path)  # a chunk is in memory as a whole
     if DEFLATE in filters:
         _require_inflated(path, dataset, item * math.prod(chunks), 1 << filters.index(DEFLATE))
+    if dataset.dtype.kind == "S":
+        require(claimed <= max(size, AT_ONCE), path, f"texts in a file of {size:,} bytes", f"{claimed:,} in {name}")
     if dataset.dtype.kind == "O":
         _require_texts(path, dataset, size)
 
