@@ -1,10 +1,10 @@
-"""What a number computed without sampling claims to be."""
+"""Claims of a number that was computed without sampling."""
 
 from enum import StrEnum
 
 
 class Exactness(StrEnum):
-    """How the result of `expected_log_prob` relates to the expectation itself.
+    """Relation of the result of `expected_log_prob` to the expectation itself.
 
     `EXACT` is up to rounding: a closed form, or a rule whose stated error is of the size of rounding, whatever its
     input. `LOWER_BOUND` is never above the expectation. `APPROXIMATION` may lie on either side of it.

@@ -31,7 +31,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Check:
-    """What was checked, whether it holds, and what was measured."""
+    """One check: its name, whether it holds, and what was measured."""
 
     latents: str
     what: str
@@ -44,7 +44,7 @@ class Checks(list[Check]):
 
     @property
     def passed(self) -> bool:
-        """Whether all of them hold."""
+        """Return whether all of them hold."""
         return all(check.holds for check in self)
 
     def __str__(self) -> str:

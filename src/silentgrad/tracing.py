@@ -1,4 +1,4 @@
-"""What runs a function: `torch.compile`, a transform such as `torch.vmap`, a backward pass, or autocast.
+"""Whatever runs a function: `torch.compile`, a transform such as `torch.vmap`, a backward pass, or autocast.
 
 Inside a transform a tensor can stand for many at once. A decision by its values is refused there, and so is an autograd
 function that does not know how to be mapped. Inside a backward pass activation checkpointing calls functions again.

@@ -113,7 +113,7 @@ class MeasuredBatch:
 
     @property
     def knows_truth(self) -> bool:
-        """Whether the closed form is the true gradient."""
+        """Return whether the closed form is the true gradient."""
         integrand = self.integrand
         return isinstance(integrand, TractableIntegrand) and integrand.exactness(self.latent()) is Exactness.EXACT
 

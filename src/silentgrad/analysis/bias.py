@@ -1,4 +1,4 @@
-r"""How far an estimator's mean gradient is from the true one.
+r"""Distance of an estimator's mean gradient from the true one.
 
 The truth is the gradient of :math:`\sum_z q(z|x) \log p(x|z)` over all configurations of bits or one-hot categories,
 which have to be few enough to enumerate. For other latents it is the closed form of a decoder that is exact for them.

@@ -25,7 +25,7 @@ ROUNDS, FEWEST_DRAWS, MOST_DRAWS = 5, 8, 2_000
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What was measured; prints as a table, the best first.
+    """Measurements of several estimators; prints as a table, the best first.
 
     Args:
         name: Name of the estimator with the least mean squared error for the time.

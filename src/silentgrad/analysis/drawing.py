@@ -103,7 +103,7 @@ class SeveralDraws(DecoderIntegrand):
 
 
 class QuadraticIntegrand(SeveralDraws):
-    """That of a fixed variance, through the sufficient statistics; may be differentiated once."""
+    """Integrand of a fixed variance, through the sufficient statistics; may be differentiated once."""
 
     @torch.no_grad()
     def __init__(self, decoder: LinearGaussian, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What can be measured: any model with an encoder and a decoder, and its objective around the measured decoder."""
+"""Models that can be measured: those with an encoder and a decoder, and the objective around that decoder."""
 
 from typing import Protocol
 

@@ -138,7 +138,7 @@ class Mean(NamedTuple):
 
 
 class Tally:
-    """What one estimator's gradients over batches add up to.
+    """Sums of one estimator's gradients over batches.
 
     Args:
         draws: Number of draws behind each batch's mean.

@@ -109,7 +109,7 @@ class CausalContext(nn.Module):
 
     @property
     def conditional(self) -> bool:
-        """Whether it is told something of each example beside x."""
+        """Return whether it is told something of each example beside x."""
         return self.given is not None
 
     def init_from_data(self, data: Tensor) -> None:

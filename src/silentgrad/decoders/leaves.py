@@ -100,7 +100,7 @@ class Together(nn.Module):
 
     @property
     def weighed(self) -> bool:
-        """Whether a context weighs the leaves of an output against each other."""
+        """Return whether a context weighs the leaves of an output against each other."""
         return (
             isinstance(self.decoder, StandardizedDecoder) and self.decoder.context is not None and self.components > 1
         )

@@ -186,7 +186,7 @@ class LinearLikelihood(LinearDecoder):
 
     @property
     def joint(self) -> int:
-        """How many of the last dimensions of an example the likelihood gives one probability."""
+        """Return the number of an example's last dimensions that have one probability together."""
         dimensions: int = getattr(self.likelihood, "event_dim", 0)
         return dimensions
 

@@ -1,4 +1,4 @@
-"""What all linear decoders share: shapes, checks and how they start."""
+"""Shapes, checks and starts of all linear decoders."""
 
 from collections.abc import Callable, Sequence
 from typing import Self

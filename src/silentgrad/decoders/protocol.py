@@ -1,4 +1,4 @@
-"""What decoders are: anything that has these methods, whatever it inherits from; also given side information."""
+"""Decoders: anything that has these methods, whatever it inherits from; also given side information."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeGuard, cast, runtime_checkable

@@ -1,4 +1,4 @@
-r"""How a circuit groups its outputs: a forest of regions.
+r"""Region graphs: the forest of regions in which a circuit groups its outputs.
 
 A region is a set of outputs: those that it holds itself and those of its parts. Its product nodes multiply over both,
 its sum nodes mix the products. A region that is no part of another is a root, and the circuit is the product over its

@@ -1,4 +1,4 @@
-r"""How decoders start from data: a likelihood of its own by its mean, the leaves of a circuit by a mixture.
+r"""Starts of decoders from data: a likelihood of its own by its mean, the leaves of a circuit by a mixture.
 
 **The leaves of a circuit** start as a mixture of normal distributions fitted to the values of the outputs. Expectation
 maximization in one dimension, for every output by itself or for all pixels of an image together: a pixel that was never

@@ -1,4 +1,4 @@
-r"""What an estimator is: a latent and a function of z in, the function's expectation with a usable gradient out.
+r"""Estimators: a latent and a function of z in, the function's expectation with a usable gradient out.
 
 The function is the integrand; a model's is :math:`\log p(x|z)`. `estimator(q, integrand)` has the value (or an unbiased
 estimate of it) of the expectation under :math:`q(z|x)`, one number per example, and when differentiated gives the

@@ -1,4 +1,4 @@
-"""What an estimator integrates: a plain function of z, or one that knows its own expectation.
+"""Integrands of estimators: a plain function of z, or one that knows its own expectation.
 
 A plain function takes latents of q's shape and returns one number per example; every estimator takes it. A
 :class:`TractableIntegrand` also answers `expectation(q)`, which the exact estimator asks for. Of log p(x|z)

@@ -66,7 +66,7 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Passage:
-    """What entry and exit of one integrand know in common."""
+    """State that entry and exit of one integrand share."""
 
     values: Tensor
     cotangent: Tensor | None = None  # from the exit to the entry of one backward pass

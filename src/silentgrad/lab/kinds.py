@@ -77,7 +77,7 @@ class Unit(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What the number counts; empty for a unit that does not say what it is counted per."""
+        """Return the name of what the number counts; empty for a unit that does not say what it is counted per."""
         return self.of.strip() or WORDS.get(self.metric, "")
 
     @property

@@ -1,4 +1,4 @@
-r"""What a likelihood is: a callable from u to the distribution of x, elementwise, and what it may declare beside that.
+r"""Likelihoods: a callable from u to the distribution of x, elementwise, and what it may declare beside that.
 
 For Gaussian latents :math:`u = w \cdot z + b` is exactly Gaussian, so :math:`E[\log p(x|u)]` is a function of its mean
 and variance and an integral over one number, with no sampling variance. That is all a plain callable gets, by

@@ -46,7 +46,7 @@ def counts_of(x: Tensor, name: str) -> Tensor:
 
 
 class LogRate(nn.Module):
-    """What likelihoods share whose u is the logarithm of the mean count: how they start from data."""
+    """Base of likelihoods whose u is the logarithm of the mean count: how they start from data."""
 
     def u_at_mean(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Return the u at which x has this mean, and its derivative."""

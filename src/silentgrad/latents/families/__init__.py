@@ -1,4 +1,4 @@
-"""What a family is: latents of one kind, built from an encoder's numbers and taken apart again.
+"""Families: latents of one kind, built from an encoder's numbers and taken apart again.
 
 The families are here. A further module in this folder is found without being named anywhere.
 """
