@@ -61,7 +61,7 @@ def claims() -> Iterator[Claim]:
         words = f"with a linear decoder it beats {paper.METHODS[method]} ({paper.BLOCKS[latent].lower()})"
         figures = "" if learned else _of_fixed(latent, method, "bpd")
         setting = f"MNIST, variance {'learned' if learned else 'fixed'}, {LINEAR}"
-        runs = {"dataset": "mnist", "variant": f"linear-{'constant' if learned else 'fixed'}", "latent": latent}
+        runs = {"dataset": "mnist", "variant": f"linear-{'linear' if learned else 'fixed'}", "latent": latent}
         yield Claim(words, figures, setting, "linear", "test", -1, runs, "exact", method)
     for (latent, method), metric in product(sampled, ("bpd", "mse")):
         words = f"{metric.upper()} below that of {paper.METHODS[method]}, fixed variance"
