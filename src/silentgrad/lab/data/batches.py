@@ -121,8 +121,7 @@ def required(name: str, splits: Splits[S], what: str) -> Splits[S]:
 
 def mixed(*numbers: int) -> int:
     """Return one seed out of several numbers, no two of which collide in practice."""
-    state: Any = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
-    return int(state >> np.uint64(1))
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 R = TypeVar("R", Tensor, Rows)  # that batches can be taken from
