@@ -165,7 +165,7 @@ HARM: dict[str, tuple[Change, str]] = {
         linked("obsm", lambda f: h5py.ExternalLink(f / "victim.h5ad", "/")),
         "a link of /obsm to '.*vic",
     ),
-    "X elsewhere": (linked("X", lambda f: h5py.ExternalLink(f / "victim.h5ad", "X")), "itself, found a link of /X"),
+    "X elsewhere": (linked("X", lambda f: h5py.ExternalLink(f / "victim.h5ad", "X")), "found a link of /X"),
     "a pipe for X": (linked("X", lambda f: h5py.ExternalLink(f / "pipe", "X")), "a link of /X to '.*pipe'"),
     "by two links": (
         lambda file, folder: (
@@ -176,9 +176,9 @@ HARM: dict[str, tuple[Change, str]] = {
     ),
     "link to nothing": (
         linked("X", lambda _: h5py.SoftLink("/nowhere")),
-        "the target of the link /X in the file, found",
+        "cannot be read",
     ),
-    "link to itself": (linked("X", lambda _: h5py.SoftLink("/X")), "the target of the link /X in the file, found"),
+    "link to itself": (linked("X", lambda _: h5py.SoftLink("/X")), "cannot be read"),
     "storage elsewhere": (made("X/data", stored_in("secret.raw")), "of /X/data in the file itself, found external st"),
     "a pipe for storage": (made("X/data", stored_in("pipe")), "of /X/data in the file itself, found external st"),
     "virtual": (made("X/data", virtual), "of /X/data in the file itself, found a virtual dataset"),
@@ -198,7 +198,7 @@ HARM: dict[str, tuple[Change, str]] = {
     ),
     "a dense X of nothing": (
         made("layers/counts", claims(ROWS, 10**8, dtype="u1")),
-        "bytes of /layers/counts, found 0",
+        "counts of 50 rows and 7 columns, as in obs and var, found",
     ),
     "30 million names": (
         made("obs/batch/categories", claims(30_000_000, dtype=TEXT)),
@@ -206,16 +206,19 @@ HARM: dict[str, tuple[Change, str]] = {
     ),
     "many of one name": (
         made("obs/batch/categories", one_text(10**6, "cell")),
-        "texts in a file of .* bytes, found 1,000,000",
+        "texts in a file of .* bytes, found .* of /obs/batch/categories or more",
     ),
     "one long name": (
         made("obs/batch/categories", one_text(5000, "cell" * 5000)),
         "bytes, found .* bytes of /obs/batch/categories or more",
     ),
-    "1 GB of zeros": (made("X/data", zeros(2**28, "f4", 2**24)), "numbers in /X/data, where indptr ends, found"),
-    "2 GB of zeros that fit": (long_matrix, f"at most {ROWS * WIDTH} numbers in /X, found 268435456"),
-    "1 GB of codes": (made("obs/batch/codes", zeros(2**30, "i1", 2**26)), f"{ROWS} values in /obs/batch/codes, found"),
-    "1 GB of names": (made("obs/_index", zeros(ROWS, "S20000000")), "bytes, found 1,000,000,000 in /obs/_index"),
+    "1 GB of zeros": (made("X/data", zeros(2**28, "f4", 2**24)), "1,073,741,824 bytes of /X/data, found"),
+    "2 GB of zeros that fit": (long_matrix, "1,073,741,824 bytes of /X/indices, found"),
+    "1 GB of codes": (
+        made("obs/batch/codes", zeros(2**30, "i1", 2**26)),
+        "1,073,741,824 bytes of /obs/b.*, found",
+    ),
+    "1 GB of names": (made("obs/_index", zeros(ROWS, "S20000000")), "1,000,000,000 bytes of /obs/_index, found"),
     "deep groups": (
         lambda file, _: file["uns"].create_group("/".join(["a"] * 1500)),
         "at most 100 groups within one another, found more",
@@ -226,7 +229,7 @@ HARM: dict[str, tuple[Change, str]] = {
     ),
     "many words": (
         lambda file, _: file["obs/batch"].attrs.create("encoding-type", ["categorical"] * 99, dtype=TEXT),
-        "one word as 'encoding-type' of /obs/batch, found several",
+        "one value, or numbers, as 'encoding-type' of /obs/batch, found several",
     ),
     "many words in a side column": (
         lambda file, _: file["obs/batch"].attrs.create("more", ["a"] * 99, dtype=TEXT),
@@ -265,7 +268,7 @@ def test_what_leads_out_or_is_not_there_is_refused(folder: Path, change: Change,
     with h5py.File(path, "r+") as file:
         change(file, folder)
     before = others(folder)
-    selection = Selection("counts" if "layers" in message else None, "batch")
+    selection = Selection("counts" if "rows and" in message else None, "batch")
     said = in_child(partial(refusal, path, selection))
     assert re.search(message, said)
     assert str(path) in said

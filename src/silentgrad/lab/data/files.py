@@ -106,15 +106,12 @@ def mapped_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
     with path.open("rb") as raw:
         raw.seek(member.header_offset + _LOCAL_HEADER - 4)
         content = member.header_offset + _LOCAL_HEADER + sum(struct.unpack("<2H", raw.read(4)))
-    return mapped(path, header.dtype, content + header.start, *header.shape)
+    return _mapped(path, header.dtype, content + header.start, *header.shape)
 
 
 def mapped_dataset(path: Path, dataset: Any) -> Array:
-    """Map an array of numbers of one dimension in an HDF5 file, which does not lead out of itself."""
+    """Map an array of numbers of one dimension in an HDF5 file, which anndata writes in chunks."""
     _require_numbers(path, dataset.name, dataset.dtype, dataset.shape)
-    start = dataset.id.get_offset()  # None unless it lies in the file in one piece, as it is
-    if start is not None:
-        return mapped(path, dataset.dtype, start, len(dataset))
     contents = (dataset[first : first + PIECE].tobytes() for first in range(0, len(dataset), PIECE))
     return _spilled(path, dataset.dtype, contents, len(dataset))
 
@@ -124,20 +121,16 @@ def _require_numbers(path: Path, name: str, dtype: np.dtype[Any], shape: tuple[i
     require(numbers, path, f"numbers of one dimension in {name}", f"{dtype} of shape {shape}")
 
 
-def mapped(path: Path, dtype: np.dtype[Any], start: int, length: int) -> Array:
-    end, size = start + length * dtype.itemsize, path.stat().st_size
-    require(end <= size, path, f"an array that ends at byte {end:,}", f"a file of {size:,} bytes")
-    return np.asarray(np.memmap(path, dtype, "r", start, (length,))) if length else np.empty(0, dtype)
-
-
 def _spilled(path: Path, dtype: np.dtype[Any], contents: Iterator[bytes], length: int) -> Array:
     """Map so many elements, whose bytes come in pieces, from a temporary file."""
     size, folder = length * dtype.itemsize, tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     require(size <= free, path, f"data that fit into the {free:,} bytes that are free in {folder}", f"{size:,} bytes")
-    if length == 0:
-        return np.empty(0, dtype)
     with tempfile.TemporaryFile() as file:
         file.writelines(contents)
         file.flush()
-        return np.asarray(np.memmap(file, dtype, "r", shape=(length,)))
+        return _mapped(file, dtype, 0, length)
+
+
+def _mapped(file: Any, dtype: np.dtype[Any], start: int, length: int) -> Array:
+    return np.asarray(np.memmap(file, dtype, "r", start, (length,))) if length else np.empty(0, dtype)
