@@ -37,7 +37,7 @@ def test_the_disease_is_named_first(make: sick.Maker) -> None:
     assert found.findings[0].name == case.name, found
     assert case.cause in found.findings[0].cause
     assert found.findings[0].change
-    assert found.verdict == "wrong"
+    assert found.findings[0].verdict == case.verdict
     if case.name == "weight of the KL divergence":
         (gain,) = [advice.gain for advice in found.advice if "KL divergence of weight 1" in advice.action]
         assert gain == found["amortization gap"].number > 1
@@ -154,7 +154,9 @@ def test_check_loss(reduction: str) -> None:
     found = sg.check_loss(model, model.data(), loss)
     beta = {"outputs": 6.0, "latents": 1 / 3, "squares": 1 / (2 * NOISE**2)}.get(reduction, 1.0)
     assert found.beta.value == pytest.approx(beta, rel=1e-3)
-    assert {"outputs": "mean over the 6 outputs", "latents": "beta in"}.get(reduction, "") in found.cause
+    assert {"outputs": "mean over the 6 outputs", "latents": "mean over the 3 latents"}.get(
+        reduction, ""
+    ) in found.cause
     assert found.reconstruction_growth == pytest.approx(2.0 if reduction == "sum" else 1.0, rel=1e-3)
 
 
@@ -294,6 +296,18 @@ def test_forms(tmp_path: Path) -> None:
     assert found._repr_html_() == f"<pre>{html.escape(str(found))}</pre>"
     with pytest.raises(KeyError, match="overfitting"):
         found["overfitting"]
+
+
+def test_a_weight_that_was_measured_comes_before_graver_findings() -> None:
+    case = sick.untrained(0, 8)
+
+    def loss(x: Tensor) -> Tensor:
+        nll, kld = case.model.terms(x)
+        return nll.sum(1).mean() + kld.mean()
+
+    found = sg.check_up(case.model, case.data[:100], loss=loss)
+    assert [one.name for one in found.findings[:2]] == ["weight of the KL divergence", "training"]
+    assert [one.verdict for one in found.findings[:2]] == ["suspicious", found.verdict] == ["suspicious", "wrong"]
 
 
 LINEAR = nn.Linear(4, 4)

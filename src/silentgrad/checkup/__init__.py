@@ -1,7 +1,7 @@
 """A check-up for any VAE: what is wrong with it, and what would help."""
 
-from silentgrad.checkup.examination import active_units, check_loss, check_up
+from silentgrad.checkup.examination import check_loss, check_up
 from silentgrad.checkup.findings import Advice, CheckUp, Finding
-from silentgrad.checkup.tracking import Tracker
+from silentgrad.checkup.tracking import Tracker, active_units
 
 __all__ = ["Advice", "CheckUp", "Finding", "Tracker", "active_units", "check_loss", "check_up"]

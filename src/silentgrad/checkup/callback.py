@@ -9,7 +9,7 @@ from silentgrad.checkup.tracking import Tracker
 from silentgrad.errors import DomainError
 
 
-class CheckUpCallback(Callback):
+class CheckUpCallback(Tracker, Callback):
     """Callback that tracks latents and the likelihood's variance, and warns once when one dies or the other runs away.
 
     Args:
@@ -21,15 +21,15 @@ class CheckUpCallback(Callback):
     """
 
     def __init__(self, every: int = 100, **options: Any) -> None:
+        super().__init__()
         if every < 1:
             raise DomainError(f"every has to be at least 1, got {every}")
-        self.every, self.options, self.tracker = every, options, Tracker()
-        self.history = self.tracker.history
+        self.every, self.options = every, options
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx % self.every == 0:
             with examined(pl_module, [batch], batch_idx, **self.options) as (subject, x):
-                q, self.tracker.prior = subject.encoder(x), subject.prior
-                self.tracker(x, q, subject.decoder.at(q.sample(), x))
+                q, self.prior = subject.encoder(x), subject.prior
+                self(x, q, subject.decoder.at(q.sample(), x))

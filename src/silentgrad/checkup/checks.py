@@ -7,11 +7,14 @@ Every threshold is a statement about the model, none is a quantile of some model
   would help, reconstructions worse than the mean of the data.
 - "suspicious": something is lost that another choice would keep, or a figure is not what it seems.
 
-A symptom is never "wrong" where its cause has a check of its own.
+A symptom is never "wrong" where its cause has a check of its own. A weight that is off in the loss itself comes before
+whatever was learned under it, however grave.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +24,7 @@ from silentgrad.analysis import ranked
 from silentgrad.checkup.findings import SEVERITY, Advice, CheckUp, Estimate, Finding, Verdict, estimate
 from silentgrad.checkup.loss import implied_kl_weight, loss_units
 from silentgrad.checkup.measurements import ACTIVE, Measurements
-from silentgrad.checkup.noise import BATCH, decoder_snr, gradients, relative_bias
+from silentgrad.checkup.noise import BATCH, decoder_snr, relative_bias
 from silentgrad.errors import IntractableError, SilentgradError
 from silentgrad.estimators import GumbelSoftmax
 from silentgrad.latents.independent import base_of
@@ -32,36 +35,59 @@ DEAF = 10.0  # |logit| beyond which a sigmoid passes no gradient worth the name:
 TINY = 1e-4  # a deviation in units of the data's, or a tenth of a level: no real measurement is so precise
 UNUSED = 0.05  # of what z could give: a decoder that gets less out of it ignores it
 ENOUGH = 10.0  # percent of the gradient's variance: less is no reason to change the estimator
+NATS, WEIGHT = "nats an example", "weight of the KL divergence"
 
-Answer = tuple[float | Estimate, str, Verdict, str, str]
-"""Number, unit, verdict; the suspected cause and the line to change, which are kept unless the verdict is "fine"."""
-CHECKS: dict[str, Callable[[Measurements], Answer | None]] = {}
+
+class Answer(NamedTuple):
+    """What a check says; unless the verdict is "fine" the cause, the line to change and what would help are kept."""
+
+    number: float | Estimate
+    unit: str
+    verdict: Verdict
+    cause: str = ""
+    change: str = ""
+    advice: Advice | None = None
+
+
+Look = Callable[[Measurements], Answer | None]
+CHECKS: dict[str, Look] = {}
 """All checks by what they look at, in the order of causes; None where one does not apply."""
 
 
-def check(name: str) -> Callable[[Callable[[Measurements], Answer | None]], Callable[[Measurements], Answer | None]]:
+def check(name: str) -> Callable[[Look], Look]:
     """Enter a check."""
     return lambda function: CHECKS.setdefault(name, function)
 
 
 def examine(m: Measurements) -> CheckUp:
-    """Return all findings, the gravest first, and what would help."""
-    found: list[Finding] = []
-    skipped: dict[str, str] = {}
+    """Return all findings, the gravest first, and what would help: only what the measurements support."""
+    advice, skipped = list[Advice](), dict[str, str]()
     for name, look in CHECKS.items():
         try:
             answer = look(m)
         except (SilentgradError, NotImplementedError) as error:
             skipped[name] = str(error)
             continue
-        if answer is not None:
-            number, unit, verdict, cause, change = answer
-            (value, deviation), bad = number if isinstance(number, Estimate) else (number, 0.0), verdict != "fine"
-            found.append(Finding(name, value, unit, verdict, cause * bad, change * bad, deviation))
-        if name == "finite numbers" and found[0].verdict == "wrong":
+        if answer is None:
+            continue
+        number, unit, verdict, cause, change, helps = answer
+        (value, error_of), bad = number if isinstance(number, Estimate) else (number, 0.0), verdict != "fine"
+        m.found[name] = Finding(name, value, unit, verdict, cause * bad, change * bad, error_of)
+        advice += [helps] if bad and helps is not None else []
+        if name == "finite numbers" and bad:
             break
-    found.sort(key=lambda finding: SEVERITY.index(finding.verdict))
-    return CheckUp(m.subject.name, found, advice_on(m, found), skipped, m)
+    nonsense = m.off("finite numbers") or m.off("range of the data")
+    advice = [] if nonsense else [*sorted(advice, key=lambda one: -one.gain), *better_estimators(m)]
+    return CheckUp(m.subject.name, in_order(m), advice, skipped, m)
+
+
+def in_order(m: Measurements) -> list[Finding]:
+    """Put the gravest first, causes before others; before all that it explains, a weight that was measured."""
+    order = list(CHECKS)
+    places = {name: (SEVERITY.index(one.verdict), order.index(name)) for name, one in m.found.items()}
+    if m.subject.loss is not None and m.off(WEIGHT):
+        places[WEIGHT] = min(places[name] for name in order[order.index("saturation") :] if name in places)
+    return sorted(m.found.values(), key=lambda one: (places[one.name], one.name != WEIGHT))
 
 
 def graded(value: float, suspicious: float, wrong: float = math.inf) -> Verdict:
@@ -74,11 +100,6 @@ def percent(mask: Tensor) -> float:
     return 100 * float(mask.double().mean())
 
 
-def _factor(value: float) -> float:
-    """Return by which factor a positive number is off 1."""
-    return max(value, 1 / value) if value > 0 else math.inf
-
-
 @check("finite numbers")
 def finite(m: Measurements) -> Answer:
     """Look for NaN and infinity: nothing else means anything then, so that no other check is made."""
@@ -89,8 +110,8 @@ def finite(m: Measurements) -> Answer:
     }
     for place, (values, change) in places.items():
         if share := percent(~values().isfinite()):
-            return share, "% not finite", "wrong", f"NaN or infinity in {place}", change
-    return 0.0, "% not finite", "fine", "", ""
+            return Answer(share, "% not finite", "wrong", f"NaN or infinity in {place}", change)
+    return Answer(0.0, "% not finite", "fine")
 
 
 @check("range of the data")
@@ -99,14 +120,14 @@ def data_range(m: Measurements) -> Answer | None:
     largest = float(m.x.abs().max())
     if m.bits:
         ratio, limit = max(largest, 1 - float(m.x.min())), 1 + 1e-5
-    elif m.gaussian and m.mean is not None and m.variance is not None:
+    elif m.gaussian:
         ratio, limit = largest / float((m.mean.abs() + 5 * m.variance.sqrt()).max().clamp(min=1e-30)), OFF
     else:
         return None
     cause, change = "the data are in another unit than the decoder's outputs", "standardize: x = (x - mean) / std"
     if m.x.min() >= 0 and 1 < largest <= 255:
         cause, change = "pixels in 0 to 255, where the decoder gives 0 to 1", "x = x / 255"
-    return ratio, "of the decoder's reach", graded(ratio, limit, limit), cause, change
+    return Answer(ratio, "of the decoder's reach", graded(ratio, limit, limit), cause, change)
 
 
 @check("bits")
@@ -121,7 +142,7 @@ def bits(m: Measurements) -> Answer | None:
     unit = f"% of the cross-entropy is its floor, {floor:.4g} nats"
     cause = f"{grey:.0f} % of the values lie between 0 and 1: no log-likelihood that compares with another one"
     change = "binarize, x = (x > 0.5).float(), or take a likelihood of greys, such as sg.DiscretizedLogistic or Normal"
-    return share, unit, graded(share, 1, OFF) if grey > SHARE else "fine", cause, change
+    return Answer(share, unit, graded(share, 1, OFF) if grey > SHARE else "fine", cause, change)
 
 
 @check("evaluation mode")
@@ -138,59 +159,56 @@ def evaluation(m: Measurements) -> Answer:
     cause = next((cause for cause, size in sizes.items() if size > SHARE / 10), "")
     number = sizes.get(cause, 0.0)
     change = "F.dropout(h, p, training=self.training), and model.eval() before evaluation"
-    return number, "% change", graded(number, SHARE / 10, SHARE), cause, change
+    return Answer(number, "% change", graded(number, SHARE / 10, SHARE), cause, change)
 
 
 @check("prior and posterior")
 def families(m: Measurements) -> Answer:
     """Look for a prior that has another support than q(z|x)."""
     p, q = base_of(m.subject.prior()), base_of(m.q)
-    outside = max(_outside(q, m.subject.prior.sample(len(m.x))), _outside(p, m.z[0]))
+    outside = 0.0
+    for own, z in ((q, m.subject.prior.sample(len(m.x))), (p, m.z[0])):
+        with contextlib.suppress(NotImplementedError):  # of a distribution that does not say
+            outside = max(outside, percent(~own.support.check(z)))  # type: ignore[union-attr]
     cause = f"q(z|x) is {type(q).__name__}, p(z) {type(p).__name__}, which live on other z: the KL divergence is "
     cause += "infinite, or draws from p were never decoded"
     change = "take both of one family, as Normal and Normal(0, 1)"
-    return outside, "% of z outside", graded(outside, 0, SHARE), cause, change
-
-
-def _outside(p: td.Distribution, z: Tensor) -> float:
-    try:
-        return percent(~p.support.check(z))  # type: ignore[union-attr]
-    except NotImplementedError:
-        return 0.0
+    return Answer(outside, "% of z outside", graded(outside, 0, SHARE), cause, change)
 
 
 @check("saturation")
 def saturation(m: Measurements) -> Answer | None:
     """Look for outputs at an end of the sigmoid that their gradient cannot leave, and x is not there."""
-    if not (m.bits or m.gaussian) or m.mean is None or m.mean.min() < 0 or m.mean.max() > 1:
+    if not (m.bits or m.gaussian) or m.mean.min() < 0 or m.mean.max() > 1:
         return None
-    deaf = torch.minimum(m.mean, 1 - m.mean) < math.exp(-DEAF)
-    number = percent(deaf & ((m.x - m.mean).abs() > 0.5))
+    number = percent((torch.minimum(m.mean, 1 - m.mean) < math.exp(-DEAF)) & ((m.x - m.mean).abs() > 0.5))
     cause = "outputs sit at 0 or 1 where x is at the other end: no gradient passes the sigmoid"
     change = "lower the learning rate, clip the gradient, and give the cross-entropy logits, not probabilities"
-    return number, "% of outputs stuck", graded(number, SHARE / 10, SHARE), cause, change
+    return Answer(number, "% of outputs stuck", graded(number, SHARE / 10, SHARE), cause, change)
 
 
 @check("variance of the likelihood")
 def variance(m: Measurements) -> Answer | None:
     """Look for a learned variance that runs away, or one that is not the errors'."""
-    if not m.gaussian or m.variance is None:
+    if not m.gaussian:
         return None
     tiny = m.spacing / 10 if m.spacing else TINY * float(m.train.std())
     share = percent(m.variance.double().sqrt() < tiny)
     if share > SHARE and m.fixed_variance is None:
         cause = "the learned variance runs away: the density of values on levels, or of constant ones, has no bound"
         change = "dequantize, x = (x + torch.rand_like(x)) / levels, or bound it: log_variance.clamp(min=-6)"
-        return share, f"% of deviations below {tiny:.2g}", "wrong", cause, change
-    chi, cause = m.calibration, "the variance is too small: errors count more than they should"
-    if chi.value < 1:
+        return Answer(share, f"% of deviations below {tiny:.2g}", "wrong", cause, change)
+    (chi, error), half = m.calibration, m.outputs / 2
+    cause = "the variance is too small: errors count more than they should"
+    if chi < 1:
         cause = "the variance is too large: it weighs like beta, and latents are lost to it"
     change = "learn it: log_variance = nn.Parameter(...), Normal(mean, (log_variance / 2).exp())"
-    unit = "is the mean of ((x - mean) / deviation)^2; 1 is right"
-    return chi, unit, graded(_factor(chi.value), 2), cause, change
+    unit, gain = "is the mean of ((x - mean) / deviation)^2; 1 is right", half * (chi - 1 - math.log(chi))
+    advice = Advice("a learned factor of the likelihood's variance", gain, NATS, half * abs(1 - 1 / chi) * error)
+    return Answer(m.calibration, unit, graded(max(chi, 1 / chi), 2), cause, change, advice)
 
 
-@check("weight of the KL divergence")
+@check(WEIGHT)
 def kl_weight(m: Measurements) -> Answer:
     """Find the loss's units: beta, declared or in disguise."""
     train, mixed = m.train[: len(m.x)], False
@@ -206,8 +224,9 @@ def kl_weight(m: Measurements) -> Answer:
             cause = f"beta, or a reconstruction that is a mean over some of the {m.outputs} outputs"
         cause = f"by the optimum that the encoder is at: {cause}"
     nearest = min(max(1.0, beta.value - 3 * beta.error), beta.value + 3 * beta.error)  # the value within noise
+    off = math.inf if mixed or nearest <= 0 else max(nearest, 1 / nearest)
     change = "sum -log p over the outputs and the KL divergence over the latents, then average both over the batch"
-    return beta, "(1 is the ELBO's)", graded(2 * OFF if mixed else _factor(nearest), 2, OFF), cause, change
+    return Answer(beta, "(1 is the ELBO's)", graded(off, 2, OFF), cause, change)
 
 
 @check("relaxation")
@@ -216,14 +235,13 @@ def relaxation(m: Measurements) -> Answer | None:
     own = m.subject.estimator
     if not isinstance(own, GumbelSoftmax):
         return None
-    mine = next(iter(m.gradients.values()))
-    usual = gradients(m.subject, m.train, {"usual": GumbelSoftmax(0.5, own.hard)})["usual"]
+    mine, usual = next(iter(m.gradients.values())), m.gradients["GumbelSoftmax(0.5)"]
     times, bias = mine.est / max(usual.est, 1e-30), relative_bias(m.subject, m.train[:BATCH], own)
     unit = "times the variance at temperature 0.5"
     unit += "" if bias is None else f"; its bias is {100 * bias:.0f} % of the gradient"
     cause = f"at temperature {own.temperature:g} draws make {mine.est_percent:.0f} % of the gradient's variance"
     change = "a temperature of 0.5, or an unbiased estimator, such as sg.DisARM() or sg.RLOO()"
-    return times, unit, graded(times, 3, OFF if mine.est_percent > 50 else math.inf), cause, change
+    return Answer(times, unit, graded(times, 3, OFF if mine.est_percent > 50 else math.inf), cause, change)
 
 
 @check("training")
@@ -234,8 +252,8 @@ def training(m: Measurements) -> Answer | None:
     verdict = graded(-m.explained, -UNUSED, UNUSED)
     than = "no better than" if verdict == "suspicious" else "worse than"
     cause = f"the reconstructions are {than} the mean of the data: not trained, hardly trained, or diverged"
-    unit = "% of the way from the mean of the data to x"
-    return 100 * m.explained, unit, verdict, cause, "train it for longer, at another rate; and see the latents"
+    change = "train it for longer, at another rate; and see the latents"
+    return Answer(100 * m.explained, "% of the way from the mean of the data to x", verdict, cause, change)
 
 
 @check("latents in use")
@@ -249,7 +267,7 @@ def collapse(m: Measurements) -> Answer:
     cause, verdict = f"a linear model of this variance would use {expected}", graded(expected or 0, 2 * active)
     change = "warm the KL divergence up, weigh it by 1 at most, or start at PCA with a guide"
     if active and loss.value + 3 * loss.error >= UNUSED * kld.value:
-        return active, unit, verdict, cause, change
+        return Answer(active, unit, verdict, cause, change)
     if m.comparison.figure.value < m.comparison.independent < math.inf:
         cause = "p(x|z) is better than independent outputs without z: the decoder sees x itself and ignores z"
         change = "a weaker decoder (smaller context, dropout on x), or a bound on the KL divergence (free bits)"
@@ -258,7 +276,7 @@ def collapse(m: Measurements) -> Answer:
         change = "learn the variance, or fix a smaller one"
     else:
         cause = f"{'the decoder ignores z' if active else 'the posterior has collapsed'}, where {cause}"
-    return active, unit, "wrong", cause, change
+    return Answer(active, unit, "wrong", cause, change)
 
 
 @check("aggregate posterior")
@@ -270,7 +288,7 @@ def aggregate(m: Measurements) -> Answer:
     unit += f"{most:.3g} nats, of which the examples can show {math.log(len(m.x)):.3g}"
     cause = "draws of the prior are not what the decoder was trained on"
     change = "learn the prior, sg.MixturePrior(family), or weigh the KL divergence more"
-    return mismatch, unit, graded(mismatch, max(1.0, kld / 4)), cause, change
+    return Answer(mismatch, unit, graded(mismatch, max(1.0, kld / 4)), cause, change)
 
 
 @check("beside baselines")
@@ -282,7 +300,9 @@ def beside_baselines(m: Measurements) -> Answer:
     unit = f"{found.unit}, of which fewer are better; without latents: {told}"
     cause = "independent outputs do better" if worse else "no Gaussian of dequantized levels comes below 0.2546 bits"
     change = "see the other findings; a likelihood of levels is sg.DiscretizedLogistic"
-    return found.figure, unit, graded(worse or found.at_floor, 0.5), cause, change
+    helps = "a likelihood of levels, sg.DiscretizedLogistic: the floor is where a Gaussian ends"
+    advice = Advice(helps, found.figure.value, "bits per dimension at most") if found.at_floor else None
+    return Answer(found.figure, unit, graded(worse or found.at_floor, 0.5), cause, change, advice)
 
 
 @check("linear model")
@@ -292,7 +312,11 @@ def linear(m: Measurements) -> Answer:
     worse = -gain.value > 3 * gain.error and -gain.value > 0.01 * abs(float(m.elbo.mean()))
     cause = "with as many latents it is better: what is linear was not learned"
     change = "start with sg.SilentGuide.for_model(q, x, total_steps=...), or train for longer"
-    return gain, f"nats an example above {name}", graded(worse, 0.5), cause, change
+    options = f", variance={m.fixed_variance:.4g}" if m.fixed_variance else ""
+    options = ", likelihood=sg.likelihoods.Bernoulli()" if m.bits else options
+    guide = f"sg.SilentGuide.for_model(q, x, total_steps={m.steps or '...'}{options})"
+    advice = Advice(f"a guide, {guide}: as much is the linear model above this one", -gain.value, NATS, gain.error)
+    return Answer(gain, f"nats an example above {name}", graded(worse, 0.5), cause, change, advice)
 
 
 @check("amortization gap")
@@ -300,8 +324,10 @@ def amortization(m: Measurements) -> Answer:
     """Measure what the encoder leaves on the table."""
     gap, cause = m.amortization, "the encoder is too small, or not trained: refined, q gains that"
     change = "a larger encoder, more steps for it, or a few steps of refinement for each example"
+    better = "a KL divergence of weight 1" if m.off(WEIGHT) else "a better encoder"
+    advice = Advice(f"{better}: its q(z|x) refined by themselves", gap.value, NATS, gap.error)
     verdict = graded(gap.value - 3 * gap.error, max(1.0, float(m.kld.mean()) / 10))
-    return gap, "nats an example, at least", verdict, cause, change
+    return Answer(gap, f"{NATS}, at least", verdict, cause, change, advice)
 
 
 @check("overfitting")
@@ -315,7 +341,7 @@ def overfitting(m: Measurements) -> Answer:
     learned = abs(ours.value - (0 if constant is None else float(constant.mean())))
     cause = "more than a tenth of what was learned is the training examples' own"
     unit, change = "nats an example lost on the test", "more data, weight decay, or stop earlier"
-    return gap, unit, graded(gap.value - 3 * gap.error, learned / 10), cause, change
+    return Answer(gap, unit, graded(gap.value - 3 * gap.error, learned / 10), cause, change)
 
 
 @check("gradient noise")
@@ -327,41 +353,13 @@ def gradient(m: Measurements) -> Answer:
     unit += f"encoder {own.snr:.2g}, decoder {decoder_snr(m.subject, m.train):.2g}"
     halved = any(found.unbiased and found.work < own.work / 2 for found in others)
     verdict, cause = graded(share - 3 * error, 50 if halved else 100), "another estimator has less, at the same cost"
-    return Estimate(share, error), unit, verdict, cause, "see the estimators below"
+    return Answer(Estimate(share, error), unit, verdict, cause, "see the estimators below")
 
 
-def advice_on(m: Measurements, findings: list[Finding]) -> list[Advice]:
-    """Return what would help, only what the measurements support; the largest gains in nats first."""
-    lost = {finding.name: finding for finding in findings if finding.verdict != "fine"}
-    if any(lost[name].verdict == "wrong" for name in ("finite numbers", "range of the data") if name in lost):
+def better_estimators(m: Measurements) -> list[Advice]:
+    """Return estimators that lower the variance of the encoder's gradient, by work, biased ones last."""
+    if "gradient noise" not in m.found:
         return []
-    nats, advice = "nats an example", []
-    if "variance of the likelihood" in lost and not lost["variance of the likelihood"].unit.startswith("%"):
-        chi, half = m.calibration, m.outputs / 2
-        gain, error = half * (chi.value - 1 - math.log(chi.value)), half * abs(1 - 1 / chi.value) * chi.error
-        advice.append(Advice("a learned factor of the likelihood's variance", gain, nats, error))
-    if "linear model" in lost:
-        options = f", variance={m.fixed_variance:.4g}" if m.fixed_variance else ""
-        options = ", likelihood=sg.likelihoods.Bernoulli()" if m.bits else options
-        guide = f"sg.SilentGuide.for_model(q, x, total_steps={m.steps or '...'}{options})"
-        action = f"a guide, {guide}: as much is the linear model above this one"
-        advice.append(Advice(action, -lost["linear model"].number, nats, lost["linear model"].error))
-    if "amortization gap" in lost:
-        gap, better = lost["amortization gap"], "a better encoder"
-        if "weight of the KL divergence" in lost:
-            better = "a KL divergence of weight 1"
-        advice.append(Advice(f"{better}: its q(z|x) refined by themselves", gap.number, nats, gap.error))
-    advice.sort(key=lambda one: -one.gain)
-    if "beside baselines" in lost and m.comparison.at_floor:
-        action = "a likelihood of levels, sg.DiscretizedLogistic: the floor is where a Gaussian ends"
-        advice.append(Advice(action, m.comparison.figure.value, "bits per dimension at most"))
-    if any(finding.name == "gradient noise" for finding in findings):
-        advice += _estimators(m)
-    return advice
-
-
-def _estimators(m: Measurements) -> list[Advice]:
-    """Estimators that lower the variance of the encoder's gradient, by work, biased ones last."""
     own, advice = next(iter(m.gradients.values())), []
     for name, found in ranked(m.gradients).items():
         whole = (own.est + own.batch) / 100

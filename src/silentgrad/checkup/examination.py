@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributions as td
 from torch.utils.data import DataLoader, Dataset
 
@@ -15,11 +15,10 @@ from silentgrad.analysis.variance import seeded
 from silentgrad.checkup.checks import examine
 from silentgrad.checkup.findings import CheckUp
 from silentgrad.checkup.loss import LossUnits, loss_units
-from silentgrad.checkup.measurements import ACTIVE, Measurements
-from silentgrad.checkup.subject import Subject, subject_of
+from silentgrad.checkup.measurements import Measurements
+from silentgrad.checkup.subject import Subject, modules_of, subject_of
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator
-from silentgrad.latents.families import family_of, standard_prior
 from silentgrad.latents.priors import Prior
 
 MOST = 10_000  # examples that baselines are fitted to
@@ -60,7 +59,7 @@ def check_up(
         seed: Seed of the draws.
 
     Example:
-        >>> encoder, decoder = nn.Linear(4, 2 * 2), nn.Linear(2, 4)
+        >>> encoder, decoder = torch.nn.Linear(4, 2 * 2), torch.nn.Linear(2, 4)
         >>> model = (lambda x: encoder(x).chunk(2, -1)), (lambda z: td.Normal(decoder(z), 1.0))
         >>> found = check_up(model, torch.randn(200, 4) + 3)
         >>> found.verdict, found.findings[0].name
@@ -84,22 +83,8 @@ def check_loss(
     seed: int = 0,
 ) -> LossUnits:
     """Return what a training loss weighs, in nats per example; arguments as in `check_up`."""
-    with examined(model, data, seed, likelihood, prior) as (subject, x):
+    with examined(model, data, seed, likelihood, prior, loss) as (subject, x):
         return loss_units(subject, x, loss)
-
-
-def active_units(q: td.Distribution, prior: Prior | None = None, threshold: float = ACTIVE) -> Tensor:
-    """Return which latents are used: those whose KL divergence from the prior is above a threshold on average.
-
-    Without a prior, it is the standard one of the family; the threshold is in nats.
-
-    Example:
-        >>> q = td.Normal(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([0.1, 1.0]))
-        >>> active_units(q).tolist()
-        [True, False]
-    """
-    with torch.no_grad():
-        return (prior or standard_prior(q, family_of(q))).divergence_per_latent(q).mean(0) > threshold
 
 
 def rows_of(data: Any, most: int) -> Tensor:
@@ -136,42 +121,28 @@ def _examples(batch: Any) -> Tensor:
 
 @contextmanager
 def examined(model: Any, data: Any, seed: int, *options: Any, **named: Any) -> Iterator[tuple[Subject, Tensor]]:
-    """Give a model as a subject and examples as it takes them; the model is as it was at the end."""
-    roots = [part for part in (model, *options, *named.values()) if isinstance(part, nn.Module)]
-    with _undisturbed(roots, seed):
-        x = _like(rows_of(data, MOST), roots)
-        subject = subject_of(model, x[:4], *options, **named)
-        parts = [subject.encoder, subject.decoder, subject.prior]
-        with _undisturbed(parts, seed):
-            yield subject, _like(x, parts)
+    """Give a model as a subject in evaluation mode, and examples in its precision and on its device.
 
-
-def _like(x: Tensor, modules: Iterable[nn.Module]) -> Tensor:
-    """Return examples in the precision and on the device of a model; whole numbers in the default precision."""
-    parameters = (p for module in modules for p in module.parameters() if p.is_floating_point())
-    return x.to(next(parameters, x if x.is_floating_point() else torch.empty(0)))
-
-
-@contextmanager
-def _undisturbed(roots: Iterable[nn.Module], seed: int) -> Iterator[None]:
-    """Set evaluation mode, a random state and no validation of arguments; all is as it was at the end."""
-    modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
-    modes = [(module, module.training) for module in modules]
-    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers(recurse=False)]
-    validated, generators = td.Distribution._validate_args, (random.getstate(), np.random.get_state())
-    device = next((p.device for module in modules for p in module.parameters(recurse=False)), torch.device("cpu"))
+    Draws are seeded, and arguments are not validated. Everything is as it was at the end.
+    """
+    whole = modules_of([model, *options, *named.values()])
+    modes, buffers = {part: part.training for part in whole.modules()}, {b: b.clone() for b in whole.buffers()}
+    validated, states = td.Distribution._validate_args, (random.getstate(), np.random.get_state())
+    like = [parameter for parameter in whole.parameters() if parameter.is_floating_point()]
     try:
-        for module in modules:
-            module.training = False
+        for part in modes:
+            part.training = False
         td.Distribution.set_default_validate_args(False)
-        with seeded(seed, device), torch.no_grad():
-            yield
+        with seeded(seed, like[0].device if like else torch.device("cpu")), torch.no_grad():
+            x = rows_of(data, MOST)
+            x = x.to(like[0]) if like else x.to(torch.promote_types(x.dtype, torch.float32))
+            yield subject_of(model, x[:4], *options, **named), x
     finally:
         td.Distribution.set_default_validate_args(validated)
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
-        for module, training in modes:
-            module.training = training
-        for buffer, value in buffers:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        for part, training in modes.items():
+            part.training = training
+        for buffer, value in buffers.items():
             if not torch.equal(buffer, value):
                 buffer.copy_(value)

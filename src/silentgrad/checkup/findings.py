@@ -77,7 +77,8 @@ class CheckUp:
 
     Args:
         model: Name of the model's class.
-        findings: The findings; of equally grave ones, what may cause the others comes first.
+        findings: The findings; of equally grave ones, what may cause the others comes first, and a weight that was
+            measured in the loss before all that was learned under it.
         advice: What would help, the largest gain in nats first.
         skipped: What could not be measured, and why.
         measurements: What the figures of `to_html` are drawn from.
@@ -92,13 +93,12 @@ class CheckUp:
     @property
     def verdict(self) -> Verdict:
         """The gravest of all verdicts."""
-        return self.findings[0].verdict
+        return min((finding.verdict for finding in self.findings), key=SEVERITY.index)
 
     def __getitem__(self, name: str) -> Finding:
-        for finding in self.findings:
-            if finding.name == name:
-                return finding
-        raise KeyError(f"no finding {name!r}: {self.skipped.get(name, [finding.name for finding in self.findings])}")
+        if name not in (known := {finding.name: finding for finding in self.findings}):
+            raise KeyError(f"no finding {name!r}: {self.skipped.get(name, list(known))}")
+        return known[name]
 
     def __str__(self) -> str:
         lines = _wrapped(f"Check-up of {self.model}: {self.measurements}", 0)

@@ -28,8 +28,10 @@ from torch import distributions as td
 from silentgrad.checkup.findings import Estimate
 from silentgrad.checkup.subject import Subject
 from silentgrad.errors import DomainError, IntractableError
+from silentgrad.estimators import Averaged, Reparameterized
 from silentgrad.latents.families import family_of
 from silentgrad.latents.independent import base_of
+from silentgrad.objective import Term
 
 MOVES = (0.0, 0.05, 0.1, 0.2)  # of the encoder's parameters, in units of their root mean square
 EXAMPLES, BATCH, GROUPS, DRAWS = 8, 32, 10, 16
@@ -46,6 +48,7 @@ class LossUnits(NamedTuple):
         reconstruction_growth: Factor of its weight with twice the batch: 1 for a mean, 2 for a sum over examples.
         kl_growth: The same of the KL divergence's.
         outputs: Number of outputs of an example.
+        latents: Number of its latents.
     """
 
     reconstruction: Estimate
@@ -53,6 +56,7 @@ class LossUnits(NamedTuple):
     reconstruction_growth: float
     kl_growth: float
     outputs: int
+    latents: int
 
     @property
     def beta(self) -> Estimate:
@@ -79,6 +83,8 @@ class LossUnits(NamedTuple):
             return f"the reconstruction is a mean over the {self.outputs} outputs, the KL divergence is not"
         if abs(b / a - 1) < PLAIN:
             return "reconstruction and KL divergence have one unit"
+        if abs(a - 1) < PLAIN and abs(b * self.latents - 1) < PLAIN:
+            return f"the KL divergence is a mean over the {self.latents} latents"
         return f"beta in the loss, or another variance than p(x|z) has: it weighs {a:.3g} and {b:.3g} times"
 
 
@@ -88,7 +94,8 @@ def loss_units(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any]) -> Lo
     told = [abs(weight.value) > 3 * weight.error for weight in (a, b)]  # from zero
     if not told[0]:
         raise DomainError("the loss does not change with -log p(x|z): is it that of this model, as a function of x?")
-    return LossUnits(a, b, twice_a.value / a.value, twice_b.value / b.value if told[1] else 1.0, x[0].numel())
+    growth = twice_a.value / a.value, twice_b.value / b.value if told[1] else 1.0
+    return LossUnits(a, b, *growth, x[0].numel(), subject.encoder(x[:1]).mean.numel())
 
 
 def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batch: int) -> list[Estimate]:
@@ -100,8 +107,7 @@ def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batc
                 same = row.repeat(batch, *[1] * row.dim())
                 torch.manual_seed(number)  # a loss that draws as torch does then has the same z
                 q = subject.encoder(same)
-                z = q.rsample() if q.has_rsample else q.sample()
-                nll, kld = -subject.decoder.log_prob(same, z).mean(), subject.prior.divergence(q).mean()
+                nll, kld = -subject.decoder.log_prob(same, q.sample()).mean(), subject.prior.divergence(q).mean()
                 torch.manual_seed(number)
                 rows.append([float(nll), float(kld), float(value_of(loss(same)))])
     points = torch.tensor(rows, dtype=torch.float64)
@@ -149,11 +155,10 @@ def implied_kl_weight(subject: Subject, x: Tensor) -> Estimate:
         raise IntractableError("without the loss its weights are known for Gaussian latents: pass loss=...")
     moves = torch.zeros(2, *base.loc.shape).to(base.loc).requires_grad_()
     with torch.enable_grad():
-        loc, scale = base.loc * (1 + moves[0]), base.scale * moves[1].exp()
-        kld = subject.prior.divergence(family_of(q).rebuild(q, [loc, scale])).sum()
-        draws = (loc + scale * torch.randn_like(loc) for _ in range(DRAWS))
-        nll = -torch.stack([subject.decoder.log_prob(x, z).sum() for z in draws]).mean()
-    found = [torch.autograd.grad(part, moves, retain_graph=True)[0] for part in (kld, nll)]
+        moved = family_of(q).rebuild(q, [base.loc * (1 + moves[0]), base.scale * moves[1].exp()])
+        nll = Term(subject.decoder, Averaged(Reparameterized(), DRAWS)).loss(x, moved)
+        parts = subject.prior.divergence(moved).sum(), nll.sum()
+    found = [torch.autograd.grad(part, moves, retain_graph=True)[0] for part in parts]
     slopes, losses = (gradient.transpose(0, 1).flatten(1).double() for gradient in found)
     if slopes.mean(0).square().mean() < IDENTIFIED:
         raise IntractableError("all latents have collapsed, so that nothing tells the weight: pass loss=...")

@@ -21,15 +21,19 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
+from silentgrad.analysis import Decomposition
+from silentgrad.analysis.variance import seeded
 from silentgrad.baselines import baselines, bits_per_dim, dequantization_floor
-from silentgrad.checkup.findings import Estimate, estimate
-from silentgrad.checkup.noise import estimators_for, gradients
+from silentgrad.checkup.findings import Estimate, Finding, estimate
+from silentgrad.checkup.noise import encoder_noise
 from silentgrad.checkup.subject import Subject, log_prob_of
 from silentgrad.errors import IntractableError, SilentgradError
+from silentgrad.estimators import STL, Averaged, Reparameterized
 from silentgrad.guide import SilentGuide
-from silentgrad.latents.families import Family, family_of
+from silentgrad.latents.families import family_of
 from silentgrad.latents.independent import base_of
 from silentgrad.likelihoods import Bernoulli
+from silentgrad.objective import Term
 from silentgrad.ppca import leading_components, ppca_weights, principal_components
 from silentgrad.schedules import constant
 
@@ -67,15 +71,15 @@ class Measurements:
         self.subject, self.x, self.train, self.split = subject, x, train, split
         self.levels, self.steps, self.outputs = levels, steps, x[0].numel()
         self.q = subject.encoder(x)
+        self.found: dict[str, Finding] = {}
+
+    def off(self, name: str) -> bool:
+        """Return whether a check has found something."""
+        return name in self.found and self.found[name].verdict != "fine"
 
     def __str__(self) -> str:
         sizes = f"{len(self.x)} {self.split} examples of {self.outputs} outputs"
         return f"{sizes}, {self.q.mean[0].numel()} latents" + f" ({self.subject.note})" * bool(self.subject.note)
-
-    @cached_property
-    def family(self) -> Family:
-        """The family of the latents."""
-        return family_of(self.q)
 
     @cached_property
     def z(self) -> Tensor:
@@ -113,27 +117,20 @@ class Measurements:
         """Distribution of x given the first draw of every posterior."""
         return self.subject.decoder.at(self.z[0], self.x)
 
-    @cached_property
-    def mean(self) -> Tensor | None:
-        """Mean of p, in the shape of x; None if p does not tell."""
-        return self._moment("mean")
+    @property
+    def mean(self) -> Tensor:
+        """Mean of p, in the shape of x."""
+        return self.p.mean.reshape(self.x.shape)
 
-    @cached_property
-    def variance(self) -> Tensor | None:
+    @property
+    def variance(self) -> Tensor:
         """Variance likewise."""
-        return self._moment("variance")
-
-    def _moment(self, name: str) -> Tensor | None:
-        try:
-            found: Tensor = getattr(self.p, name)
-        except (NotImplementedError, AttributeError):
-            return None
-        return found.reshape(self.x.shape) if found.numel() == self.x.numel() else None
+        return self.p.variance.reshape(self.x.shape)
 
     @property
     def gaussian(self) -> bool:
         """True if p(x|z) is a Gaussian of independent outputs."""
-        return isinstance(base_of(self.p), td.Normal) and self.mean is not None
+        return isinstance(base_of(self.p), td.Normal)
 
     @property
     def bits(self) -> bool:
@@ -143,9 +140,8 @@ class Measurements:
     @cached_property
     def fixed_variance(self) -> float | None:
         """The variance of a Gaussian p(x|z), if every output of every example has the same."""
-        if not self.gaussian or self.variance is None or self.variance.max() > 1.0001 * self.variance.min():
-            return None
-        return float(self.variance.flatten()[0])
+        same = self.gaussian and self.variance.max() <= 1.0001 * self.variance.min()
+        return float(self.variance.flatten()[0]) if same else None
 
     @cached_property
     def log_px(self) -> Tensor:
@@ -176,9 +172,7 @@ class Measurements:
         """Return log p of each example under the decoder's distribution with another mean; None of other laws."""
         if self.bits:
             return log_prob_of(td.Bernoulli(mean.clamp(1e-3, 1 - 1e-3)), self.x)
-        if self.gaussian and self.variance is not None:
-            return log_prob_of(td.Normal(mean, self.variance.sqrt()), self.x)
-        return None
+        return log_prob_of(td.Normal(mean, self.variance.sqrt()), self.x) if self.gaussian else None
 
     @cached_property
     def explained(self) -> float | None:
@@ -194,9 +188,10 @@ class Measurements:
 
         Outputs are in units of the decoder's deviations (Lucas et al. 2019, Don't blame the ELBO).
         """
-        if self.variance is None:
+        try:
+            scale, most = self.variance.mean(0).clamp(min=FEW).sqrt(), self.kld_per_latent.shape[1]
+        except NotImplementedError:
             return None
-        scale, most = self.variance.mean(0).clamp(min=FEW).sqrt(), self.kld_per_latent.shape[1]
         return int((leading_components(self.train / scale, most).variances[:most] > 1).sum())
 
     @cached_property
@@ -221,7 +216,7 @@ class Measurements:
             raise IntractableError(f"a {type(base_of(self.p)).__name__} likelihood has no linear counterpart here")
         options: dict[str, Any] = {"likelihood": Bernoulli()} if self.bits else {"variance": self.fixed_variance}
         x = self.train[:FITTED].double()
-        guide = SilentGuide(self.family.shape.numel(), x.shape[1:], constant(1.0), check=False, **options).to(x)
+        guide = SilentGuide(self.z[0, 0].numel(), x.shape[1:], constant(1.0), check=False, **options).to(x)
         guide.init_from_data(x)
         decoder, q = guide.decoder, self._wide(self.subject.encoder(self.train[:FITTED]))
         optimizer = torch.optim.LBFGS(decoder.parameters(), max_iter=40, line_search_fn="strong_wolfe")
@@ -237,7 +232,8 @@ class Measurements:
         return decoder.expected_log_prob(self.x.double(), self._wide(self.q)) - self.kld
 
     def _wide(self, q: td.Distribution) -> td.Distribution:
-        return self.family.rebuild(q, [part.double() for part in self.family.parameters(q)])
+        family = family_of(q)
+        return family.rebuild(q, [part.double() for part in family.parameters(q)])
 
     @cached_property
     def linear_gain(self) -> tuple[Estimate, str]:
@@ -254,34 +250,31 @@ class Measurements:
     @cached_property
     def amortization(self) -> Estimate:
         """Nats per example that the ELBO gains if each q(z|x) is refined by itself: the gap is at least that."""
-        q = base_of(self.q)
+        q, prior = base_of(self.q), self.subject.prior
         if not isinstance(q, td.Normal):
             raise IntractableError("q is refined where the latents are independent Gaussians")
         loc, log_scale = refined = [part.clone().requires_grad_() for part in (q.loc, q.scale.log())]
+        term = Term(self.subject.decoder, STL())  # whose gradient has no noise at the optimum
         optimizer = torch.optim.Adam(refined, lr=RATE)
         for step in range(REFINED):
             optimizer.param_groups[0]["lr"] = RATE * (1 - step / REFINED)
             with torch.enable_grad():
-                scale = log_scale.exp()
-                z, fixed = loc + scale * torch.randn_like(loc), td.Normal(loc.detach(), scale.detach())
-                loss = fixed.log_prob(z).sum() - self.subject.prior.log_prob(z).sum()  # no noise at the optimum, as STL
-                loss = loss - self.subject.decoder.log_prob(self.x, z).sum()
+                own = family_of(q).rebuild(self.q, [loc, log_scale.exp()])
+                loss = (term.loss(self.x, own, prior) + prior.divergence(own)).sum()
             loc.grad, log_scale.grad = torch.autograd.grad(loss, refined)
             optimizer.step()
-        gains = []
-        for noise in torch.randn(DRAWS, *q.loc.shape, dtype=q.loc.dtype).to(q.loc):  # the same before and after
-            gains.append(self._elbo(loc, log_scale.exp(), noise) - self._elbo(q.loc, q.scale, noise))
-        return estimate(torch.stack(gains).mean(0))
+        return estimate(self._elbo(family_of(q).rebuild(self.q, [loc, log_scale.exp()])) - self._elbo(self.q))
 
-    def _elbo(self, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
-        kld: Tensor = self.subject.prior.divergence(self.family.rebuild(self.q, [loc, scale]))
-        return self.subject.decoder.log_prob(self.x, loc + scale * noise) - kld
+    def _elbo(self, q: td.Distribution) -> Tensor:
+        """Return the ELBO of each example by draws that are the same for every q."""
+        with seeded(0, self.x.device):
+            loss = Term(self.subject.decoder, Averaged(Reparameterized(), DRAWS)).loss(self.x, q)
+        return -loss - self.subject.prior.divergence(q)
 
     @cached_property
     def calibration(self) -> Estimate:
         """The mean square of (x - mean) / deviation."""
-        errors: Any = self.x - self.mean  # type: ignore[operator]
-        return estimate((errors.square() / self.variance).flatten(1).mean(1))
+        return estimate(((self.x - self.mean).square() / self.variance).flatten(1).mean(1))
 
     @cached_property
     def comparison(self) -> Compared:
@@ -298,13 +291,10 @@ class Measurements:
         if levels is None and discrete and whole:
             levels = max(2, int(max(self.train.max(), self.x.max())) + 1)
         if levels is None or levels > 256:
-            figure, found = Estimate(-bound.value, bound.error), {}
-            if not discrete:
-                mean, spread = self.train.double().mean(0), self.train.double().var(0).clamp(min=self.floor).sqrt()
-                found["gaussian"] = -float(
-                    log_prob_of(td.Normal(mean.expand_as(self.x), spread), self.x.double()).mean()
-                )
-            return Compared(figure, "nats an example", found)
+            mean, spread = self.train.double().mean(0), self.train.double().var(0).clamp(min=self.floor).sqrt()
+            independent = td.Normal(mean.expand_as(self.x), spread)
+            found = {} if discrete else {"gaussian": -float(log_prob_of(independent, self.x.double()).mean())}
+            return Compared(Estimate(-bound.value, bound.error), "nats an example", found)
         scale = levels if not discrete and self.x.max() <= 1 else 1
         bits = float(bits_per_dim(bound.value, self.outputs, None if discrete else scale))
         train, test = ((part * scale).floor().clamp(0, levels - 1).long() for part in (self.train, self.x))
@@ -313,6 +303,6 @@ class Measurements:
         return Compared(figure, "bits per dimension", baselines(train, test, levels), at_floor)
 
     @cached_property
-    def gradients(self) -> dict[str, Any]:
+    def gradients(self) -> dict[str, Decomposition]:
         """The variance of the encoder's gradient by its own estimator, first, and by others that suit its latents."""
-        return gradients(self.subject, self.train, estimators_for(self.q, self.subject.estimator))
+        return encoder_noise(self.subject, self.train)

@@ -1,5 +1,6 @@
 """The gradient's noise: that of the encoder by every estimator that its latents take, and that of the decoder."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.analysis import Decomposition, gradient_bias, gradient_variance
-from silentgrad.analysis.products import difference, squared_norms
+from silentgrad.analysis.products import Every, Gradient, over_draws
 from silentgrad.analysis.tally import Tally
 from silentgrad.checkup.subject import Subject
 from silentgrad.decoders import is_tractable
@@ -19,30 +20,29 @@ from silentgrad.latents.independent import base_of
 BATCHES, BATCH, DRAWS = 8, 32, 12
 
 
-def estimators_for(q: td.Distribution, own: Estimator | None) -> dict[str, Estimator]:
-    """Return the estimator that a model trains with, first, and others that suit its latents."""
-    usual: list[Estimator] = [RLOO()]
-    if isinstance(base_of(q), td.Bernoulli):
-        usual = [GumbelSoftmax(), DisARM(), RLOO(), ReinMax()]
-    elif isinstance(base_of(q), td.OneHotCategorical):
-        usual = [GumbelSoftmax(), RLOO(), ReinMax()]
-    elif q.has_rsample:
-        usual = [Reparameterized(), STL()]
-    own = own or usual[0]
-    found = {_name(one): one for one in (own, *usual)}
-    return found | {_name(own): own, f"4 samples of {_name(own)}": Averaged(own, 4)}
-
-
-def _name(estimator: Estimator) -> str:
+def name_of(estimator: Estimator) -> str:
+    """Return the class of an estimator, and its temperature if it has one."""
     temperature = getattr(estimator, "temperature", None)
     return type(estimator).__name__ + ("" if temperature is None else f"({temperature:g})")
 
 
-def gradients(subject: Subject, data: Tensor, estimators: dict[str, Estimator]) -> dict[str, Decomposition]:
-    """Return the variance of the encoder's gradient by each estimator."""
+def encoder_noise(subject: Subject, data: Tensor) -> dict[str, Decomposition]:
+    """Return the variance of the encoder's gradient by its own estimator, first, and by others that suit its latents.
+
+    Relaxations are measured at a temperature of 0.5 too.
+    """
+    q, own = subject.encoder(data[:1]), subject.estimator
+    usual: list[Estimator] = [Reparameterized(), STL()] if q.has_rsample else [RLOO()]
+    if isinstance(base_of(q), td.Bernoulli | td.OneHotCategorical):
+        usual = [GumbelSoftmax(0.5, getattr(own, "hard", False)), RLOO(), ReinMax()]
+    if isinstance(base_of(q), td.Bernoulli):
+        usual.insert(1, DisARM())
+    own = own or usual[0]
+    estimators = {name_of(one): one for one in (own, *usual)}
+    estimators |= {name_of(own): own, f"4 samples of {name_of(own)}": Averaged(own, 4)}
     try:
         with torch.enable_grad():
-            return gradient_variance(_model(subject), _batches(data), DRAWS, estimators)
+            return gradient_variance(_measurable(subject), _batches(data), DRAWS, estimators)
     except (DomainError, RuntimeError) as error:  # torch's, where a parameter of q does not come from the encoder
         raise IntractableError(str(error)) from error
 
@@ -54,27 +54,26 @@ def relative_bias(subject: Subject, x: Tensor, estimator: Estimator) -> float | 
     if values ** base.batch_shape.numel() > 256:
         return None
     with torch.enable_grad():
-        return gradient_bias(_model(subject), x, {"own": estimator}, draws=1000)["own"].relative
+        return gradient_bias(_measurable(subject), x, {"own": estimator}, draws=1000)["own"].relative
 
 
 def decoder_snr(subject: Subject, data: Tensor, draws: int = 4) -> float:
     """Return |E g|^2 / Var g of the decoder's gradient, of a batch and one draw of z."""
     parameters, tally = [p for p in subject.decoder.parameters() if p.requires_grad], Tally(draws)
-    if not parameters:
-        return float("nan")
-    for x in _batches(data):
-        found = []
+
+    def gradients(x: Tensor) -> Iterator[Gradient]:
         for z in subject.encoder(x).sample(torch.Size([draws])):
             with torch.enable_grad():
                 loss = -subject.decoder.log_prob(x, z).mean()
-            found.append(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
-        mean = [torch.stack(each).mean(0) for each in zip(*found, strict=True)]
-        squares = [squared_norms(difference(list(gradient), mean)) for gradient in found]
-        tally.add(mean, torch.stack(squares).sum(0) / (draws - 1))
-    return tally.result([""] * len(parameters), exact=[]).snr
+            found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            yield [gradient.unsqueeze(0) for gradient in found]
+
+    for x in _batches(data) if parameters else []:
+        tally.add(*over_draws(gradients(x), Every(lambda gradient: gradient), draws))
+    return tally.result([""] * len(parameters), exact=[]).snr if parameters else float("nan")
 
 
-def _model(subject: Subject) -> Any:
+def _measurable(subject: Subject) -> Any:
     decoder = subject.raw_decoder if is_tractable(subject.raw_decoder) else subject.decoder
     return SimpleNamespace(encoder=subject.encoder, decoder=decoder, prior=subject.prior)
 

@@ -6,50 +6,44 @@ from html import escape
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from silentgrad.checkup.findings import CheckUp
 from silentgrad.checkup.measurements import Measurements
 from silentgrad.errors import SilentgradError
 
 SHOWN, STEPS = 8, 9  # reconstructions and latents; points of a traversal
-STYLE = "body{font:16px sans-serif;max-width:60em;margin:2em auto}pre{white-space:pre-wrap}img{max-width:100%}"
+PAGE = (
+    '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>body{{font:16px sans-serif'
+    ";max-width:60em;margin:2em auto}}pre{{white-space:pre-wrap}}img{{max-width:100%}}</style></head><body>"
+    "<h1>{title}</h1><pre>{text}</pre>{images}</body></html>"
+)
+IMAGE = '<h2>{title}</h2><img alt="{title}" src="data:image/png;base64,{content}">'
 
 
 def page(found: CheckUp) -> str:
-    """Return the page of a check-up with its figures."""
-    title, images = f"Check-up of {escape(found.model)}", ""
-    for name, content in _figures(found.measurements).items():
-        image = base64.b64encode(content).decode()
-        images += f'<h2>{name}</h2><img alt="{name}" src="data:image/png;base64,{image}">'
-    return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{title}</h1><pre>{escape(str(found))}</pre>{images}</body></html>"
-    )
-
-
-def _figures(m: Measurements) -> dict[str, bytes]:
-    """Pictures by their titles; those that a model does not allow are left out."""
+    """Return the page of a check-up with its figures; those that a model does not allow are left out."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("the figures need matplotlib: pip install matplotlib", name=error.name) from error
-    found = {}
+    images = ""
     for title, draw in {
         "KL divergence of each latent": _divergences,
         "Aggregate posterior and prior": _aggregate,
         "Variance of the encoder's gradient": _noise,
-        "Examples and reconstructions": _reconstructions,
+        "Examples and reconstructions": lambda m, figure: _show(figure, [m.x[:SHOWN], m.mean[:SHOWN]]),
         "Traversal of the most active latents": _traversal,
     }.items():
         figure, content = Figure(figsize=(7, 3), layout="constrained"), io.BytesIO()
         try:
             with torch.no_grad():
-                draw(m, figure)
+                draw(found.measurements, figure)
         except (SilentgradError, NotImplementedError):
             continue
         figure.savefig(content, dpi=80)
-        found[title] = content.getvalue()
-    return found
+        images += IMAGE.format(title=title, content=base64.b64encode(content.getvalue()).decode())
+    return PAGE.format(title=f"Check-up of {escape(found.model)}", text=escape(str(found)), images=images)
 
 
 def _divergences(m: Measurements, figure: Any) -> None:
@@ -76,12 +70,6 @@ def _noise(m: Measurements, figure: Any) -> None:
     axes.legend()
 
 
-def _reconstructions(m: Measurements, figure: Any) -> None:
-    if m.mean is None:
-        raise NotImplementedError
-    _show(figure, [m.x[:SHOWN], m.mean[:SHOWN]])
-
-
 def _traversal(m: Measurements, figure: Any) -> None:
     rows, x = [], m.x[:1].expand(STEPS, *m.x.shape[1:])
     for latent in _most_active(m).tolist():
@@ -91,13 +79,13 @@ def _traversal(m: Measurements, figure: Any) -> None:
     _show(figure, rows)
 
 
-def _most_active(m: Measurements) -> torch.Tensor:
+def _most_active(m: Measurements) -> Tensor:
     if m.z[0][0].numel() != m.kld_per_latent.shape[1]:
         raise NotImplementedError
     return m.kld_per_latent.mean(0).argsort(descending=True)[:SHOWN]
 
 
-def _show(figure: Any, rows: list[torch.Tensor]) -> None:
+def _show(figure: Any, rows: list[Tensor]) -> None:
     """Draw rows of examples: images as such, flat ones as squares if they are; others as curves."""
     for row, places in zip(rows, figure.subplots(len(rows), len(rows[0]), squeeze=False), strict=True):
         for x, axes in zip(row.double().cpu(), places, strict=True):

@@ -4,6 +4,7 @@ Hosts are known by the module of their class, so that none is imported; others b
 `decoder`, or `encode` and `decode`.
 """
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -30,12 +31,25 @@ A_TENSOR = (
 )
 
 
+def modules_of(thing: Any, depth: int = 2) -> nn.ModuleList:
+    """Return the modules that a thing is, belongs to, closes over or holds, and those of the things that it holds."""
+    thing = getattr(thing, "__self__", thing)
+    if isinstance(thing, nn.Module):
+        return nn.ModuleList([thing])
+    held = thing if isinstance(thing, tuple | list) else getattr(thing, "__dict__", {}).values()
+    if inspect.isfunction(thing):
+        seen = inspect.getclosurevars(thing)
+        held = [*seen.nonlocals.values(), *seen.globals.values()]
+    parts = [part for part in held if depth and not inspect.ismodule(part) and not inspect.isclass(part)]
+    return nn.ModuleList(dict.fromkeys(module for part in parts for module in modules_of(part, depth - 1)))
+
+
 class ModelPart(nn.Module):
     """Encoder or decoder as a function, with the modules whose parameters it uses."""
 
     def __init__(self, function: Function, of: Any = None) -> None:
         super().__init__()
-        self.function, self.owner = (function,), owner_of(of or function)  # a tuple hides a module: it is the owner's
+        self.function, self.owners = (function,), modules_of(of or function)  # a tuple hides a module
 
 
 class Encoding(ModelPart):
@@ -73,17 +87,14 @@ class Decoding(ModelPart):
         return log_prob_of(self.at(z, x), x)
 
 
-def owner_of(function: Function) -> nn.Module:
-    """Return the modules that a function uses: itself, that of a method, or those that it closes over."""
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    if isinstance(owner, nn.Module):
-        return owner
-    try:
-        seen = inspect.getclosurevars(function)
-    except TypeError:
-        return nn.ModuleList()
-    used = [*seen.nonlocals.values(), *seen.globals.values()]
-    return nn.ModuleList(dict.fromkeys(one for one in used if isinstance(one, nn.Module)))
+class Scoring(Decoding):
+    """Decoder of which only log p(x|z) is known, as a function of x and z."""
+
+    def at(self, z: Tensor, x: Tensor) -> td.Distribution:
+        return td.Distribution(validate_args=False)  # which raises NotImplementedError whatever it is asked for
+
+    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
+        return sum_over_latents(self.function[0](x, z), x.shape[:1])
 
 
 def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
@@ -95,16 +106,6 @@ def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
     if values.shape[:1] != x.shape[:1]:
         raise ShapeError(f"log p(x|z) has shape {tuple(values.shape)} for x of shape {tuple(x.shape)}")
     return sum_over_latents(values, x.shape[:1])
-
-
-class Scoring(Decoding):
-    """Decoder of which only log p(x|z) is known, as a function of x and z."""
-
-    def at(self, z: Tensor, x: Tensor) -> td.Distribution:
-        return td.Distribution(validate_args=False)  # which raises NotImplementedError whatever it is asked for
-
-    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
-        return sum_over_latents(self.function[0](x, z), x.shape[:1])
 
 
 class GivenPrior(Prior):
@@ -146,7 +147,7 @@ def subject_of(
     shape = q.batch_shape + q.event_shape
     if len(shape) < 2 or shape[0] != len(x):
         raise ShapeError(f"q has shape {tuple(shape)} for x of shape {tuple(x.shape)}: expected (examples, *latents)")
-    found.prior = prior if prior is not None else found.prior
+    found.prior = prior or found.prior
     if isinstance(found.prior, td.Distribution):
         found.prior = GivenPrior(found.prior, shape_of_one(q) if q.event_shape else shape[1:])
     found.prior = found.prior or standard_prior(q, family_of(q))
@@ -162,32 +163,46 @@ def subject_of(
     return found
 
 
+def latent_of(found: Any) -> td.Distribution:
+    """Return q(z|x) of what an encoder returned: a distribution, or mean and log-variance."""
+    found = getattr(found, "latent_dist", found)  # of diffusers
+    for mean, log_variance in (("embedding", "log_covariance"), ("mean", "logvar")):  # of pythae, and of diffusers
+        if hasattr(found, log_variance):
+            found = getattr(found, mean), getattr(found, log_variance)
+    if isinstance(found, td.Distribution):
+        return found
+    parts = found if isinstance(found, tuple | list) else []
+    if len(parts) == 2 and all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
+        return td.Normal(parts[0], (parts[1] / 2).exp())
+    said = f"{len(parts)} things" if parts else type(found).__name__
+    raise UnregisteredLatentError(
+        f"the encoder returned {said}, expected a torch.distributions object or (mu, logvar) of one shape: write a "
+        "function that returns Normal(mu, (logvar / 2).exp())"
+    )
+
+
 def _adapted(model: Any, x: Tensor) -> Subject:
     if isinstance(model, tuple | list):
         if len(model) != 2 or not all(map(callable, model)):
             raise DomainError("give a model, or a pair of functions: check_up((encoder, decoder), data)")
         return _of_functions(*model)
-    for kind in type(model).__mro__:
-        adapter = HOSTS.get(kind.__module__.partition(".")[0])
-        if adapter is not None:
-            return adapter(model)
+    packages = [kind.__module__.partition(".")[0] for kind in type(model).__mro__]
     if callable(getattr(model, "guide", None)) and callable(getattr(model, "model", None)) and "pyro" in sys.modules:
         return _of_pyro(model, x)
-    return _of_attributes(model)
+    return next((HOSTS[package] for package in packages if package in HOSTS), _of_attributes)(model)
 
 
 def _of_functions(encode: Function, decode: Function) -> Subject:
     """Take those of a user; a decoder that has to be given two arguments is log p(x|z) as a function of x and z."""
-    call = decode.forward if isinstance(decode, nn.Module) else decode
-    try:
-        given = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty and p.kind in (0, 1)]
-    except (TypeError, ValueError):
-        given = []
+    given = list[inspect.Parameter]()
+    with contextlib.suppress(TypeError, ValueError):
+        signature = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode)
+        given = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (0, 1)]
     decoder = Scoring(decode) if len(given) == 2 else Decoding(lambda z, x: decode(z), decode)
     return Subject(Encoding(encode), decoder)
 
 
-def _of_attributes(model: Any) -> Subject:
+def _of_attributes(model: Any, likelihood: Function | None = None, note: str = "") -> Subject:
     """Take a model's `encode`, or `encoder` without one, and likewise of the decoder."""
     encode, decode = (getattr(model, name, None) or getattr(model, f"{name}r", None) for name in ("encode", "decode"))
     if not callable(encode) or not callable(decode):
@@ -197,41 +212,21 @@ def _of_attributes(model: Any) -> Subject:
         )
     found, prior = _of_functions(encode, decode), getattr(model, "prior", None)
     found.prior = prior if isinstance(prior, Prior | td.Distribution) else None
+    found.decoder.likelihood, found.note = likelihood, note
     return found
 
 
-def latent_of(found: Any) -> td.Distribution:
-    """Return q(z|x) of what an encoder returned: a distribution, or mean and log-variance."""
-    found = getattr(found, "latent_dist", found)  # of diffusers
-    for mean, log_variance in (("embedding", "log_covariance"), ("mean", "logvar")):  # of pythae, and of diffusers
-        if hasattr(found, log_variance):
-            found = getattr(found, mean), getattr(found, log_variance)
-    if isinstance(found, td.Distribution):
-        return found
-    if isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(part, Tensor) for part in found):
-        loc, log_variance = found
-        if loc.shape == log_variance.shape:
-            return td.Normal(loc, (log_variance / 2).exp())
-    said = f"{len(found)} things" if isinstance(found, tuple | list) else type(found).__name__
-    raise UnregisteredLatentError(
-        f"the encoder returned {said}, expected a torch.distributions object or (mu, logvar) of one shape: write a "
-        "function that returns Normal(mu, (logvar / 2).exp())"
-    )
-
-
 def _of_pythae(model: Any) -> Subject:
-    found, bits = _of_attributes(model), model.model_config.reconstruction_loss == "bce"
-    found.decoder.likelihood = td.Bernoulli if bits else UNIT_GAUSSIAN
-    found.note = "pythae's squared error, halved and summed, is a Gaussian of variance 1" * (not bits)
+    note = "pythae's squared error, halved and summed, is a Gaussian of variance 1"
+    bits = model.model_config.reconstruction_loss == "bce"
+    found = _of_attributes(model, td.Bernoulli) if bits else _of_attributes(model, UNIT_GAUSSIAN, note)
     found.loss = lambda x: model({"data": x}).loss
     return found
 
 
 def _of_diffusers(model: Any) -> Subject:
-    found = _of_attributes(model)
-    found.decoder.likelihood = UNIT_GAUSSIAN
-    found.note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
-    return found
+    note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
+    return _of_attributes(model, UNIT_GAUSSIAN, note)
 
 
 def _of_scvi(model: Any) -> Subject:
