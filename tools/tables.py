@@ -22,6 +22,7 @@ PAPER = Request("cpu", 3, ["mnist", "imagenet32", "cifar10"], tune=True)
 REQUESTS = {
     "linear": Request("cpu", 5, ["mnist", "fashion-mnist"], tune=True),
     "guide": Request("cpu", 5, ["digits", "mnist", "fashion-mnist", "cifar10"], tune=True),
+    "circuits": Request("cpu", 3, ["digits", "mnist", "fashion-mnist", "cifar10", "imagenet32"]),
     "fixed": Request("cpu", 3, ["mnist"], tune=True),
     **dict.fromkeys(("bpd", "kld", "mse"), PAPER),
 }

@@ -48,13 +48,13 @@ def reproduce(
 
     Args:
         what: The table to make; figures are the reconstructions; all is everything in the paper. Not in
-            the paper: circuits compares decoders and estimators, linear estimators with a linear decoder alone, guide
-            networks with and without a guide.
+            the paper: circuits compares ways to train them, with and without latents, linear estimators with a linear
+            decoder alone, guide networks with and without a guide.
         scale: Size of the runs: smoke only shows that it works, cpu is for two processor cores, conv has the paper's
             convolutional networks with few channels (bpd, kld and mse on mnist), paper is the paper's.
         seeds: Number of runs of each kind, which differ in their seeds.
         datasets: Datasets, separated by commas: of the tables with learned variance, some of mnist, imagenet32,
-            cifar10; of linear, mnist, fashion-mnist; of guide, also digits, cifar10.
+            cifar10; of linear, mnist, fashion-mnist; of guide, also digits, cifar10; of circuits, imagenet32 too.
         tune: Whether the options of each row, such as its learning rate, are chosen by validation with one seed, and
             the runs of the table made with others.
         folder: Folder of the runs and the tables; reproduce/SCALE if absent.
@@ -89,4 +89,4 @@ def command_of(what: str, request: Request) -> str:
     """Return the command that makes the same tables again."""
     tuned = " --tune true" if request.tune else ""
     command = f"silentgrad reproduce {what} --scale {request.scale} --seeds {request.seeds}{tuned}"
-    return command if what == "circuits" else f"{command} --datasets {','.join(request.datasets)}"
+    return f"{command} --datasets {','.join(request.datasets)}"

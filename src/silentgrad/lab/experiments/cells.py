@@ -59,9 +59,7 @@ class Cell(NamedTuple):
         """The run's name in curves and pictures."""
         if self.title:
             return self.title
-        guide = " + SG" if self.method.endswith(paper.GUIDED) else ""
-        guide += " + our guide" if self.method.endswith(paper.OURS) else ""
-        return f"{self.data} {paper.BLOCKS[self.latent].lower()} {paper.METHODS[paper.alone(self.method)]}{guide}"
+        return f"{self.data} {paper.BLOCKS[self.latent].lower()} {paper.in_print(self.method)}"
 
 
 def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:

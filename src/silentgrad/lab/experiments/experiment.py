@@ -10,9 +10,8 @@ tables. Figures of the test choose nothing.
 """
 
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -20,15 +19,13 @@ from typing import Any, NamedTuple, get_args
 from rich.progress import track
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, Scale, grid_cell
-from silentgrad.lab.experiments.ledger import Ledger, key_of
-from silentgrad.lab.experiments.results import Results, mean_of
+from silentgrad.lab.experiments.cells import Cell, Scale
+from silentgrad.lab.experiments.ledger import Ledger
+from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.tables import Column, Content, Table
-from silentgrad.lab.training import Settings
 
-NO_CONVOLUTIONS: dict[Scale, str] = {"conv": "--scale conv is for the tables bpd, kld and mse"}
 TUNING_SEED = 0
 MODELS = {  # figures that stand beside those of runs, by their field of a run's row
     "independent": "no latents: the same likelihood",
@@ -83,7 +80,6 @@ class Experiment:
     grid: Callable[[Cell], Grid] = lambda cell: {}  # from a run to the values to choose from, by option
     of_folders: bool = False  # whether it looks into the folders of the runs, so that rows of a CSV are not enough
     refused: Mapping[Scale, str] = field(default_factory=dict)  # the scales that it does not have, each with the reason
-    only_mnist: str = ""  # why it is of MNIST whatever datasets are asked for; empty if it is not
     datasets: Sequence[str] = tuple(paper.DATASETS)  # the datasets that it can have
 
     def build(self, results: Results, request: Request) -> Findings:
@@ -128,9 +124,8 @@ class Experiment:
             *others, last = sorted(set(get_args(Scale)) - set(self.refused))
             scales = f"{', '.join(others)} or {last}"
             raise ExperimentError(f"{self.refused[request.scale]}: choose --scale {scales}")
-        if list(request.datasets) != ["mnist"] and (self.only_mnist or request.scale == "conv"):
-            reason = self.only_mnist or "--scale conv has runs on mnist only"
-            raise ExperimentError(f"{reason}: leave --datasets out")
+        if list(request.datasets) != ["mnist"] and request.scale == "conv":
+            raise ExperimentError("--scale conv has runs on mnist only: leave --datasets out")
 
 
 class RowOfRuns(NamedTuple):
@@ -160,13 +155,6 @@ class FilledRow(NamedTuple):
     figures: Mapping[str, Content]
 
 
-class Judgement(NamedTuple):
-    """The verdict of a table: the numbers of the best rows, and sentences."""
-
-    best: list[int]
-    verdicts: list[str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableOfRuns(Experiment):
     """A table of runs, whose first column of figures models without latents have too."""
@@ -177,7 +165,7 @@ class TableOfRuns(Experiment):
     curved: bool = True  # whether the curves of the first seed are shown
     measuring: str = ""  # what a bar says while figures are measured, where that takes time
 
-    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+    def rows(self, results: Results) -> list[RowOfRuns]:
         """Return the rows: methods, and what has to be beaten."""
         raise NotImplementedError
 
@@ -185,50 +173,33 @@ class TableOfRuns(Experiment):
         """Return the columns of figures."""
         raise NotImplementedError
 
-    def judge(self, filled: list[FilledRow]) -> Judgement:
+    def judge(self, filled: list[FilledRow]) -> list[str]:
         """Return what the filled rows say."""
         raise NotImplementedError
 
     def notes(self, results: Results, request: Request) -> list[str]:
         """Return sentences that say how the table was made."""
-        return made(results, request) + reduced(results.cells, request)
+        raise NotImplementedError
 
     def build(self, results: Results, request: Request) -> Findings:
-        """Return the table of finished runs, with all that its scale allows it to say."""
+        """Return the table of finished runs, with all that its scale allows it to say, but for empty columns."""
         columns, filled = self.figures(request), []
-        for row in track(self.rows(results, request), self.measuring, disable=not self.measuring):
+        for row in track(self.rows(results), self.measuring, disable=not self.measuring):
             figures: list[Content] = [None] * len(columns)
             if row.model:
                 figures[0] = results.first(row.model, **row.runs)
             else:
                 figures = [column.of(results, row) for column in columns]
             filled.append(FilledRow(row, dict(zip([own.column.name for own in columns], figures, strict=True))))
-        best, verdicts = self.judge(filled)
         title = self.title.format(data=results.data())
         cells = [[*row.labels, *figures.values()] for row, figures in filled]
         heads = [*map(Column, self.heads), *(own.column for own in columns)]
-        table = Table(title, heads, cells, best, name=self.name)
-        if not request.comparable:
-            table, verdicts = replace(table.only(lambda column, _: not column.judges), best=[]), []
+        table = Table(title, heads, cells, name=self.name)
+        table = table.only(lambda column, found: request.comparable or not column.judges)
+        table = table.only(lambda column, found: any(cell not in (None, "") for cell in found))
+        verdicts = self.judge(filled) if request.comparable else []
         curves = results.labels(results.where(seed=min(cell.seed for cell in results.cells))) if self.curved else {}
         return Findings(self.name, title, [table], verdicts, self.notes(results, request), curves)
-
-
-def best_of_blocks(
-    filled: Sequence[FilledRow], name: str, tell: Callable[[FilledRow, list[FilledRow]], str]
-) -> Judgement:
-    """Judge rows by the lowest of some figure in each block, which is named by the first label.
-
-    A row without that figure, or whose runs failed, is not judged. `tell` makes a sentence of the best row and all
-    that were judged in its block.
-    """
-    blocks: dict[str, list[FilledRow]] = {}
-    for row in filled:
-        if not row.row.model and math.isfinite(mean_of(row.figures[name])):
-            blocks.setdefault(row.row.labels[0], []).append(row)
-    winners = [min(rows, key=lambda row: mean_of(row.figures[name])) for rows in blocks.values()]
-    verdicts = [tell(winner, rows) for winner, rows in zip(winners, blocks.values(), strict=True)]
-    return Judgement([filled.index(winner) for winner in winners], verdicts)
 
 
 def meaning(request: Request) -> list[str]:
@@ -242,36 +213,3 @@ def made(results: Results, request: Request) -> list[str]:
     sentences = [f"Scale {request.scale}, {counted}; test images; mean ± standard deviation over seeds."]
     images = {cell.data: results.known[cell.name].examples for cell in results.cells if cell.name in results.known}
     return sentences + meaning(request) + [f"{data}: {count:,} training images." for data, count in images.items()]
-
-
-def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
-    """Return what differs from the paper's settings, by the settings themselves, a sentence for each set of runs.
-
-    A run with our guide is compared with the paper's guided one.
-    """
-    if request.scale == "paper" or not request.comparable:
-        return []
-    concerned: dict[tuple[str, str], dict[str, None]] = {}  # data and variant, what differs -> methods
-    for cell in cells:
-        theirs = cell.method.replace(paper.OURS, paper.GUIDED)
-        full = _described(grid_cell(cell.dataset, cell.latent, theirs, "paper", cell.variant).settings)
-        own = _described(cell.settings)
-        differing = [name for name in full | own if own.get(name) != full.get(name)]
-        changes = [f"{name} {own.get(name, DEFAULT)} instead of {full.get(name, DEFAULT)}" for name in differing]
-        if changes:
-            kind = " ".join(filter(None, (paper.DATASETS[cell.dataset], cell.variant)))
-            concerned.setdefault((kind, ", ".join(changes)), {})[f"{cell.latent} {cell.method}"] = None
-    return [f"Other than in the paper: {kind} ({', '.join(of)}): {change}." for (kind, change), of in concerned.items()]
-
-
-DEFAULT = "by default"
-
-
-def _described(settings: Settings) -> dict[str, object]:
-    """Return every option of a run whose value is not the laboratory's default, and the annealing rate."""
-    words = shlex.split(key_of(settings))[2:]
-    named = {option.rpartition(".")[2]: value for option, value in zip(words[::2], words[1::2], strict=True)}
-    described: dict[str, object] = {name: value for name, value in named.items() if name not in ("seed", "guided")}
-    if settings.model.tractable != "none" and settings.model.nonlinear and settings.model.estimator != "none":
-        described["annealing rate per epoch"] = round(1 / (settings.model.guided * settings.train.epochs), 5)
-    return described

@@ -34,6 +34,7 @@ class RunRow:
     valid: float | None = None  # figure of validation at its best epoch, by which options are chosen
     test: float | None = None  # figure of the test, which chooses nothing
     sampled: float | None = None  # the ELBO by samples on the test, where the figure is another number
+    sampled_error: float | None = None  # its standard error
     mse: float | None = None
     kld: float | None = None  # in nats
     active: int | None = None  # latents that are used
@@ -103,6 +104,7 @@ def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
     figures: dict[str, Any] = {
         "test": summary.figure,
         "sampled": summary.sampled,
+        "sampled_error": summary.sampled_error,
         "kld": summary.kld,
         "limit": summary.limit,
     }

@@ -6,19 +6,14 @@ OURS if ours does.
 
 from typing import NamedTuple
 
+from silentgrad.lab.tables import Spread
+
 
 class FixedFigures(NamedTuple):
     """Test figures of a linear decoder with fixed variance."""
 
     bpd: float
     mse: float
-
-
-class PrintedMean(NamedTuple):
-    """A figure over seeds."""
-
-    mean: float  # mean over seeds
-    std: float | None = None  # standard deviation, which the paper gives for BPD only
 
 
 METHODS = {
@@ -30,7 +25,7 @@ METHODS = {
 }
 GUIDED = "-sg"  # how the methods end that the paper's linear decoder guides
 OURS = "-ours"  # how those end that our guide does, which the paper does not have
-SEEDS = 3  # behind each mean of the paper that has a deviation
+SEEDS = 3  # behind each mean of the paper
 BLOCKS = {"gaussian": "Continuous", "bernoulli": "Discrete"}
 
 # latent, method -> a linear decoder with fixed variance on MNIST
@@ -70,12 +65,12 @@ _LEARNED = {
     },
 }
 # metric -> latent, method -> the figure of each dataset
-LEARNED: dict[str, dict[tuple[str, str], tuple[PrintedMean, ...]]] = {"bpd": {}, "kld": {}, "mse": {}}
+LEARNED: dict[str, dict[tuple[str, str], tuple[Spread, ...]]] = {"bpd": {}, "kld": {}, "mse": {}}
 for _latent, _methods in _LEARNED.items():
     for _method, _figures in _methods.items():
-        LEARNED["bpd"][_latent, _method] = tuple(PrintedMean(bpd, deviation) for bpd, deviation, _, _ in _figures)
-        LEARNED["kld"][_latent, _method] = tuple(PrintedMean(kld) for _, _, kld, _ in _figures)
-        LEARNED["mse"][_latent, _method] = tuple(PrintedMean(mse) for _, _, _, mse in _figures)
+        LEARNED["bpd"][_latent, _method] = tuple(Spread(bpd, deviation, SEEDS) for bpd, deviation, _, _ in _figures)
+        LEARNED["kld"][_latent, _method] = tuple(Spread(kld, None, SEEDS) for _, _, kld, _ in _figures)
+        LEARNED["mse"][_latent, _method] = tuple(Spread(mse, None, SEEDS) for _, _, _, mse in _figures)
 _OURS = [(latent, method.replace(GUIDED, OURS)) for latent, method in LEARNED["bpd"] if method.endswith(GUIDED)]
 COMPARED = [*LEARNED["bpd"], *_OURS]  # latent, method: the rows of the paper, and those with our guide
 
@@ -95,3 +90,9 @@ CUTOFFS = [50, 80, 100, 150, 200]
 def alone(method: str) -> str:
     """Return the estimator of a method, without its guide."""
     return method.removesuffix(GUIDED).removesuffix(OURS)
+
+
+def in_print(method: str) -> str:
+    """Return a method as the tables call it."""
+    guide = " + SG" if method.endswith(GUIDED) else " + our guide" if method.endswith(OURS) else ""
+    return f"{METHODS[alone(method)]}{guide}"

@@ -1,5 +1,6 @@
 """The paper's tables and figures, declared: each figure of ours beside the paper's."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -9,31 +10,27 @@ from typing import Any
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.lab.data import Observations, load
 from silentgrad.lab.experiments import bias, paper
-from silentgrad.lab.experiments.cells import FIXED, KEPT_EPOCHS, Cell, fixed_cells, learned_cells
+from silentgrad.lab.experiments.cells import FIXED, KEPT_EPOCHS, Cell, Scale, fixed_cells, grid_cell, learned_cells
 from silentgrad.lab.experiments.experiment import (
-    MODELS,
-    NO_CONVOLUTIONS,
     Experiment,
     FigureColumn,
     FilledRow,
     Grid,
-    Judgement,
     Request,
     RowOfRuns,
     TableOfRuns,
-    best_of_blocks,
     meaning,
-    over_seeds,
-    reduced,
 )
+from silentgrad.lab.experiments.ledger import key_of
 from silentgrad.lab.experiments.recipes import full_epochs
-from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of, spread
+from silentgrad.lab.experiments.results import Results, mean_of, spread
+from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.runs.findings import Findings, Reconstructions
-from silentgrad.lab.tables import Column, Content, Spread, shown
-from silentgrad.lab.training import load_weights
+from silentgrad.lab.tables import Column, Content
+from silentgrad.lab.training import Settings, load_weights
 from silentgrad.lab.training.measuring import kept_variances, training_batches
-from silentgrad.latents.families import FAMILIES
 
+NO_CONVOLUTIONS: dict[Scale, str] = {"conv": "--scale conv is for the tables bpd, kld and mse"}
 BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}  # `conv` has no runs with fixed variance
 DRAWS = {"smoke": 8, "cpu": 200, "paper": 200}
 OUR_PARTS = [0.1, 0.25, 0.5]
@@ -64,54 +61,99 @@ def _grid(cell: Cell) -> Grid:
     return grid
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfThePaper(Comparison):
+    """A table whose figures stand beside the paper's."""
+
+    def notes(self, results: Results, request: Request) -> list[str]:
+        return super().notes(results, request) + reduced(results.cells, request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithGuides(OfThePaper):
+    """What guides do to each estimator."""
+
+    def reference_of(self, method: str) -> str:
+        return paper.alone(method)
+
+
+def _printed(title: str, digits: int, of: Callable[[RowOfRuns], Content]) -> FigureColumn:
+    return FigureColumn(Column(f"{title} (paper)", digits, judges=True), lambda _, row: of(row))
+
+
 def _key(row: RowOfRuns) -> tuple[str, str]:
     return row.runs["latent"], row.runs["method"]
 
 
-class FixedVariance(TableOfRuns):
-    """A linear decoder with fixed variance."""
+def _reached(results: Results, row: RowOfRuns) -> Content:
+    """Return the epochs until the figure that the paper counts to."""
+    if _key(row) not in paper.REACHED_AFTER:
+        return None
+    epochs = [own.reach(paper.REACHED, len(own.curve)) for own in results.rows(**row.runs)]
+    return "not in all runs" if None in epochs else spread(epochs)
 
-    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        rows = []
-        for latent, block in paper.BLOCKS.items():
-            for family, method in paper.FIXED:
-                if family == latent:
-                    rows.append(RowOfRuns([block, paper.METHODS[method]], {"latent": latent, "method": method}))
-            for model in ("independent", "limit") if FAMILIES[latent].gaussian else ("independent",):
-                rows.append(RowOfRuns([block, MODELS[model]], {"latent": latent}, model))
-        return [*rows, RowOfRuns(["", MODELS["histogram"]], {}, "histogram")]
 
-    def figures(self, request: Request) -> list[FigureColumn]:
-        after = Column("epochs (paper)", 0, judges=True)
-        return [
-            FigureColumn(Column("BPD", 4), lambda results, row: results.judged("test", **row.runs)),
-            FigureColumn(Column("BPD (paper)", 3, judges=True), lambda _, row: paper.FIXED[_key(row)].bpd),
-            over_seeds("MSE", "mse", 3),
-            FigureColumn(Column("MSE (paper)", 3, judges=True), lambda _, row: paper.FIXED[_key(row)].mse),
-            FigureColumn(Column(f"epochs to {paper.REACHED}", 0), self._reached),
-            FigureColumn(after, lambda _, row: paper.REACHED_AFTER.get(_key(row))),
-            over_seeds("CPU seconds", "seconds", 0),
-        ]
+def _learned_table(metric: str, digits: int, better: int) -> WithGuides:
+    def printed(row: RowOfRuns) -> Content:
+        figures = paper.LEARNED[metric].get(_key(row))
+        return None if figures is None else figures[list(paper.DATASETS).index(row.runs["dataset"])]
 
-    def _reached(self, results: Results, row: RowOfRuns) -> Content:
-        if _key(row) not in paper.REACHED_AFTER:
-            return None
-        epochs = [own.reach(paper.REACHED, len(own.curve)) for own in results.rows(**row.runs)]
-        return "not in all runs" if None in epochs else spread(epochs)
+    return WithGuides(
+        name=metric,
+        title=f"{metric.upper()} with learned variance ({'higher' if better > 0 else 'lower'} is better)",
+        heads=["data", "latents", *CHOSEN],
+        cells=_learned,
+        grid=_grid,
+        labels=lambda cell: [cell.data, paper.BLOCKS[cell.latent]],
+        methods={"none": "no guide"} | {method: paper.in_print(method) for _, method in paper.COMPARED},
+        reference="none",
+        metric=FIELDS[metric],
+        better=better,
+        beside=[_printed(metric.upper(), digits, printed)],
+        curved=True,
+    )
 
-    def judge(self, filled: list[FilledRow]) -> Judgement:
-        return best_of_blocks(filled, "BPD", self._verdict)
 
-    def _verdict(self, best: FilledRow, block: list[FilledRow]) -> str:
-        title, method = best.row.labels
-        agreement = "as in the paper" if best.row.runs["method"] == "silent" else "unlike in the paper"
-        return f"{title}: the lowest mean has {method}, {agreement}."
+FIELDS = {"bpd": "test", "kld": "kld", "mse": "mse"}  # metric -> field of a run's row
+
+
+def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
+    """Return what differs from the paper's settings, by the settings themselves, a sentence for each set of runs.
+
+    A run with our guide is compared with the paper's guided one.
+    """
+    if request.scale == "paper" or not request.comparable:
+        return []
+    concerned: dict[tuple[str, str], dict[str, None]] = {}  # data and variant, what differs -> methods
+    for cell in cells:
+        theirs = cell.method.replace(paper.OURS, paper.GUIDED)
+        full = _described(grid_cell(cell.dataset, cell.latent, theirs, "paper", cell.variant).settings)
+        own = _described(cell.settings)
+        differing = [name for name in full | own if own.get(name) != full.get(name)]
+        changes = [f"{name} {own.get(name, DEFAULT)} instead of {full.get(name, DEFAULT)}" for name in differing]
+        if changes:
+            kind = " ".join(filter(None, (paper.DATASETS[cell.dataset], cell.variant)))
+            concerned.setdefault((kind, ", ".join(changes)), {})[f"{cell.latent} {cell.method}"] = None
+    return [f"Other than in the paper: {kind} ({', '.join(of)}): {change}." for (kind, change), of in concerned.items()]
+
+
+DEFAULT = "by default"
+
+
+def _described(settings: Settings) -> dict[str, object]:
+    """Return every option of a run whose value is not the laboratory's default, and the annealing rate."""
+    words = shlex.split(key_of(settings))[2:]
+    named = {option.rpartition(".")[2]: value for option, value in zip(words[::2], words[1::2], strict=True)}
+    described: dict[str, object] = {name: value for name, value in named.items() if name not in ("seed", "guided")}
+    if settings.model.tractable != "none" and settings.model.nonlinear and settings.model.estimator != "none":
+        described["annealing rate per epoch"] = round(1 / (settings.model.guided * settings.train.epochs), 5)
+    return described
 
 
 class VarianceOfGradients(TableOfRuns):
     """The gradient's variance in these runs, at the epochs whose weights they kept."""
 
-    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+    def rows(self, results: Results) -> list[RowOfRuns]:
         rows = []
         for latent, method in paper.FIXED:
             runs = {"latent": latent, "method": method, "seed": 0}
@@ -146,14 +188,14 @@ class VarianceOfGradients(TableOfRuns):
 
         return getattr(kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"], part)
 
-    def judge(self, filled: list[FilledRow]) -> Judgement:
+    def judge(self, filled: list[FilledRow]) -> list[str]:
         sentences = []
         for row, figures in filled:
             percents = [f"{mean_of(part):.1f}" for name, part in figures.items() if name.startswith("Est %")]
             ours, theirs = percents[:-3], percents[-3:]
             told = f"the estimator's part is {', '.join(ours)} %; in the paper {', '.join(theirs)} %."
             sentences.append(f"{', '.join(row.labels)}: {told}")
-        return Judgement([], sentences)
+        return sentences
 
     def notes(self, results: Results, request: Request) -> list[str]:
         cells = results.where(seed=0)
@@ -167,77 +209,6 @@ class VarianceOfGradients(TableOfRuns):
 @lru_cache(maxsize=1)  # rows of one dataset follow each other
 def _observations(name: str, root: Path | None) -> Observations:
     return load(name, root)
-
-
-SIDES = {"without SG": "", "with SG": paper.GUIDED, "our guide": paper.OURS}  # column -> ending of the method
-FIELDS = {"bpd": "test", "kld": "kld", "mse": "mse"}  # metric -> field of a run's row
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearnedVariance(TableOfRuns):
-    """Learned variance: what the paper's guide and ours do to each estimator, in one of three metrics."""
-
-    digits: int  # of the metric
-
-    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
-        rows = []
-        for dataset in request.datasets:
-            data = results.data(dataset=dataset)
-            for latent, method in paper.LEARNED["bpd"]:
-                alone = paper.alone(method)
-                if method.endswith(paper.GUIDED):
-                    runs = {"dataset": dataset, "latent": latent, "method": alone}
-                    rows.append(RowOfRuns([data, paper.BLOCKS[latent], paper.METHODS[alone]], runs))
-            for model in ("independent", "histogram") if self.name == "bpd" else ():
-                rows.append(RowOfRuns([data, "", MODELS[model]], {"dataset": dataset}, model))
-        return rows
-
-    def figures(self, request: Request) -> list[FigureColumn]:
-        name, field, digits = self.name.upper(), FIELDS[self.name], self.digits
-
-        def of_sides(title: str, digits: int, of: Callable[..., Content], sides: Sequence[str]) -> list[FigureColumn]:
-            judges = not title.startswith((name, "CPU"))
-            return [FigureColumn(Column(f"{title} {side}", digits, judges=judges), partial(of, side)) for side in sides]
-
-        without, guided, ours = SIDES
-        return [
-            *of_sides(name, digits, partial(self._own, field), [without, guided, ours]),
-            *of_sides("paper", 2, self._paper, [without, guided]),
-            *of_sides("change", 3, self._change, [guided, ours]),
-            *of_sides("CPU seconds", 0, partial(self._own, "seconds"), [without, guided, ours]),
-        ]
-
-    def _own(self, field: str, side: str, results: Results, row: RowOfRuns) -> Content:
-        figure = results.over_seeds if field == "seconds" else results.judged
-        return figure(field, **_on(side, row))
-
-    def _change(self, side: str, results: Results, row: RowOfRuns) -> Difference | None:
-        alone = results.rows(**row.runs)
-        return compared(results.rows(**_on(side, row)), alone, FIELDS[self.name]) if alone else None
-
-    def _paper(self, side: str, results: Results, row: RowOfRuns) -> Content:
-        dataset, latent, method = _on(side, row).values()
-        by_dataset = paper.LEARNED[self.name].get((latent, method))
-        if by_dataset is None:
-            return None
-        mean, deviation = by_dataset[list(paper.DATASETS).index(dataset)]
-        return mean if deviation is None else Spread(mean, deviation, paper.SEEDS)
-
-    def judge(self, filled: list[FilledRow]) -> Judgement:
-        sentences = []
-        for row, figures in filled:
-            for side in list(SIDES)[1:]:
-                change = figures[f"change {side}"]
-                if isinstance(change, Difference) and change.margin is not None:
-                    sure = "undecided" if change.verdict == "undecided" else "an interval on one side of zero"
-                    told = f"{self.name.upper()} {side} changes by {shown(change)}, {sure}."
-                    sentences.append(f"{', '.join(row.labels)}: {told}")
-        return Judgement([], sentences)
-
-
-def _on(side: str, row: RowOfRuns) -> dict[str, Any]:
-    """Return the runs of a row on one side."""
-    return {**row.runs, "method": row.runs["method"] + SIDES[side]}
 
 
 class Pictures(Experiment):
@@ -257,19 +228,24 @@ class Pictures(Experiment):
         return Findings("figures", "Reconstructions", groups)
 
 
-def _learned_table(metric: str, digits: int, better: str) -> LearnedVariance:
-    title, heads = f"{metric.upper()} with learned variance ({better} is better)", ["data", "latents", "method"]
-    return LearnedVariance(name=metric, title=title, heads=heads, cells=_learned, grid=_grid, digits=digits)
-
-
 OF_THE_PAPER: dict[str, Experiment] = {
-    "fixed": FixedVariance(
+    "fixed": OfThePaper(
         name="fixed",
         title="Linear decoder with fixed variance 0.01",
-        heads=["", "method"],
+        heads=["latents", *CHOSEN],
         cells=_fixed,
         grid=_grid,
         refused=NO_CONVOLUTIONS,
+        labels=lambda cell: [paper.BLOCKS[cell.latent]],
+        methods=paper.METHODS,
+        reference="silent",
+        beside=[
+            _printed("BPD", 3, lambda row: paper.FIXED[_key(row)].bpd),
+            _printed("MSE", 3, lambda row: paper.FIXED[_key(row)].mse),
+            FigureColumn(Column(f"epochs to {paper.REACHED}", 0), _reached),
+            _printed("epochs", 0, lambda row: paper.REACHED_AFTER.get(_key(row))),
+        ],
+        curved=True,
     ),
     "variance": VarianceOfGradients(
         name="variance",
@@ -281,9 +257,9 @@ OF_THE_PAPER: dict[str, Experiment] = {
         curved=False,
         measuring="gradient variance",
     ),
-    "bpd": _learned_table("bpd", 3, "lower"),
-    "kld": _learned_table("kld", 2, "higher"),
-    "mse": _learned_table("mse", 3, "lower"),
+    "bpd": _learned_table("bpd", 2, -1),
+    "kld": _learned_table("kld", 2, 1),
+    "mse": _learned_table("mse", 2, -1),
     "bias": bias.EXPERIMENT,
     "figures": Pictures(
         cells=lambda request: _fixed(request) + _learned(request), of_folders=True, refused=NO_CONVOLUTIONS

@@ -17,7 +17,7 @@ from scipy.special import stdtrit  # type: ignore[import-untyped]
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.ledger import Ledger, RunRow
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Content, Interval, Spread, shown
+from silentgrad.lab.tables import Content, Interval, Spread
 
 CONFIDENCE = 0.95
 
@@ -49,13 +49,6 @@ class Results:
         rows = self.rows(**wanted)
         diverged = sum(bool(row.failure) for row in rows)
         return f"diverged ({diverged} of {len(rows)})" if diverged else spread(getattr(row, metric) for row in rows)
-
-    def judged(self, metric: str, **wanted: object) -> Content:
-        """Return a figure over seeds; text where a run is no better than one without latents, so that it has failed."""
-        figure, rows = self.over_seeds(metric, **wanted), self.rows(**wanted)
-        failed = sum(row.failed for row in rows)
-        told = f"{shown(figure, 3)}, failed ({failed} of {len(rows)})"
-        return told if failed and isinstance(figure, Spread) else figure
 
     def first(self, field: str, **wanted: object) -> Content:
         """Return a field of the first of the runs that fit in which it is known."""

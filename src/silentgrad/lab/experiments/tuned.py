@@ -1,4 +1,4 @@
-"""The table of tuned comparisons: each row at its best options, against the reference row of its block.
+"""The table of comparisons: each method, tuned or not, against the reference of its block, by pairs of seeds.
 
 The figures are those of the runs' rows in the ledger. In each block stand models without latents, and the limit where
 one is known. A run that is no better than the model of the same likelihood without latents has failed: it gets no
@@ -6,15 +6,14 @@ verdict, and nothing is compared with it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.experiment import (
     MODELS,
     FigureColumn,
     FilledRow,
-    Judgement,
     Request,
     RowOfRuns,
     TableOfRuns,
@@ -22,89 +21,113 @@ from silentgrad.lab.experiments.experiment import (
     over_seeds,
 )
 from silentgrad.lab.experiments.results import Difference, Results, compared, spread
-from silentgrad.lab.tables import Column, Content, Interval, shown
+from silentgrad.lab.tables import Column, Content, shown
 
 CHOSEN = ("method", "chosen by validation")  # the last heads
-READING = [
+FIGURES = {  # field of a run's row -> its name in print, and digits
+    "elbo": ("sampled ELBO", 4),
+    "test": ("test BPD", 4),
+    "above_limit": ("above the limit", 4),
+    "kld": ("KLD", 1),
+    "mse": ("MSE", 2),
+}
+LEVEL = (
     "The level is where the worst run of the best of these rows ends in validation: {levels}. Steps to it are counted "
-    "at the ends of epochs.",
+    "at the ends of epochs."
+)
+READING = [
     "The interval of 95 % is Student's, over pairs of runs of one seed. A run that diverged, or is no better than the "
     "same likelihood without latents, has failed: nothing is compared with it.",
-    "Every run is in `results/{name}.csv`, with the command that repeats it.",
+    "Every run is a row of the CSV in `results`, with the command that repeats it.",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(TableOfRuns):
-    """A table of tuned rows."""
+    """A table of methods in blocks, which are runs of one dataset, variant and family of latents."""
 
     labels: Callable[[Cell], list[str]]  # from a run to the labels of its block
-    methods: dict[str, str]  # methods in print, by name
+    methods: Mapping[str, str]  # methods in print, by name
     reference: str  # the method that the others are compared with
-    levels: Sequence[str]  # the methods whose end is the level that steps are counted to
-    told: Sequence[str]  # sentences on how it was made
+    metric: str = "test"  # the figure in which they are compared, among FIGURES
+    better: int = -1  # 1 if more of it is better
+    levels: Sequence[str] = ()  # the methods whose end is the level that steps are counted to
+    beside: Sequence[FigureColumn] = ()  # columns that stand beside the figure
+    told: Sequence[str] = ()  # sentences on how it was made
     curved: bool = False  # the curves of all blocks would cover each other
 
-    def rows(self, results: Results, request: Request) -> list[RowOfRuns]:
+    def rows(self, results: Results) -> list[RowOfRuns]:
         rows: dict[str, RowOfRuns] = {}
         for cell in results.cells:
             own = {"dataset": cell.dataset, "variant": cell.variant, "latent": cell.latent}
-            for model, title in MODELS.items():
+            for model, title in MODELS.items() if self.metric in ("test", "elbo") else ():
                 if results.first(model, **own) is not None:
                     rows.setdefault(f"{own} {model}", RowOfRuns([*self.labels(cell), title, ""], own, model))
             labels = [*self.labels(cell), self.methods[cell.method], point_of(cell)]
             rows.setdefault(f"{own} {cell.method}", RowOfRuns(labels, {**own, "method": cell.method}))
         return list(rows.values())
 
+    @property
+    def against(self) -> str:
+        return f"against {self.methods[self.reference]}"
+
     def figures(self, request: Request) -> list[FigureColumn]:
-        against = f"against {self.methods[self.reference]}"
+        others = [field for field in FIGURES if field not in ("elbo", self.metric)]
+        first, *rest = [over_seeds(FIGURES[field][0], field, FIGURES[field][1]) for field in (self.metric, *others)]
         return [
-            over_seeds("test BPD", "test", 4),
-            FigureColumn(Column(against, 4, judges=True), self._difference),
+            first,
+            *self.beside,
+            FigureColumn(Column(self.against, 4, judges=True), self._difference),
             FigureColumn(Column("verdict", judges=True), self._verdict),
-            over_seeds("above the limit", "above_limit", 4),
-            over_seeds("KLD", "kld", 1),
-            over_seeds("MSE", "mse", 2),
+            *rest,
             FigureColumn(Column("steps to the level", 0), self._steps),
             over_seeds("CPU seconds", "seconds", 0),
             FigureColumn(Column("runs", 0), lambda results, row: float(len(results.rows(**row.runs)))),
         ]
 
+    def reference_of(self, method: str) -> str:
+        """Return what a method is compared with."""
+        return self.reference
+
     def _difference(self, results: Results, row: RowOfRuns) -> Difference | None:
-        if row.runs["method"] == self.reference:
+        reference = {**row.runs, "method": self.reference_of(row.runs["method"])}
+        if reference == row.runs:
             return None
-        return compared(results.rows(**row.runs), results.rows(**{**row.runs, "method": self.reference}))
+        return compared(results.rows(**row.runs), results.rows(**reference), self.metric)
 
     def _verdict(self, results: Results, row: RowOfRuns) -> Content:
         rows, difference = results.rows(**row.runs), self._difference(results, row)
         failed = sum(own.failed for own in rows)
         if failed:
             return f"failed ({failed} of {len(rows)})"
-        return difference.verdict if difference else None
+        return replace(difference, mean=-self.better * difference.mean).verdict if difference else None
 
     def _steps(self, results: Results, row: RowOfRuns) -> Content:
         ends = []
         for method in self.levels:
             others = results.rows(**{**row.runs, "method": method})
             ends.append(max((own.valid for own in others if own.valid is not None), default=math.inf))
+        if not ends:
+            return None
         level = min(ends) if min(ends) < math.inf else -math.inf
         reached = [own.reach(level) for own in results.rows(**row.runs)]
         if None in reached:
             return f"{sum(step is not None for step in reached)} of {len(reached)} runs reach it"
         return spread(reached)
 
-    def judge(self, filled: list[FilledRow]) -> Judgement:
-        sentences, against = [], self.methods[self.reference]
+    def judge(self, filled: list[FilledRow]) -> list[str]:
+        sentences = []
         for row, figures in filled:
-            change = figures[f"against {against}"]
-            if isinstance(change, Interval) and change.margin is not None:
+            change = figures[self.against]
+            if isinstance(change, Difference) and change.margin is not None:
                 *labels, method, _ = row.labels
-                sentences.append(f"{', '.join(labels)}: {method} against {against} {shown(change)} BPD.")
-        return Judgement([], sentences)
+                told = f"{method} {self.against} {shown(change)} in {FIGURES[self.metric][0]}: {figures['verdict']}."
+                sentences.append(f"{', '.join(filter(None, labels))}: {told}")
+        return sentences
 
     def notes(self, results: Results, request: Request) -> list[str]:
         levels = ", ".join(self.methods[method] for method in self.levels)
-        reading = [sentence.format(levels=levels, name=self.name) for sentence in READING]
+        reading = [LEVEL.format(levels=levels)] * bool(levels) + READING
         return [*made(results, request), *self.told, *reading]
 
 
