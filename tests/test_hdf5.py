@@ -58,15 +58,6 @@ def others(folder: Path) -> dict[str, object]:
 # --- one by one
 
 
-def replaced(file: Any, place: str, make: Callable[[Any, str], object]) -> None:
-    """Put something else in the place of an element, with its attributes where it can have any."""
-    attributes = dict(file[place].attrs)
-    del file[place]
-    make(file, place)
-    with suppress(Exception):
-        file[place].attrs.update(attributes)
-
-
 def linked(place: str, target: Callable[[Path], object]) -> Change:
     def change(file: Any, folder: Path) -> None:
         del file[place]
@@ -76,7 +67,16 @@ def linked(place: str, target: Callable[[Path], object]) -> Change:
 
 
 def made(place: str, make: Callable[[Any, str, Path], object]) -> Change:
-    return lambda file, folder: replaced(file, place, lambda group, name: make(group, name, folder))
+    """Put something else in the place of an element, with its attributes where it can have any."""
+
+    def change(file: Any, folder: Path) -> None:
+        attributes = dict(file[place].attrs)
+        del file[place]
+        make(file, place, folder)
+        with suppress(Exception):
+            file[place].attrs.update(attributes)
+
+    return change
 
 
 def stored_in(name: str, count: int = 100) -> Callable[[Any, str, Path], object]:
@@ -105,17 +105,12 @@ def one_text(count: int, text: str) -> Callable[[Any, str, Path], object]:
         stored = group.create_dataset(
             place, (count,), h5py.string_dtype(), chunks=(count,), compression="gzip", maxshape=(None,)
         )
-        reference = raw_reference(Path(group.file.filename), group, f"{place}_one")
+        group.file.flush()
+        start = group[f"{place}_one"].id.get_offset()
+        reference = Path(group.file.filename).read_bytes()[start : start + 16]  # length, address and number in the heap
         stored.id.write_direct_chunk((0,), zlib.compress(reference * count, 9))
 
     return make
-
-
-def raw_reference(path: Path, group: Any, place: str) -> bytes:
-    """Return the length, address and number of a text in the heap, as a dataset stores it."""
-    group.file.flush()
-    start = group[place].id.get_offset()
-    return path.read_bytes()[start : start + 16]
 
 
 def gigabyte() -> bytes:
@@ -153,40 +148,20 @@ def zeros(count: int, dtype: str, step: int = 1) -> Callable[[Any, str, Path], o
     return make
 
 
-def long_matrix(file: Any, folder: Path) -> None:
-    for name, dtype in (("data", "f4"), ("indices", "i4")):
-        made(f"X/{name}", zeros(2**28, dtype, 2**24))(file, folder)
-    file["X/indptr"][1:] = 2**28
-
-
 TEXT = h5py.string_dtype()
 HARM: dict[str, tuple[Change, str]] = {
     "obsm elsewhere": (
         linked("obsm", lambda f: h5py.ExternalLink(f / "victim.h5ad", "/")),
         "a link of /obsm to '.*vic",
     ),
-    "X elsewhere": (linked("X", lambda f: h5py.ExternalLink(f / "victim.h5ad", "X")), "found a link of /X"),
     "a pipe for X": (linked("X", lambda f: h5py.ExternalLink(f / "pipe", "X")), "a link of /X to '.*pipe'"),
-    "by two links": (
-        lambda file, folder: (
-            linked("uns/notes", lambda f: h5py.ExternalLink(f / "pipe", "/"))(file, folder),
-            linked("X", lambda _: h5py.SoftLink("/uns/notes/X"))(file, folder),
-        ),
-        "a link of /uns/notes to",
-    ),
     "link to nothing": (
         linked("X", lambda _: h5py.SoftLink("/nowhere")),
         "cannot be read",
     ),
-    "link to itself": (linked("X", lambda _: h5py.SoftLink("/X")), "cannot be read"),
     "storage elsewhere": (made("X/data", stored_in("secret.raw")), "of /X/data in the file itself, found external st"),
-    "a pipe for storage": (made("X/data", stored_in("pipe")), "of /X/data in the file itself, found external st"),
     "virtual": (made("X/data", virtual), "of /X/data in the file itself, found a virtual dataset"),
     "2.4 GB of nothing": (made("X/data", claims(600_000_000)), "2,400,000,000 bytes of /X/data, found 0 bytes stored"),
-    "2.4 GB in chunks": (
-        made("X/data", claims(600_000_000, chunks=(2**20,), compression="gzip")),
-        "bytes of /X/data, found 0 bytes stored",
-    ),
     "1 GB in a chunk": (made("X/data", inflates("deflate")), "chunks of .* bytes in /X/data, found larger ones"),
     "1 GB not shuffled": (
         made("X/data", inflates("shuffle", "deflate", mask=1)),
@@ -200,10 +175,6 @@ HARM: dict[str, tuple[Change, str]] = {
         made("layers/counts", claims(ROWS, 10**8, dtype="u1")),
         "counts of 50 rows and 7 columns, as in obs and var, found",
     ),
-    "30 million names": (
-        made("obs/batch/categories", claims(30_000_000, dtype=TEXT)),
-        "bytes of /obs/batch/categories, found 0 bytes",
-    ),
     "many of one name": (
         made("obs/batch/categories", one_text(10**6, "cell")),
         "texts in a file of .* bytes, found .* of /obs/batch/categories or more",
@@ -213,11 +184,6 @@ HARM: dict[str, tuple[Change, str]] = {
         "bytes, found .* bytes of /obs/batch/categories or more",
     ),
     "1 GB of zeros": (made("X/data", zeros(2**28, "f4", 2**24)), "1,073,741,824 bytes of /X/data, found"),
-    "2 GB of zeros that fit": (long_matrix, "1,073,741,824 bytes of /X/indices, found"),
-    "1 GB of codes": (
-        made("obs/batch/codes", zeros(2**30, "i1", 2**26)),
-        "1,073,741,824 bytes of /obs/b.*, found",
-    ),
     "1 GB of names": (made("obs/_index", zeros(ROWS, "S20000000")), "1,000,000,000 bytes of /obs/_index, found"),
     "deep groups": (
         lambda file, _: file["uns"].create_group("/".join(["a"] * 1500)),
@@ -230,10 +196,6 @@ HARM: dict[str, tuple[Change, str]] = {
     "many words": (
         lambda file, _: file["obs/batch"].attrs.create("encoding-type", ["categorical"] * 99, dtype=TEXT),
         "one value, or numbers, as 'encoding-type' of /obs/batch, found several",
-    ),
-    "many words in a side column": (
-        lambda file, _: file["obs/batch"].attrs.create("more", ["a"] * 99, dtype=TEXT),
-        "one value, or numbers, as 'more' of /obs/batch, found several",
     ),
 }
 
@@ -416,5 +378,5 @@ def read_all(folder: Path, saved: bytes, seeds: range) -> str:
 
 def test_mutated_files_are_read_right_or_refused(folder: Path, saved: bytes) -> None:
     read, memory = map(int, in_child(partial(read_all, folder, saved, range(200))).split())
-    assert 20 < read < 150
-    assert memory < 500e6
+    assert 30 < read < 60
+    assert memory < 100e6

@@ -3,42 +3,24 @@
 from pathlib import Path
 
 from silentgrad.lab.cli.shared import show_table
-from silentgrad.lab.data import load
-from silentgrad.lab.data.catalogue import check, describe
+from silentgrad.lab.data.catalogue import describe, listed
 from silentgrad.lab.experiments.recipes import NOT_MEASURED, RecipeError, recipe_header, recipe_names
 from silentgrad.lab.tables import Column, Table
 from silentgrad.registry import did_you_mean
 
 
-def data(root: Path | None = None) -> None:
-    """List the datasets and where they were found.
+def data(*names: str, root: Path | None = None) -> None:
+    """List the datasets and where they were found; or download, verify and describe those that are named.
 
     Args:
+        *names: Names of datasets, of which only what is missing is downloaded, or paths.
         root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
     """
-    columns = list(map(Column, ("name", "shape", "levels", "files", "found")))
-    show_table(Table("", columns, [list(map(str, row)) for row in describe(root)]))
-
-
-def get(name: str, root: Path | None = None) -> None:
-    """Download a dataset, or say which files to put where.
-
-    Args:
-        name: Name of the dataset, one of those that silentgrad data shows.
-        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
-    """
-    images = load(name, root)
-    print(f"{name}: {len(images.train)} + {len(images.valid)} + {len(images.test)} images are there")
-
-
-def verify(name: str, root: Path | None = None) -> None:
-    """Verify a dataset's files.
-
-    Args:
-        name: Name of the dataset, one of those that silentgrad data shows.
-        root: Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache.
-    """
-    print(check(name, root))
+    for name in names:
+        print(describe(name, root))
+    if not names:
+        columns = list(map(Column, ("name", "shape", "levels", "files", "found")))
+        show_table(Table("", columns, [list(map(str, row)) for row in listed(root)]))
 
 
 def recipes(*words: str, all: bool = False) -> None:  # noqa: A002

@@ -47,9 +47,6 @@ COMMANDS = {
     "export": "finished:export",
     "recipes": "lists:recipes",
     "data": "lists:data",
-    "data list": "lists:data",
-    "data get": "lists:get",
-    "data check": "lists:verify",
 }
 FILE = "A YAML file of these options; one that is given beside it changes what the file says."
 RECIPE = "A recipe's name, or a file of settings; an option beside it changes what it says."
@@ -89,24 +86,14 @@ def _run(words: Sequence[str]) -> None:
     elif words[:1] in (["-h"], ["--help"]):
         print(f"usage: silentgrad COMMAND [--OPTION VALUE ...]\n\n{silentgrad.__doc__}\n\ncommands:")
         print("\n".join(f"    {name:12} {summary(name)}" for name in COMMANDS))
-    else:
-        name = _chosen(words)
-        _call(function_of(name), f"silentgrad {name}", words[len(name.split()) :])
-
-
-def _chosen(words: Sequence[str]) -> str:
-    """Return the name of the command that the first one or two words are."""
-    if not words:
+    elif not words:
         raise UsageError("there is no command; silentgrad --help lists the commands")
-    first, *rest = words
-    seconds = [name.removeprefix(f"{first} ") for name in COMMANDS if name.startswith(f"{first} ")]
-    word, known = first, list(COMMANDS)
-    if seconds and rest and not rest[0].startswith("-"):
-        word, known = rest[0], seconds
-    if word not in known:
-        message = f"there is no command {word!r}.{did_you_mean(word, known)}"
-        raise UsageError(_advised(message, "silentgrad --help lists the commands"))
-    return word if known is not seconds else f"{first} {word}"
+    else:
+        name, *rest = words
+        if name not in COMMANDS:
+            message = f"there is no command {name!r}.{did_you_mean(name, COMMANDS)}"
+            raise UsageError(_advised(message, "silentgrad --help lists the commands"))
+        _call(function_of(name), f"silentgrad {name}", rest)
 
 
 def summary(command: str) -> str:

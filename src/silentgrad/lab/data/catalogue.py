@@ -132,7 +132,7 @@ def load_test_labels(name: str, root: Path | None = None) -> Tensor:
     return img.read_idx_labels(path)
 
 
-def describe(root: Path | None = None) -> list[Row]:
+def listed(root: Path | None = None) -> list[Row]:
     """Return every dataset with its shape and whether its files are here; nothing is downloaded."""
     rows = [Row("digits", (1, 8, 8), 17, "none", "scikit-learn")]
     for name, (shape, _) in _DATASETS.items():
@@ -147,21 +147,15 @@ def describe(root: Path | None = None) -> list[Row]:
     return rows
 
 
-def check(name: str, root: Path | None = None) -> str:
-    """Verify the files of a dataset, read all of them, and say what is there; nothing is downloaded."""
-    verified, root = "no files to verify", root or sources.default_root()
-    if name in sources.SOURCES:
-        files = sources.find(name, root)
-        if files is None:
-            raise sources.missing(name, root)
-        verified = f"{len(files)} files in {_folder(files)}"
+def describe(name: str, root: Path | None = None) -> str:
+    """Load a dataset, whose files are verified, and say what is in it."""
     observations = load(name, root)
     splits = f"{len(observations.train)} + {len(observations.valid)} + {len(observations.test)}"
     shape = "x".join(map(str, observations.event_shape))
     what, of = "rows", " numbers"
     if isinstance(observations, Levels):
         what, of = "images", f", {observations.levels} levels"
-    return f"{name}: {splits} {what} (train + validation + test) of {shape}{of}; {verified}"
+    return f"{name}: {splits} {what} (train + validation + test) of {shape}{of}"
 
 
 def _folder(files: Files) -> Path:
