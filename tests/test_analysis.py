@@ -6,7 +6,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,10 +36,7 @@ from silentgrad.lab.cli import measure
 from silentgrad.lab.data import load
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
-from silentgrad.lab.training import run as training_run
 from silentgrad.lab.training.loading import load_checkpoint
-from silentgrad.lab.training.loop import Loop
-from silentgrad.lab.training.recording import VarianceLog
 from silentgrad.latents.families import FAMILIES
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import linear_decay
@@ -324,9 +320,10 @@ SMALL = ModelConfig(
 )
 
 
-def trained(folder: Path, model: ModelConfig, epochs: int = 2, variance_every: int = 0) -> Path:
-    train = TrainConfig(epochs=epochs, accelerator="cpu", keep=[1], variance_every=variance_every)
-    train_model(DataConfig(batch_size=256), model, train, folder, quiet=True)
+def trained(folder: Path, model: ModelConfig) -> Path:
+    train_model(
+        DataConfig(batch_size=256), model, TrainConfig(epochs=2, accelerator="cpu", keep=[1]), folder, quiet=True
+    )
     return folder
 
 
@@ -361,44 +358,6 @@ def test_checkpoints_of_a_run(run: Path, tmp_path: Path) -> None:
             load_checkpoint(run, wrong, images)
     (tmp_path / "broken.ckpt").write_bytes(b"no checkpoint")
     refused(RunError, "is no checkpoint", lambda: load_checkpoint(run, str(tmp_path / "broken.ckpt"), images))
-
-
-GUIDED = ModelConfig(latent_dim=4, hidden=[16], guided=0.5, cutoff=4)
-
-
-@pytest.fixture
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_run, "VarianceLog", partial(VarianceLog, batches=4, draws=3))
-
-
-@pytest.mark.parametrize("model", [GUIDED, SMALL], ids=["guided", "linear"])
-@pytest.mark.usefixtures("few_draws")
-def test_logging_variance_leaves_training_as_it_was(model: ModelConfig, tmp_path: Path) -> None:
-    plain = trained(tmp_path / "plain", model, 4)
-    logged = trained(tmp_path / "logged", model, 4, variance_every=1)
-    assert (plain / "model.safetensors").read_bytes() == (logged / "model.safetensors").read_bytes()
-    totals = [row for row in rows(logged / "gradient_variance.csv") if row["layer"] == "all"]
-    frozen = model.cutoff is not None
-    assert [row["epoch"] for row in totals] == ["1", "2", "3"] + ([] if frozen else ["4"])
-    assert {row["estimator"] for row in totals} == {"Reparameterized" if frozen else "Exact"}
-
-
-@pytest.mark.usefixtures("few_draws")
-def test_a_resumed_run_keeps_its_rows(tmp_path: Path) -> None:
-    run, data = tmp_path / "run", DataConfig(batch_size=256)
-    train = TrainConfig(epochs=4, accelerator="cpu", variance_every=2)
-
-    def stop(loop: Loop) -> None:
-        if loop.epoch == 3:
-            raise RunError("stopped")
-
-    refused(RunError, "stopped", lambda: train_model(data, SMALL, train, run, quiet=True, reports=[stop]))
-    before = rows(run / "gradient_variance.csv")
-    train_model(data, SMALL, train, run, resume=True, quiet=True)
-    after = rows(run / "gradient_variance.csv")
-    assert after[: len(before)] == before
-    assert sorted({row["epoch"] for row in after}) == ["2", "4"]
-    assert len(after) == 2 * len(before)
 
 
 def test_bias_of_two_trained_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

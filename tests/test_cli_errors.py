@@ -57,7 +57,6 @@ WRONG = {
     "train --model.tractable linear --model.log_term exact --model.latent bernoulli --model.estimator rloo": "log_term",
     "train --model.latent bernoulli --model.temperature_start 0.1": "start has to be at least --model.temperature",
     "train --model.tractable fixed --model.variance_start 0.001": "start has to be at least --model.variance",
-    "train --model.guide_estimator reparameterized --train.variance_every 1": "--train.variance_every measures one",
     "train --model.guide_draws 4": "--model.guide_draws is for a --model.guide_estimator that draws",
     "train --model.guide_estimator gumbel-softmax": "--model.guide_estimator gumbel-softmax is not for",
     "train --model.guide_estimator none": "--model.guide_estimator none is not for",

@@ -64,7 +64,7 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     torch.set_num_threads(1)
     found = Runs(tmp_path_factory.mktemp("runs"))
-    assert found.summary.best_epoch < FINISHED  # so that best.ckpt cannot be made again from last.ckpt
+    assert found.summary.best_epoch < FINISHED  # so that its weights are not the last ones
     return found
 
 
@@ -135,7 +135,7 @@ def resume(folder: Path) -> list[str]:
     return ["train", "--folder", str(folder), "--resume", "true", "--quiet", "true"]
 
 
-LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
+LAST = "last.ckpt"
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "resume": lambda folder: main(resume(folder)),
     "evaluate": lambda folder: main(["evaluate", str(folder)]),
@@ -145,9 +145,8 @@ REFUSED = [
     *[(command, "config.yaml", damage, "") for command in COMMANDS for damage in CONFIG],
     *[("resume", "environment.json", damage, "remove it") for damage in but(TEXT, "remove")],
     ("resume", "metrics.csv", "make a folder", "remove it"),
-    *[("resume", LAST, damage, "copy best.ckpt over it") for damage in [*but(BINARY, "others"), "garble the middle"]],
+    *[("resume", LAST, damage, "from a copy") for damage in [*but(BINARY, "others"), "garble the middle"]],
     ("resume", LAST, "others", "of another model"),
-    *[("resume", BEST, damage, "from a copy") for damage in BINARY],
     *[
         ("resume", "summary.json", damage, "go on with --resume true")
         for damage in ("empty", "garble", "make a folder")
@@ -220,23 +219,13 @@ def test_without_its_summary_a_run_is_measured_again_to_the_same_figures(runs: R
     assert summary.seconds >= (Run.read(folder).metrics["seconds"][-1] or 0) - 0.05
 
 
-def test_a_lost_checkpoint_can_be_made_up_by_the_best(runs: Runs, tmp_path: Path) -> None:
-    """Do what the message advises: the run goes on from its best epoch and ends the same."""
-    folder = damaged(runs.cut, tmp_path / "run", LAST, "garble", runs)
-    shutil.copyfile(folder / BEST, folder / LAST)
-    (folder / "metrics.csv").unlink()
-    with pytest.warns(UserWarning, match="restored"):
-        train_model(*runs.settings, folder, resume=True, quiet=True)
-    assert figures(folder) == figures(runs.whole)
-
-
 def test_an_older_checkpoint_does_not_drop_newer_rows(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(runs.cut, tmp_path / "run")
-    shutil.copyfile(folder / BEST, folder / LAST)
-    said = refusal(capsys, *resume(folder))
-    assert f"metrics.csv goes up to epoch {FINISHED}" in said
+    state = torch.load(folder / LAST, weights_only=True)
+    torch.save(state | {"epoch": 1}, folder / LAST)
+    assert f"metrics.csv goes up to epoch {FINISHED}" in refusal(capsys, *resume(folder))
     assert len(Run.read(folder).metrics["epoch"]) == FINISHED
 
 
@@ -245,7 +234,7 @@ def test_a_moved_run_goes_on_without_what_a_kill_left_half_done(runs: Runs, tmp_
     folder = shutil.copytree(runs.cut, tmp_path / "moved" / "elsewhere")
     with (folder / "metrics.csv").open("a") as file:
         file.write("4,1.5,3.")
-    for name in (".metrics.csv.77.unfinished", "checkpoints/.last.ckpt.77.unfinished"):
+    for name in (".metrics.csv.77.unfinished", ".last.ckpt.77.unfinished"):
         (folder / name).write_bytes(b"half of it")
     assert Run.read(folder).metrics["epoch"] == [1, 2, 3]
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
@@ -259,7 +248,7 @@ def test_seconds_are_those_of_all_processes(runs: Runs, tmp_path: Path) -> None:
     path = folder / LAST
     state = torch.load(path, weights_only=True)
     assert state["epoch"] == FINISHED  # every finished epoch has a checkpoint
-    state["records"]["metrics"]["seconds"] = 1000.0
+    state["metrics"]["seconds"] = 1000.0
     torch.save(state, path)
     summary = train_model(*runs.settings, folder, resume=True, quiet=True)
     seconds = Run.read(folder).metrics["seconds"]

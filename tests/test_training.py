@@ -49,10 +49,9 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def test_a_run_leaves_everything(data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     main(["train", *SMALL, *data, "--train.epochs", "2", "--model.guided", "2", "--folder", str(folder)])
-    expected = {"config.yaml", "metrics.csv", "checkpoints", "model.safetensors", "report.html", "environment.json",
+    expected = {"config.yaml", "metrics.csv", "last.ckpt", "model.safetensors", "report.html", "environment.json",
                 "summary.json", "curves.png", "samples.png", "reconstructions.png"}  # fmt: skip
     assert expected <= {path.name for path in folder.iterdir()}
-    assert {"best.ckpt", "last.ckpt"} == {path.name for path in (folder / "checkpoints").iterdir()}
     said = capsys.readouterr().out
     assert "test BPD" in said
     assert "report.html" in said
@@ -66,8 +65,7 @@ def test_a_run_leaves_everything(data: list[str], tmp_path: Path, capsys: pytest
     assert (folder / "report.html").stat().st_mtime_ns > before
     main(["sample", str(folder), "--count", "9", "--output", str(tmp_path / "drawn.png")])
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
-    for path in (folder / "checkpoints").iterdir():
-        torch.load(path, weights_only=True)
+    torch.load(folder / "last.ckpt", weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +219,7 @@ def test_figures_are_those_of_the_best_epoch(few: Levels, tmp_path: Path) -> Non
     summary = trained(few, tmp_path / "run", replace(QUICK, epochs=6, lr=0.5), tractable="none")
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
     assert summary.best_epoch == 1 + bpd.index(min(bpd)) < 6
-    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)["model"]
+    best = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["best"]["model"]
     for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
         assert torch.equal(best[name], value)
 

@@ -25,7 +25,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +35,7 @@ from silentgrad.lab.reports import write_report
 from silentgrad.lab.store.files import Metrics, read_metrics
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Summary, read_summary
-from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, run, train_model
-from silentgrad.lab.training.recording import VarianceLog
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
 
 EPOCHS = 3
 MOVES = ("replace", "rename", "link", "symlink", "unlink", "remove", "mkdir", "rmdir", "truncate", "fsync", "write")
@@ -147,7 +145,6 @@ class Workshop:
 
     def __init__(self, folder: Path, elsewhere: Path, report: bool) -> None:
         self.folder, self.report = folder, report
-        run.VarianceLog = partial(VarianceLog, batches=4, draws=2)  # the default takes seconds
         self.data = folder / "images.npy"
         np.save(self.data, np.random.default_rng(0).integers(0, 256, (24, 4, 4), dtype=np.uint8))
         self.whole = folder / "whole"
@@ -207,7 +204,7 @@ class Workshop:
         train_model(
             DataConfig(name=str(self.data), batch_size=4),
             ModelConfig(latent_dim=2, hidden=[8], tractable="none"),
-            TrainConfig(epochs=EPOCHS, lr=0.4, seed=2, accelerator="cpu", keep=[2], variance_every=2),
+            TrainConfig(epochs=EPOCHS, lr=0.4, seed=2, accelerator="cpu", keep=[2]),
             folder,
             resume=RunFolder(folder).config.exists(),
             quiet=True,
@@ -234,7 +231,7 @@ def differences(whole: Path, other: Path) -> list[str]:
 
 def _files(run: RunFolder) -> list[Path]:
     """The files that are the same to the bit."""
-    return [run.weights, run.pictures, run.kept(2), run.variance_log]
+    return [run.weights, run.pictures, run.kept(2)]
 
 
 def _summary(folder: Path) -> Summary:

@@ -54,7 +54,7 @@ def train_and_report(
     from silentgrad.lab.build import plan_for
     from silentgrad.lab.reports import write_report
     from silentgrad.lab.training.loading import read_config
-    from silentgrad.lab.training.run import RunError, first_process, train_plan
+    from silentgrad.lab.training.run import RunError, first_process, train_model
 
     if resume:
         if folder is None:
@@ -75,14 +75,14 @@ def train_and_report(
     if left > 0 and not finished and first_process():
         print(f"the guide's weight never reaches 0: {left:.2f} of it is left at the end (--model.guided above 1)")
     with going_on(folder):
-        summary = train_plan(plan, folder, resume, quiet, finished=write_report)
+        summary = train_model(*plan, folder, resume, quiet, finished=write_report)
     if not first_process():
         return summary
     other = RunFolder(RunFolder(folder).without_z)
     if compare:
         again = resume and other.config.exists()
         without_z = plan_for(with_options(settings, {"model.without_z": True}))
-        blind = train_plan(without_z, other.path, again, quiet, finished=write_report)
+        blind = train_model(*without_z, other.path, again, quiet, finished=write_report)
         write_report(folder)
         print(f"the same without z: {blind.unit.tell(blind.elbo)}; z is worth {blind.elbo - summary.elbo:.4f}")
     elif not plan.model.without_z and not other.summary.exists():

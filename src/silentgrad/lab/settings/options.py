@@ -299,8 +299,6 @@ class TrainConfig(Group, word="train"):
     """Precision of the numbers, as Lightning names it: 32-true, bf16-mixed, 64-true."""
     keep: list[int] = option([], COUNT)
     """Epochs whose weights are kept, in epochs/ of the run's folder; none if absent."""
-    variance_every: int = option(0, NOT_NEGATIVE)
-    """Number of epochs between measurements of the gradient's variance, in gradient_variance.csv; 0 for none."""
     iwae_samples: int = option(1, COUNT)
     """Number of samples of the importance-weighted bound in the final evaluation; 1 is the ELBO."""
     tensorboard: bool = False

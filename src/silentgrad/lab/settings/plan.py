@@ -159,11 +159,6 @@ def _objections_to_training(settings: Settings, model: ModelConfig) -> Iterator[
     for epoch in train.keep:
         if epoch > train.epochs:
             yield f"--train.keep {epoch} comes after the last of {train.epochs} epochs (--train.epochs)"
-    if train.variance_every and model.guide_estimator != "exact":
-        yield (
-            "--train.variance_every measures one estimator, and with --model.guide_estimator "
-            f"{model.guide_estimator} two of them draw: leave one of both out"
-        )
     if data.batch_size % train.devices:
         yield f"--data.batch_size {data.batch_size} has to be a multiple of --train.devices {train.devices}"
 

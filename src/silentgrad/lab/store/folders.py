@@ -43,7 +43,7 @@ class RunFolder(Folder):
     environment = File("environment.json")  # versions and the machine, which a run leaves first
     config = File("config.yaml")  # the settings, which make a folder a run
     metrics = File("metrics.csv")  # a row of figures for each epoch
-    variance_log = File("gradient_variance.csv")  # the gradient's variance, measured while the run was trained
+    checkpoint = File(f"last{CHECKPOINT}")  # what training goes on from, with the weights of the best epoch
     weights = File("model.safetensors")  # the model at the best epoch
     pictures = File("pictures.safetensors")  # originals, reconstructions, samples and traversals, as numbers
     factors = File("factors.json")  # the latents of a table, for its page
@@ -64,10 +64,6 @@ class RunFolder(Folder):
     def without_z(self) -> Path:
         """The folder of the run of the same model without latents, trained as long."""
         return self.path.with_name(f"{self.path.name}-without-z")
-
-    def checkpoint(self, which: str) -> Path:
-        """Return all that training goes on from after an epoch, the `last` or the `best`."""
-        return self.path / "checkpoints" / f"{which}{CHECKPOINT}"
 
     def kept(self, epoch: int) -> Path:
         return self.epochs / f"{epoch}.safetensors"

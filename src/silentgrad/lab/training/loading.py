@@ -96,12 +96,11 @@ def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -
         return load_run(folder, observations), settings.train.epochs
     if checkpoint.isdecimal():
         return load_weights(folder, RunFolder(folder).kept(int(checkpoint)), observations), int(checkpoint)
-    path = Path(checkpoint)
-    if checkpoint in ("last", "best"):
-        path = RunFolder(folder).checkpoint(checkpoint)
+    path = RunFolder(folder).checkpoint if checkpoint in ("last", "best") else Path(checkpoint)
     if path.suffix != CHECKPOINT:
         return load_weights(folder, path, observations), settings.train.epochs
     vae, state = _untrained(settings, observations), read_checkpoint(path)
+    state = state["best"] if checkpoint == "best" else state
     try:
         _fill(vae, state["model"], path)
     except RuntimeError as error:

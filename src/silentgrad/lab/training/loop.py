@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 from silentgrad.decoders import LinearGaussian
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.estimators import Exact
-from silentgrad.guided import GuidedVAE
+from silentgrad.guided import GuidedVAE, Losses
 from silentgrad.lab.data import Batches, Observations, Part, Rows, SplitName, mixed
 from silentgrad.lab.runs.evaluation import Share, SplitEvaluation, evaluate_model
 from silentgrad.lab.settings import Decay, TrainConfig
@@ -110,7 +110,8 @@ class Loop:
         wrapped: Any = fabric.setup_module(model)
         # Fabric's wrapper looks at every argument of every call, which costs as much as a small layer.
         wraps = processes > 1 or train.precision.endswith("mixed")
-        self.forward, self.backward = (wrapped, fabric.backward) if wraps else (model, Tensor.backward)
+        self.forward: Callable[..., Losses] = wrapped if wraps else model
+        self.backward: Callable[[Tensor], None] = fabric.backward if wraps else Tensor.backward
         self.dtype = next(model.parameters()).dtype
         self.optimizer = optimizer(parameter_groups(model, train))
         self.epoch = 0  # the latest, counted from 1
@@ -191,7 +192,7 @@ class Loop:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate * group["full"]
         epochs = self.epoch - 1 + index / len(self.batches)  # weights are those before the step: 1 at the first
-        loss: Tensor = self.forward(x, epochs, rows.side_info.to(x)).total
+        loss = self.forward(x, epochs, rows.side_info.to(x)).total
         loss = loss if part is None else loss * share
         self.optimizer.zero_grad()
         self.backward(loss)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from silentgrad.decoders import is_tractable
-from silentgrad.estimators import Estimator, Exact, GumbelSoftmax, Reparameterized
-from silentgrad.guided import GuidedVAE
+from silentgrad.estimators import Estimator, GumbelSoftmax, Reparameterized
 from silentgrad.lab.build import build_estimator
 from silentgrad.lab.data import Observations
 from silentgrad.lab.settings import (
@@ -33,9 +31,10 @@ FIGURES = ("batch", "est", "est_percent", "snr")
 
 def training_batches(observations: Observations, size: int, count: int, seed: int) -> Iterator[Tensor]:
     """Yield batches as a model sees them, each drawn from all training rows, independent of each other."""
-    require_alone(observations)
     generator = torch.Generator().manual_seed(seed)
     rows = observations.rows("train")
+    if rows.between(0, 1).side_info:
+        raise ConfigError(f"gradients are measured on x alone, and {observations.name} has more beside it")
     size = min(size, len(rows))
     for _ in range(count):
         chosen = torch.randperm(len(rows), generator=generator)[:size]
@@ -54,12 +53,6 @@ def kept_variances(
         kept |= {name: dataclasses.asdict(measured) for name, measured in measure(missing).items()}
         write_json_atomically(path, kept)
     return {name: record_of(Decomposition, kept[name]) for name in names}
-
-
-def require_alone(observations: Observations) -> None:
-    """Refuse observations with side information, which measurements do not take."""
-    if observations.rows("train").between(0, 1).side_info:
-        raise ConfigError(f"gradients are measured on x alone, and {observations.name} has more beside it")
 
 
 def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, epoch: int) -> list[Estimator]:
@@ -100,11 +93,3 @@ def rows_of(results: Mapping[str, "Decomposition"]) -> list[Row]:
         for layer, part in found.groups.items():
             rows.append({"estimator": name, "layer": layer, **part._asdict()})
     return rows
-
-
-def own_estimators(model: GuidedVAE) -> list[Estimator]:
-    """Return the estimator that a model is trained with, and the exact one if its decoder has a closed form."""
-    own = model.tractable_estimator if model.estimator is None else model.estimator
-    if own.exact or not is_tractable(model.decoder):
-        return [own]
-    return [Exact(allow_approximation=True), own]  # the run's log term was its user's choice

@@ -11,13 +11,10 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-import silentgrad
-from silentgrad.lab.data import mixed
-from silentgrad.lab.runs.evaluation import METRICS, evaluating
+from silentgrad.lab.runs.evaluation import METRICS
 from silentgrad.lab.store import files
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training.loop import RATES, Loop, Report
-from silentgrad.lab.training.measuring import own_estimators, rows_of, training_batches
 
 
 class Recorder:
@@ -87,43 +84,6 @@ def keeper(run: RunFolder) -> Report:
             files.write_tensors_atomically(run.kept(loop.epoch), loop.model.state_dict())
 
     return keep
-
-
-class VarianceLog:
-    """Appends the decomposition of the model's gradient variance to `gradient_variance.csv`, every few epochs.
-
-    Measured is the training loss of the epoch with the model's own estimator, and the exact gradient where the decoder
-    has one, on training rows in evaluation mode. Training is bit-identical to one without it. Epochs in which the
-    encoder is frozen have no gradient and no row.
-    """
-
-    def __init__(self, run: RunFolder, every: int, batches: int = 20, draws: int = 100) -> None:
-        self.path = run.variance_log
-        self.every, self.batches, self.draws = every, batches, draws
-        self.rows: list[dict[str, Any]] = []
-
-    def state(self) -> list[dict[str, Any]]:
-        return self.rows
-
-    def restore(self, state: list[dict[str, Any]]) -> None:
-        self.rows = state
-        if self.rows:
-            files.write_rows_atomically(self.path, self.rows)
-
-    def __call__(self, loop: Loop) -> None:
-        if not loop.fabric.is_global_zero or loop.epoch % self.every:
-            return
-        model, epoch, seed = loop.model, loop.epoch, mixed(loop.train.seed, loop.epoch)
-        if not any(parameter.requires_grad for parameter in model.encoder.parameters()):
-            return
-        like = next(model.parameters())
-        drawn = training_batches(loop.observations, loop.batches.batch_size, self.batches, seed)
-        batches = (x.to(like) for x in drawn)
-        with evaluating(model):
-            own = own_estimators(model)
-            found = silentgrad.gradient_variance(model, batches, self.draws, own, epoch=epoch, seed=seed)
-        self.rows += [{"epoch": epoch, **row} for row in rows_of(found)]
-        files.write_rows_atomically(self.path, self.rows)
 
 
 @contextlib.contextmanager

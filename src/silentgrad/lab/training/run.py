@@ -15,8 +15,8 @@ from torch import nn
 
 from silentgrad.decoders.context import set_context_weight
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.build import annealed, plan_for, planned_model, seen_by, weights_on_z
-from silentgrad.lab.data import DataError, Observations, Reals, SplitName, load, mixed
+from silentgrad.lab.build import annealed, planned_model, seen_by, weights_on_z
+from silentgrad.lab.data import DataError, Observations, Reals, SplitName, kind_of, load, mixed
 from silentgrad.lab.data.files import in_print
 from silentgrad.lab.runs.evaluation import seen
 from silentgrad.lab.settings import ConfigError, DataConfig, ModelConfig, Plan, Settings, TrainConfig, resolve
@@ -24,7 +24,7 @@ from silentgrad.lab.store import files
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Run, Summary, read_summary
 from silentgrad.lab.training.checkpoints import (
-    Checkpoints,
+    Checkpoint,
     RunError,
     checkpoint_to_resume,
     checksum_of,
@@ -33,8 +33,7 @@ from silentgrad.lab.training.checkpoints import (
 from silentgrad.lab.training.fabric import fabric_for, first_process
 from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.loop import Loop, Report
-from silentgrad.lab.training.measuring import require_alone
-from silentgrad.lab.training.recording import Recorder, VarianceLog, environment, keeper, progress_of
+from silentgrad.lab.training.recording import Recorder, environment, keeper, progress_of
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FARTHEST = 1e9  # standard deviations from a column's mean: squares and their sums fit single precision
@@ -66,27 +65,12 @@ def train_model(
         observations: What to train on, instead of what `data` names.
         finished: Called with the run once it is finished, in the process that writes; not for one that was before.
     """
-    if observations is None:
-        plan = plan_for(Settings(data, model, train))
-    else:
-        plan = resolve(Settings(replace(data, name=observations.name), model, train), observations.likelihoods)
-    return train_plan(plan, folder, resume, quiet, reports, observations, finished)
-
-
-def train_plan(
-    plan: Plan,
-    folder: Path,
-    resume: bool = False,
-    quiet: bool = False,
-    reports: Sequence[Report] = (),
-    observations: Observations | None = None,
-    finished: Callable[[Run], object] | None = None,
-) -> Summary:
-    """Train the model of a plan; the other arguments are those of `train_model`."""
     run = RunFolder(folder)
     if resume and run.summary.exists():
         return read_summary(run.summary)
-    data, model, train = plan
+    kind = observations or kind_of(data.name, data.kind)
+    named = data if observations is None else replace(data, name=observations.name)
+    data, model, train = plan = resolve(Settings(named, model, train), kind.likelihoods)
     fabric = fabric_for(train, model)
     observations = observations or load(data.name, data.root, data.kind, data.selection)
     observations = seen_by(model, observations)
@@ -95,18 +79,17 @@ def train_plan(
     vae = planned_model(model, observations, train.epochs)
     logs = _tensorboard(run, train)
     recorder = Recorder(run, observations.unit.metric)  # whose clock runs while decoders start from data
-    variances = {"variances": VarianceLog(run, train.variance_every)} if train.variance_every else {}
-    checkpoints = Checkpoints(run, {"metrics": recorder, **variances}, checksum_of(observations))
+    checkpoint = Checkpoint(run, recorder, checksum_of(observations))
     # Only now, so that what cannot be trained leaves no folder behind.
     state = _prepare(run, plan, vae, observations, resume)
     with _failures_in_users_terms(folder):
         fabric.launch()
         loop = Loop(fabric, vae, train, observations, data.batch_size, annealed(model, "variance"))
         if state is not None:
-            checkpoints.restore(loop, state)
+            checkpoint.restore(loop, state)
         if fabric.is_global_zero:
             recorder.begin()
-        reports = [keeper(run), recorder, *logs, *variances.values(), *reports, checkpoints]
+        reports = [keeper(run), recorder, *logs, *reports, checkpoint]
         with progress_of(loop, quiet) as advance:
 
             def on_step(loop: Loop) -> None:
@@ -116,9 +99,9 @@ def train_plan(
 
             on_step(loop)
             loop.run([lambda loop: loop.evaluate("valid"), advance, *reports], on_step)
-        vae.load_state_dict(read_checkpoint(checkpoints.best)["model"])
+        vae.load_state_dict(read_checkpoint(run.checkpoint)["best"]["model"])
         loop.evaluate("test", train.iwae_samples)
-        summary = summary_of(loop, model, checkpoints.best_epoch, recorder.seconds)
+        summary = summary_of(loop, model, checkpoint.best["epoch"], recorder.seconds)
         if fabric.is_global_zero:
             # The environment is that of the process which began the run; what its model has to tell comes last.
             began = files.read_json(run.environment) if run.environment.exists() else {}
@@ -134,8 +117,6 @@ def _require_trainable(plan: Plan, observations: Observations) -> None:
     if isinstance(observations, Reals):
         for split in get_args(SplitName):
             _require_moderate(observations, split)
-    if plan.train.variance_every:
-        require_alone(observations)
     size, processes = plan.data.batch_size, plan.train.devices
     left = len(observations.train) % size
     if 0 < left < processes:
@@ -165,7 +146,7 @@ def _prepare(
     run: RunFolder, plan: Plan, vae: GuidedVAE, observations: Observations, resume: bool
 ) -> dict[str, Any] | None:
     """Make the run's folder, or return the checkpoint from which to go on; without one, the model starts anew."""
-    state, last = None, run.checkpoint("last")
+    state, last = None, run.checkpoint
     if not first_process():
         state = read_checkpoint(last) if resume and last.exists() else None
     elif resume:
