@@ -25,7 +25,6 @@ from silentgrad.analysis import (
     gradient_variance,
     log_term_bias,
     ranked,
-    training_variance,
 )
 from silentgrad.analysis.drawing import Parts, quick_integrand_of
 from silentgrad.analysis.products import Pullback, Sketch
@@ -525,7 +524,6 @@ def test_what_cannot_be_measured_is_refused() -> Refusals:
     frozen, laid_out, single = linear_vae("bernoulli"), laid_out_vae((4,), "bernoulli", "fixed"), batches_of(4, size=1)
     frozen.encoder.requires_grad_(False)
     q, empty, of_model = td.Bernoulli(torch.zeros(3, 2)), batches_of(4, size=0), gradient_variance
-    all_of_it = {"all": training_variance(gaussian, batches, draws=2, epoch=1)}
     alike, one = [GumbelSoftmax(0.5), GumbelSoftmax(1.0)], r"over a batch of examples, got x of shape \(1, 2, 3\)"
     every, function = {"method": "every"}, "a latent by itself is measured with a function"
     no_model, none = "with a latent in place of the model", r"x of shape \(0, 1, 2, 3\) holds no examples"
@@ -545,7 +543,6 @@ def test_what_cannot_be_measured_is_refused() -> Refusals:
             DomainError, "no epoch", lambda: of_model(q, lambda z: z.sum(-1), 2, [Reinforce()], epoch=1)
         ),
         "a model with a function": (DomainError, no_model, lambda: of_model(model, lambda z: z, 2, [Reinforce()])),
-        "work of a whole objective": (DomainError, "several estimators draw", lambda: ranked(all_of_it)),
         "no batch": (sg.ShapeError, one, lambda: of_model(laid_out, single.squeeze(1), 2, [sg.DisARM()])),
         "no batch, every": (
             sg.ShapeError, one, lambda: of_model(laid_out, single.squeeze(1), 2, [sg.DisARM()], **every)

@@ -1,10 +1,10 @@
 """Measurements of gradients: their variance and its sources, their bias against the true gradient."""
 
+from silentgrad.analysis.batch import MeasurableModel
 from silentgrad.analysis.bias import Bias, gradient_bias, log_term_bias
 from silentgrad.analysis.choosing import Recommendation, recommend
-from silentgrad.analysis.model import MeasurableModel
 from silentgrad.analysis.tally import DRAWS, Decomposition, Figures, LayerVariance, Ranking, ranked
-from silentgrad.analysis.variance import MethodName, gradient_variance, training_variance
+from silentgrad.analysis.variance import MethodName, gradient_variance
 
 __all__ = [
     "DRAWS",
@@ -21,5 +21,4 @@ __all__ = [
     "log_term_bias",
     "ranked",
     "recommend",
-    "training_variance",
 ]

@@ -1,17 +1,17 @@
 """One batch under measurement: its latent from a single run of the encoder, and its gradient over draws."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.analysis.drawing import Cotangent, Parts, cotangents, require_batch
-from silentgrad.analysis.model import MeasurableModel, encoder_parameters, measured
 from silentgrad.analysis.products import Gradient, OverDraws, Pullback, SquaresMethod, added, over_draws
-from silentgrad.errors import IntractableError
+from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import (
     Estimator,
     Exact,
@@ -22,9 +22,39 @@ from silentgrad.estimators import (
     per_example,
 )
 from silentgrad.exactness import Exactness
-from silentgrad.latents.families import require_one_latent
+from silentgrad.guided import GuidedVAE
+from silentgrad.latents.families import family_of, require_one_latent, standard_prior
 from silentgrad.latents.priors import Prior
-from silentgrad.objective import Objective, Term
+from silentgrad.objective import Decoder, Objective, Term, family_of_encoder
+
+
+class MeasurableModel(Protocol):
+    """A model whose gradients can be measured. It need not inherit from anything.
+
+    It may have a third attribute, `prior`: a `silentgrad.latents.Prior`, or None. Without one, the standard prior of
+    the latents' family stands against them.
+    """
+
+    @property
+    def encoder(self) -> nn.Module:
+        """From examples to their latent q(z|x), one distribution of a registered family."""
+
+    @property
+    def decoder(self) -> Decoder:
+        """From latents to p(x|z), whose event is one example."""
+
+
+class AtTheMean(Estimator):
+    """The integrand at the latents' mean, without a gradient: what is differentiated then is all the rest."""
+
+    unbiased = False
+
+    @torch.no_grad()
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        return per_example(integrand(q.mean), q)
+
+
+HELD = AtTheMean()
 
 
 @dataclass(frozen=True)
@@ -63,10 +93,8 @@ class MeasuredBatch:
         parameters = encoder_parameters(model)
         q = model.encoder(x)
         require_one_latent(q)
-        with torch.no_grad():
-            values = per_example(integrand(q.mean), q)
-        require_batch(values.shape, x)
-        term, objective = measured(model, q, values, epoch)
+        require_batch(HELD(q, integrand).shape, x)
+        term, objective = measured(model, q, epoch)
         parts = Parts.of(q, objective.family_of(q))
         pullback = Pullback(parts.tensors, list(parameters.values()))
         fixed = _fixed_cotangent(objective, x, parts)
@@ -86,8 +114,7 @@ class MeasuredBatch:
         """Show the batch to an estimator once in training mode, hold it from then on, and count its evaluations."""
         if isinstance(estimator, Exact):
             return 0
-        statistical = isinstance(self.integrand, StatisticalIntegrand)
-        counted = _CountedStatistics(self.integrand) if statistical else _Counted(self.integrand)
+        counted = _Counted(self.integrand)
         estimator.train()
         with torch.no_grad():
             self.term._replace(estimator=estimator).loss_of(counted, self.latent(), self.prior)
@@ -131,32 +158,20 @@ class MeasuredBatch:
 
 
 class _Counted:
-    """An integrand whose evaluations are counted."""
+    """An integrand whose evaluations are counted; one with statistics keeps them, for a control variate of them."""
 
-    def __init__(self, integrand: Any) -> None:
+    def __init__(self, integrand: Integrand) -> None:
         self.integrand, self.calls = integrand, 0
+        if isinstance(integrand, StatisticalIntegrand):
+            self.statistics, self.expected_statistics = integrand.statistics, integrand.expected_statistics
+            self.from_statistics = partial(self._count, integrand.from_statistics)
 
     def __call__(self, z: Tensor) -> Tensor:
+        return self._count(self.integrand, z)
+
+    def _count(self, function: Callable[[Any], Tensor], argument: object) -> Tensor:
         self.calls += 1
-        value: Tensor = self.integrand(z)
-        return value
-
-
-class _CountedStatistics(_Counted):
-    """The same of one with statistics, for a control variate of them."""
-
-    def statistics(self, z: Tensor) -> list[Tensor]:
-        found: list[Tensor] = self.integrand.statistics(z)
-        return found
-
-    def expected_statistics(self, q: td.Distribution) -> list[Tensor]:
-        found: list[Tensor] = self.integrand.expected_statistics(q)
-        return found
-
-    def from_statistics(self, statistics: Sequence[Tensor]) -> Tensor:
-        self.calls += 1
-        value: Tensor = self.integrand.from_statistics(statistics)
-        return value
+        return function(argument)
 
 
 def _fixed_cotangent(objective: Objective, x: Tensor, parts: Parts) -> Cotangent:
@@ -168,3 +183,60 @@ def _fixed_cotangent(objective: Objective, x: Tensor, parts: Parts) -> Cotangent
 
 def _no_decoder(z: Tensor) -> td.Distribution:
     raise IntractableError("a plain function of z has no decoder")
+
+
+def measured(model: MeasurableModel, q: td.Distribution, epoch: int | None) -> tuple[Term, Objective]:
+    """Return the term under measurement, and an objective with it whose gradient is the same for every draw.
+
+    Args:
+        model: The model.
+        q: A batch's latents, from its encoder.
+        epoch: The epoch of a guided objective; with None no other decoder takes part.
+    """
+    held = Term(model.decoder, HELD)
+    if isinstance(model, GuidedVAE):
+        return _guided(model.objective(q, epoch), held)
+    if epoch is not None:
+        raise DomainError(f"epoch=... is for a GuidedVAE: the objective of {type(model).__name__} has no schedule")
+    family = family_of_encoder(model.encoder)
+    prior = _prior(model) or standard_prior(q, family or family_of(q))
+    return held, Objective({"measured": held}, prior, family)
+
+
+def encoder_parameters(model: MeasurableModel) -> dict[str, Tensor]:
+    """Return the encoder's parameters that take a gradient, by name."""
+    if not isinstance(model.encoder, nn.Module):
+        raise DomainError(f"the encoder has to be a torch.nn.Module, got {type(model.encoder).__name__}")
+    named = model.encoder.named_parameters()
+    found: dict[str, Tensor] = {name: parameter for name, parameter in named if parameter.requires_grad}
+    if not found:
+        raise DomainError("the encoder is frozen: none of its parameters takes a gradient")
+    return found
+
+
+def _guided(objective: Objective, held: Term) -> tuple[Term, Objective]:
+    """Replace an objective's term of the held decoder; without such a term its weight is 0."""
+    weight = 0.0
+    terms: dict[str, Term] = {}
+    for name, term in objective.terms.items():
+        if term.decoder is held.decoder:
+            weight = term.weight
+        else:
+            if not term.estimator.exact:
+                raise DomainError(
+                    f"{type(term.estimator).__name__} of another decoder draws too: only one estimator is measured at "
+                    "a time"
+                )
+            terms[name] = term
+    terms["measured"] = held._replace(weight=weight)
+    return terms["measured"], objective._replace(terms=terms)
+
+
+def _prior(model: MeasurableModel) -> Prior | None:
+    prior = getattr(model, "prior", None)
+    if prior is None or isinstance(prior, Prior):
+        return prior
+    raise DomainError(
+        "the model's prior has to be a silentgrad.latents.Prior, which knows its divergence, "
+        f"got {type(prior).__name__}"
+    )

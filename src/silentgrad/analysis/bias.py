@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from silentgrad.analysis.batch import MeasuredBatch
+from silentgrad.analysis.batch import MeasurableModel, MeasuredBatch
 from silentgrad.analysis.drawing import Cotangent, quick_integrand_of
-from silentgrad.analysis.model import MeasurableModel
 from silentgrad.analysis.products import Gradient, Sketch, difference, squared_norms
 from silentgrad.analysis.variance import named, seeded
 from silentgrad.decoders import LinearPrecisionGaussian

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.analysis.batch import MeasuredBatch
-from silentgrad.analysis.model import MeasurableModel
-from silentgrad.analysis.tally import Decomposition, table
-from silentgrad.analysis.variance import FEWEST_BATCHES, gradient_variance, named, seeded
+from silentgrad.analysis.batch import MeasurableModel, MeasuredBatch
+from silentgrad.analysis.tally import FEWEST_BATCHES, Decomposition, table
+from silentgrad.analysis.variance import gradient_variance, named, seeded
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.estimators import ESTIMATORS, RLOO, Estimator, Integrand, SilentControlVariate, integrand_of
 from silentgrad.latents.independent import base_of, device_of

@@ -79,27 +79,16 @@ def _arguments(base: td.Distribution) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 class SeveralDraws(DecoderIntegrand):
-    """log p(x|z) of a linear decoder for latents `(draws * batch, ...)`, draw after draw: x is repeated."""
+    """log p(x|z) of a linear decoder, of which one evaluation may take several draws."""
 
     def __init__(self, decoder: LinearDecoder, x: Tensor) -> None:
         super().__init__(decoder, x)
         self.linear = decoder
         self.at_once = max(1, AT_ONCE // x.numel())  # draws that one evaluation should take
 
-    def __call__(self, z: Tensor) -> Tensor:
-        return self._repeated(len(z))(z)
-
-    def statistics(self, z: Tensor) -> list[Tensor]:
-        return self._repeated(len(z)).statistics(z)
-
-    def expected_statistics(self, q: td.Distribution) -> list[Tensor]:
-        return self._repeated(q.batch_shape[0]).expected_statistics(q)
-
-    def from_statistics(self, statistics: Sequence[Tensor]) -> Tensor:
-        return self._repeated(len(statistics[0])).from_statistics(statistics)
-
-    def _repeated(self, rows: int) -> DecoderIntegrand:
-        return DecoderIntegrand(self.linear, _repeated(self.x, rows // len(self.x)))
+    def times(self, draws: int) -> DecoderIntegrand:
+        """Return the same for latents `(draws * batch, ...)`, draw after draw: x is repeated."""
+        return DecoderIntegrand(self.linear, _repeated(self.x, draws))
 
 
 class QuadraticIntegrand(SeveralDraws):
@@ -113,6 +102,9 @@ class QuadraticIntegrand(SeveralDraws):
         self.h, self.G = residual @ scaled, weight.T @ scaled
         self.at_zero = decoder.log_prob(x, torch.zeros_like(self.h))
         self.at_once = max(1, AT_ONCE // self.h.numel())
+
+    def times(self, draws: int) -> DecoderIntegrand:
+        return self
 
     def __call__(self, z: Tensor) -> Tensor:
         z = self.linear.flatten_latent(z).unflatten(0, (-1, len(self.h)))
@@ -163,7 +155,8 @@ def cotangents(
     for start in range(0, draws, at_once):
         count = min(at_once, draws - start)
         leaves = [_repeated(tensor.detach(), count).requires_grad_() for tensor in parts.tensors]
-        losses = term.loss_of(integrand, parts.rebuild(leaves), prior)
+        several = integrand.times(count) if isinstance(integrand, SeveralDraws) else integrand
+        losses = term.loss_of(several, parts.rebuild(leaves), prior)
         loss = term.weight * losses.sum() / (losses.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         yield [g.reshape(count, *tensor.shape) for g, tensor in zip(gradients, parts.tensors, strict=True)]

@@ -11,6 +11,7 @@ from silentgrad.analysis.products import Gradient, difference, inner_products, s
 from silentgrad.errors import DomainError
 
 DRAWS = (1, 10, 100)  # whose mean squared errors are printed
+FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
 
 
 class LayerVariance(NamedTuple):
@@ -41,8 +42,8 @@ class Decomposition:
         errors: Standard errors of these four.
         cosine: Cosine of the angle between the mean gradient and the closed form's; None where there is no closed form.
         groups: The parts by layer, named as in the encoder.
-        evaluations: How often the estimator evaluated the integrand for a draw; None where several estimators draw.
-        unbiased: Whether the estimator claims that its mean is the gradient; None where several estimators draw.
+        evaluations: How often the estimator evaluated the integrand for a draw.
+        unbiased: Whether the estimator claims that its mean is the gradient.
         squared_bias: Squared distance of its mean from the gradient, the mean over batches: 0 for one that claims to
             be unbiased, else measured, less what the draws explain, so that noise can make it negative. The gradient is
             the closed form's, where that is exact, or else that of the unbiased estimator among those measured that
@@ -56,8 +57,8 @@ class Decomposition:
     errors: Figures
     cosine: float | None
     groups: dict[str, LayerVariance]
-    evaluations: int | None = None
-    unbiased: bool | None = None
+    evaluations: int = 1
+    unbiased: bool = True
     squared_bias: float | None = None
 
     def error(self, draws: float = 1) -> float | None:
@@ -71,8 +72,6 @@ class Decomposition:
         An average of n draws has a variance of est / n and costs n times the evaluations. So of two estimators the one
         of less work has less variance at equal cost. What it leaves out is the bias of a biased one.
         """
-        if self.evaluations is None:
-            raise DomainError("several estimators draw here: their work is not one number of evaluations")
         return self.est * self.evaluations
 
 
@@ -124,7 +123,7 @@ def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None)
         own = entry[1]
         if evaluations is None:
             return not own.unbiased, own.work
-        error = own.error(evaluations / (own.evaluations or 1))
+        error = own.error(evaluations / max(own.evaluations, 1))
         return error is None, own.work if error is None else error
 
     return Ranking(sorted(found.items(), key=place))
@@ -145,13 +144,13 @@ class Tally:
         unbiased: Whether the estimator claims to be unbiased.
     """
 
-    def __init__(self, draws: int, unbiased: bool | None = None) -> None:
+    def __init__(self, draws: int, unbiased: bool = True) -> None:
         self.draws, self.unbiased, self.batches = draws, unbiased, 0
         self.mean: Gradient = []
         self.variance = self.spread = torch.zeros((), dtype=torch.float64)
         self.waiting: tuple[Gradient, Tensor] | None = None
         self.pairs: list[Tensor] = []
-        self.evaluations: int | None = None
+        self.evaluations = 1
         self.squared_bias: float | None = 0.0 if unbiased else None
 
     def compare(self, own: Mean, truth: Mean) -> None:
@@ -178,6 +177,8 @@ class Tally:
 
     def result(self, names: Sequence[str], exact: Gradient) -> Decomposition:
         """Compute the figures; `names` are those of the encoder's parameters, `exact` its exact gradient or empty."""
+        if self.batches < FEWEST_BATCHES:
+            raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
         est = self.variance / self.batches
         spread = self.spread / (self.batches - 1)
         batch = spread - est / self.draws

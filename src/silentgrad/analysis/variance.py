@@ -15,14 +15,10 @@ Standard errors are jackknifed over consecutive pairs of batches. A pair has its
 :math:`\tfrac12 |\bar g_1 - \bar g_2|^2` of the batches' variance and :math:`\bar g_1 \cdot \bar g_2` of
 :math:`|E g|^2`, so one earlier gradient is all that has to be kept. They cover batches, draws and signs together, and
 are too large rather than too small: the figures compare all batches with each other, not only those in a pair.
-
-`gradient_variance` compares estimators of one decoder and is quick at it. `training_variance`
-differentiates the whole training loss for every draw, so that a guide that is sampled itself is measured with its host.
 """
 
 import copy
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -30,17 +26,14 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.analysis.batch import MeasuredBatch
+from silentgrad.analysis.batch import MeasurableModel, MeasuredBatch
 from silentgrad.analysis.drawing import quick_integrand_of
-from silentgrad.analysis.model import MeasurableModel, encoder_parameters
-from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added, over_draws
-from silentgrad.analysis.tally import Decomposition, Mean, Tally
+from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added
+from silentgrad.analysis.tally import FEWEST_BATCHES, Decomposition, Mean, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
-from silentgrad.guided import GuidedVAE
 
 MethodName = Literal["sketch", "every"]
-FEWEST_BATCHES = 4  # two pairs: with fewer there is no standard error
 
 
 def gradient_variance(
@@ -98,7 +91,7 @@ def gradient_variance(
         raise DomainError(f"a variance needs at least 2 draws and 1 product, got {draws} and {products}")
     copies = {name: copy.deepcopy(estimator) for name, estimator in named(estimators).items()}
     tallies = {name: Tally(2 if own.exact else draws, own.unbiased) for name, own in copies.items()}
-    exact: Gradient = []
+    exact, names = list[Tensor](), list[str]()
     seeds = torch.Generator().manual_seed(seed)
     for batch in _measured(model, batches, method, epoch):
         closed_form, means = batch.exact_gradient(), {}
@@ -112,57 +105,8 @@ def gradient_variance(
             means[name] = Mean(batch.pullback(found.mean), found.variance.sum() / tally.draws)
             tally.add(means[name].gradient, found.variance)
         _compare(tallies, copies, means, closed_form if batch.knows_truth else [])
-        names = batch.names
-    return {name: _result(tally, names, exact) for name, tally in tallies.items()}
-
-
-def training_variance(
-    model: GuidedVAE, batches: Iterable[Tensor], draws: int, epoch: float, seed: int = 0
-) -> Decomposition:
-    """Measure how much of the noise in the encoder's gradient is the batches', and how much that of all that draws.
-
-    Args:
-        model: The model, of which a copy is measured: its estimators as they are in the epoch and held, as it stands
-            otherwise; call `model.eval()` first for batch normalization with its running statistics.
-        batches: Examples as the model sees them, at least four batches of one size.
-        draws: Number of gradients per batch.
-        epoch: The epoch, counted from 1, whose objective is measured.
-        seed: Seed of the draws. The global random state is left as it was.
-
-    Example:
-        >>> import silentgrad as sg
-        >>> from silentgrad.lab.networks import Encoder, mlp_body
-        >>> family = sg.families.Gaussian(3)
-        >>> model = sg.GuidedVAE(Encoder(mlp_body((1, 2, 2), family.numbers), family), sg.LinearGaussian(3, (1, 2, 2)))
-        >>> training_variance(model, torch.rand(4, 5, 1, 2, 2), draws=10, epoch=1).est
-        0.0
-    """
-    if draws < 2:
-        raise DomainError(f"a variance needs at least 2 draws, got {draws}")
-    model = copy.deepcopy(model)
-    for estimator in (model.tractable_estimator, model.estimator):
-        if estimator is not None:
-            estimator.on_epoch(math.ceil(epoch))
-            estimator.eval()
-    parameters = encoder_parameters(model)
-    leaves = list(parameters.values())
-
-    def gradients(x: Tensor) -> Iterator[Gradient]:
-        for _ in range(draws):
-            found = torch.autograd.grad(model(x, epoch).total, leaves, allow_unused=True, materialize_grads=True)
-            yield [gradient.unsqueeze(0) for gradient in found]
-
-    tally = Tally(draws)
-    with seeded(seed, leaves[0].device):
-        for x in batches:
-            tally.add(*over_draws(gradients(x), Every(lambda gradient: gradient), draws))
-    return _result(tally, list(parameters), exact=[])
-
-
-def _result(tally: Tally, names: Sequence[str], exact: Gradient) -> Decomposition:
-    if tally.batches < FEWEST_BATCHES:
-        raise DomainError(f"standard errors need at least {FEWEST_BATCHES} batches")
-    return tally.result(names, exact)
+        names = list(batch.names)
+    return {name: tally.result(names, exact) for name, tally in tallies.items()}
 
 
 def _measured(

@@ -8,7 +8,7 @@ from rich.progress import track
 from rich.text import Text
 
 from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_variance
-from silentgrad.analysis.variance import FEWEST_BATCHES
+from silentgrad.analysis.tally import FEWEST_BATCHES
 from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate
 from silentgrad.lab.cli.shared import console, next_folder, require_folder, require_output, show_table
