@@ -1,5 +1,6 @@
 """Figures of a model on a batch: its bound, and what that bound is."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -55,17 +56,15 @@ def evaluate(
             points, one standard deviation to either side, has the same square.
         side_info: Side information of the examples, as for the model.
     """
-    points = _points(x, noise)
-    q = model.encode(x, side_info)
+    points, q, decoder = _points(x, noise), model.encode(x, side_info), _judging(model, side_info)
     prior = model.prior_of(q)
     kld = prior.divergence(q)
-    decoder = given_decoder(model.decoder, side_info)
     z = q.sample()
     likelihood = decoder(z)
     if samples > 1:
         bound, sampled = _importance_weighted(decoder, points, q, prior, samples)
-    elif is_tractable(model.decoder):
-        bound = sampled = _closed_form(model.decoder, points, q, side_info) - kld
+    elif is_tractable(decoder):
+        bound = sampled = _closed_form(decoder, points, q) - kld
         if exactness(model, q) is not Exactness.EXACT:
             sampled = _sampled_elbo(decoder, points, q, prior, z)
     else:
@@ -86,10 +85,10 @@ def sampled_elbos(model: GuidedVAE, x: Tensor, draws: int, noise: float = 0.0, s
         noise: Standard deviation of noise around x, as in :func:`evaluate`.
         side_info: Side information of the examples, as for the model.
     """
-    points, q = _points(x, noise), model.encode(x, side_info)
-    decoder, prior = given_decoder(model.decoder, side_info), model.prior_of(q)
-    if is_tractable(model.decoder) and _of_decoder(model.decoder, q) is Exactness.EXACT:
-        expected = _closed_form(model.decoder, points, q, side_info)
+    points, q, decoder = _points(x, noise), model.encode(x, side_info), _judging(model, side_info)
+    prior = model.prior_of(q)
+    if is_tractable(decoder) and decoder.exactness(q) is Exactness.EXACT:
+        expected = _closed_form(decoder, points, q)
         return torch.stack([expected + _log_ratio(q, prior, q.sample()) for _ in range(draws)])
     return torch.stack([_sampled_elbo(decoder, points, q, prior, q.sample()) for _ in range(draws)])
 
@@ -101,26 +100,23 @@ def _points(x: Tensor, noise: float) -> list[Tensor]:
 
 def exactness(model: GuidedVAE, q: td.Distribution, samples: int = 1) -> str:
     """Return what the bound of :func:`evaluate` is to the ELBO: exact, a lower bound, an approximation, or sampled."""
-    if samples > 1 or not is_tractable(model.decoder):
+    decoder = _judging(model, NOTHING)
+    if samples > 1 or not is_tractable(decoder):
         return "sampled"
-    return weakest(_of_decoder(model.decoder, q), model.prior_of(q).exactness)
+    return weakest(decoder.exactness(q), model.prior_of(q).exactness)
 
 
-def _of_decoder(decoder: Tractable, q: td.Distribution) -> Exactness:
+def _judging(model: GuidedVAE, side_info: SideInfo) -> Decoder:
+    """Return the decoder that the model is judged by, with the most exact log term, whatever it is trained with."""
+    decoder = model.decoder
     if isinstance(decoder, LinearPrecisionGaussian):
-        return decoder.exactness(q, log_term="auto")
-    return decoder.exactness(q)
+        decoder = copy.copy(decoder)
+        decoder.log_term = "auto"
+    return given_decoder(decoder, side_info)
 
 
-def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution, side_info: SideInfo) -> Tensor:
-    """Return E_q[log p(x|z)] in the most exact form that the latents allow, whatever the decoder is trained with."""
-    if isinstance(decoder, LinearPrecisionGaussian):
-        found = [decoder.expected_log_prob_given(x, q, side_info, log_term="auto") for x in points]
-    else:
-        given = given_decoder(decoder, side_info)
-        assert is_tractable(given)
-        found = [given.expected_log_prob(x, q) for x in points]
-    return torch.stack(found).mean(0)
+def _closed_form(decoder: Tractable, points: Sequence[Tensor], q: td.Distribution) -> Tensor:
+    return torch.stack([decoder.expected_log_prob(x, q) for x in points]).mean(0)
 
 
 def _sampled_elbo(decoder: Decoder, points: Sequence[Tensor], q: td.Distribution, prior: Prior, z: Tensor) -> Tensor:
