@@ -1,8 +1,9 @@
 """Every estimator as the tests build it. Registering one tests it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 from torch import distributions as td
@@ -45,6 +46,7 @@ ALL_ESTIMATORS = [
     *(Member(estimator.__name__, registered(estimator)) for estimator in ESTIMATORS.values()),
     Member("GumbelSoftmax hard", lambda: sg.GumbelSoftmax(hard=True)),
     Member("RLOO 5", lambda: sg.RLOO(5)),
+    Member("DReG 1", lambda: sg.DReG(1)),
     Member("ARMS 2", lambda: sg.ARMS(2)),
     Member("ARMS 3", lambda: sg.ARMS(3)),
     Member("DoubleCV 2", lambda: sg.DoubleCV(2)),
@@ -59,6 +61,20 @@ SILENT = [
     Member("SilentControlVariate Reinforce", lambda: sg.SilentControlVariate(sg.Reinforce())),
     Member("SilentControlVariate Reparameterized", lambda: sg.SilentControlVariate(sg.Reparameterized())),
 ]  # which take functions of statistics
+
+
+BITS, CATEGORIES = KINDS[:2]
+PAIRS = [(member, kind) for member in PLAIN_ESTIMATORS for kind in member.kinds]
+
+
+def each(members: Sequence[Member]) -> pytest.MarkDecorator:
+    """Give a test one estimator after another."""
+    return pytest.mark.parametrize("member", members, ids=[member.name for member in members])
+
+
+def each_pair(pairs: Sequence[tuple[Member, Kind]]) -> pytest.MarkDecorator:
+    """Give a test one estimator after another with each kind of latents that it takes."""
+    return pytest.mark.parametrize(("member", "kind"), pairs, ids=[f"{m.name}, {k.name}" for m, k in pairs])
 
 
 def latent_of(family: str, numbers: Tensor) -> td.Distribution:

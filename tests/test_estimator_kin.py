@@ -13,12 +13,11 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
-from contenders import deviation
+from contenders import BITS, CATEGORIES, deviation
 from silentgrad.estimators import Estimator, RelaxedIntegrand, choices
-from silentgrad.testing import KINDS, Kind, Problem, call
+from silentgrad.testing import Kind, Problem, call
 
 INSIDE, DOUBLE = 4, torch.float64
-BITS, CATEGORIES = KINDS[:2]
 BITS_AND_CATEGORIES = pytest.mark.parametrize("kind", [BITS, CATEGORIES], ids=["bits", "categories"])
 
 
@@ -35,8 +34,6 @@ def test_rebar_is_relax_with_its_own_control_variate(kind: Kind) -> None:
 
 
 KIN = {
-    "ARMS of independent draws, RLOO": (BITS, lambda: sg.ARMS(5, antithetic=False), lambda: sg.RLOO(5)),
-    "CARMS of independent draws, RLOO": (CATEGORIES, lambda: sg.CARMS(3, antithetic=False), lambda: sg.RLOO(3)),
     "a tree of two leaves, DisARM": (BITS, sg.DisARMTree, sg.DisARM),
     "decoupled temperatures of one": (
         CATEGORIES, lambda: sg.DecoupledStraightThrough(backward_temperature=1.0), sg.StraightThrough
@@ -67,31 +64,6 @@ def test_carms_of_two_categories_is_arms(samples: int) -> None:
             value = sg.CARMS(samples)(q, lambda z, f=problem.network: f(z[..., 1]))
         found.append([value, torch.autograd.grad(value.sum(), leaf)[0]])
     torch.testing.assert_close(*found)
-
-
-@pytest.mark.parametrize("logit", [-3.0, -0.4, 0.0, 1.1, 6.0])
-def test_two_samples_of_arms_are_those_of_disarm(logit: float) -> None:
-    """Each pair of bits has the same probability and the same gradient."""
-    torch.manual_seed(0)
-    chances, gradients = [], []
-    for estimator in (sg.DisARM(), sg.ARMS(2)):
-        leaf = torch.full((100_000,), logit, dtype=torch.float64).requires_grad_()
-        pair: list[Tensor] = []
-
-        def weighed(z: Tensor, pair: list[Tensor] = pair) -> Tensor:
-            pair.append(z)
-            return (1 + len(pair)) * z
-
-        estimator(td.Bernoulli(logits=leaf), weighed).sum().backward()
-        code = (2 * pair[0] + pair[1]).long()
-        chances.append(torch.nn.functional.one_hot(code, 4).double())
-        gradients.append({c: leaf.grad[code == c] for c in code.unique().tolist()})
-    for of_disarm, of_arms in zip(gradients[0].items(), gradients[1].items(), strict=True):
-        assert of_disarm[0] == of_arms[0]
-        torch.testing.assert_close(of_arms[1], of_disarm[1][:1].expand_as(of_arms[1]))
-    difference = chances[0].mean(0) - chances[1].mean(0)
-    error = (chances[0].var(0) + chances[1].var(0)).sqrt() / len(chances[0]) ** 0.5
-    assert (difference.abs() <= INSIDE * error).all()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.4])
@@ -179,33 +151,40 @@ def variance(estimator: Estimator, kind: Kind) -> Tensor:
     return call(estimator, Problem.random(kind, 1).repeated(20_000))[1].var(0).sum()
 
 
-LESS: dict[str, tuple[Kind, Estimator, Estimator, float]] = {  # varies less than the second, by a share
-    "DisARM": (BITS, sg.DisARM(), sg.RLOO(), 0.95),
-    "RLOO": (BITS, sg.RLOO(8), sg.RLOO(), 0.25),
-    "CARMS of four": (CATEGORIES, sg.CARMS(4), sg.RLOO(4), 0.95),
-    "CARMS of two": (CATEGORIES, sg.CARMS(2), sg.RLOO(), 0.95),
-    "DisARMTree": (CATEGORIES, sg.DisARMTree(), sg.RLOO(), 0.95),
-    "a warmer relaxation": (BITS, sg.GumbelSoftmax(1.0), sg.GumbelSoftmax(0.1), 1.0),
-}
+def taught(estimator: Estimator, kind: Kind) -> Estimator:
+    for seed in range(50):
+        call(estimator, Problem.random(kind, 1).repeated(100), seed)
+    return estimator.eval()
+
+
+LINEAR = CATEGORIES._replace(slope=0.1)  # or close to it
+LESS: dict[str, tuple[Kind, Callable[[], Estimator], Callable[[], Estimator], tuple[float, float]]] = {
+    # the variance is that of the second, times a share in between
+    "DisARM": (BITS, sg.DisARM, sg.RLOO, (0, 0.95)),
+    "ARMS of two": (BITS, lambda: sg.ARMS(2), sg.DisARM, (0.95, 1.05)),
+    "RLOO": (BITS, lambda: sg.RLOO(8), sg.RLOO, (0, 0.25)),
+    "CARMS of four": (CATEGORIES, sg.CARMS, lambda: sg.RLOO(4), (0, 0.95)),
+    "CARMS of two": (CATEGORIES, lambda: sg.CARMS(2), sg.RLOO, (0, 0.95)),
+    "DisARMTree": (CATEGORIES, sg.DisARMTree, sg.RLOO, (0, 0.95)),
+    "a warmer relaxation": (BITS, lambda: sg.GumbelSoftmax(1.0), lambda: sg.GumbelSoftmax(0.1), (0, 1)),
+    "a baseline": (BITS, lambda: taught(sg.Reinforce(0.9), BITS), lambda: sg.Reinforce().eval(), (0, 0.8)),
+    "ReinMaxCV": (
+        LINEAR, lambda: taught(sg.ReinMaxCV(decay=0.9), LINEAR), lambda: sg.Averaged(sg.ReinMax(), 2), (0, 0.5)
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LESS)
-def test_it_varies_less_than_another(case: str) -> None:
-    kind, better, other, share = LESS[case]
-    assert variance(better, kind) < share * variance(other, kind)
+def test_it_varies_as_much_as_another_or_less(case: str) -> None:
+    kind, first, second, (least, most) = LESS[case]
+    share = variance(first(), kind) / variance(second(), kind)
+    assert least < share < most
 
 
 def test_a_colder_relaxation_is_less_biased() -> None:
     truth = Problem.random(BITS, 1).truth()[1]
     warm, cold = (call(sg.GumbelSoftmax(t), Problem.random(BITS, 1).repeated(100_000))[1] for t in (1.0, 0.1))
     assert (cold.mean(0) - truth).norm() < (warm.mean(0) - truth).norm() / 2
-
-
-def test_reinmax_cv_learns_to_vary_less_than_the_mean_of_two() -> None:
-    learned, kind = sg.ReinMaxCV(decay=0.9), CATEGORIES._replace(slope=0.1)  # close to linear
-    for seed in range(50):
-        call(learned, Problem.random(kind, 1).repeated(100), seed)
-    assert variance(learned.eval(), kind) < 0.5 * variance(sg.Averaged(sg.ReinMax(), 2), kind)
 
 
 LEARNERS: dict[str, tuple[Callable[[], Estimator], float]] = {  # by descent, and the share of the variance that is left
@@ -244,70 +223,22 @@ def test_what_is_learned_lowers_the_variance(name: str) -> None:
     assert variance() < share * start
 
 
-@pytest.mark.parametrize(
-    ("build", "second_moment"),
-    [
-        (lambda a, b: td.Gamma(a, b), lambda a, b: a * (a + 1) / b.square()),
-        (lambda a, b: td.Beta(a, b), lambda a, b: a * (a + 1) / ((a + b) * (a + b + 1))),
-        (
-            lambda a, b: td.Dirichlet(torch.stack((a, b, a + b), -1)),
-            lambda a, b: sum(c * (c + 1) for c in (a, b, a + b)) / (2 * (a + b) * (2 * (a + b) + 1)),
-        ),
-    ],
-    ids=["Gamma", "Beta", "Dirichlet"],
-)
-def test_implicit_reparameterization(
-    build: Callable[[Tensor, Tensor], td.Distribution], second_moment: Callable[[Tensor, Tensor], Tensor]
-) -> None:
-    torch.manual_seed(0)
-    start = 0.3 + 3 * torch.rand(2, 50, dtype=torch.float64)
-    truth = torch.autograd.grad(second_moment(*start.requires_grad_()).sum(), start)[0]
-    leaf = start.detach().unsqueeze(-1).repeat(1, 1, 2500).requires_grad_()
-    q = build(*leaf)
-    value = sg.Reparameterized()(q, lambda z: z.square().reshape(*z.shape[:2], -1).sum(-1))
-    (gradient,) = torch.autograd.grad(value.sum(), leaf)
-    error = gradient.std(-1) / 2500**0.5
-    assert ((gradient.mean(-1) - truth).abs() / error).max() < INSIDE
-
-
-@pytest.mark.parametrize("temperature", [0.2, 1.0])
-def test_soft_counts_have_the_mean_and_the_variance_that_are_known(temperature: float) -> None:
-    torch.manual_seed(0)
-    rates = torch.tensor([0.0, 0.3, 2.0, 9.0], dtype=DOUBLE)
-    leaf, seen = rates.expand(100_000, 4).clone().requires_grad_(), []
-
-    def summed(z: Tensor) -> Tensor:
-        seen.append(z.detach())
-        return z.sum(-1)
-
-    value = sg.EAT(temperature)(td.Poisson(leaf), summed)
-    (z,), (slope,) = seen, torch.autograd.grad(value.sum(), leaf)
-    assert deviation(z, rates) < INSIDE
-    assert deviation(slope[:, 1:], torch.ones(3, dtype=DOUBLE)) < INSIDE
-    torch.testing.assert_close(z.var(0), rates * (1 - 9 / 35 * temperature), rtol=0.03, atol=0)
-    assert value.shape == (100_000,)
-
-
-def test_the_soft_count_is_that_of_arrivals() -> None:
+@pytest.mark.parametrize(("rate", "temperature"), [(0.0, 0.2), (0.3, 1.0), (1.7, 0.6), (9.0, 0.2)])
+def test_the_soft_count_is_that_of_arrivals(rate: float, temperature: float) -> None:
     """Value and slope have the same joint second moments as the process itself, with the noise held."""
     torch.manual_seed(0)
-    rate, temperature = 1.7, 0.6
-    leaf = torch.full((100_000,), rate, dtype=DOUBLE, requires_grad=True)
+    own, leaf = (torch.full((100_000,), rate, dtype=DOUBLE, requires_grad=True) for _ in range(2))
     arrivals = torch.empty(100_000, 30, dtype=DOUBLE).exponential_().cumsum(-1) / leaf.unsqueeze(-1)
     u = ((1 - arrivals) / temperature).clamp(-1, 1)
-    expected = (0.5 + 0.75 * u - 0.25 * u**3).sum(-1)
-    drawn: list[Tensor] = []
-    own = torch.full((100_000,), rate, dtype=DOUBLE, requires_grad=True)
+    expected, drawn = (0.5 + 0.75 * u - 0.25 * u**3).sum(-1), list[Tensor]()
     value = sg.EAT(temperature)(td.Poisson(own), lambda z: (drawn.append(z.detach()), z)[1])
+    if rate == 0:
+        assert not drawn[0].any()
+        return
     moments = []
     for z, total, parameter in ((expected.detach(), expected, leaf), (drawn[0], value, own)):
         (slope,) = torch.autograd.grad(total.sum(), parameter)
         moments.append(torch.stack([z.mean(), z.var(), slope.mean(), slope.var(), (z * slope).mean()]))
     torch.testing.assert_close(moments[1], moments[0], rtol=0.03, atol=0)
-
-
-def test_eat_is_for_counts() -> None:
-    assert sg.EAT.suits(sg.families.Poisson)
-    assert not sg.EAT.suits(sg.families.Bernoulli)
-    with pytest.raises(sg.IntractableError, match="EAT is for Poisson latents, got Bernoulli"):
-        sg.EAT()(td.Bernoulli(torch.full((3, 2), 0.5)), lambda z: z.sum(-1))
+    known = torch.tensor([rate, rate * (1 - 9 / 35 * temperature), 1.0], dtype=DOUBLE)
+    torch.testing.assert_close(moments[1][:3], known, rtol=0.03, atol=0)

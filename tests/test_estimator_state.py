@@ -1,4 +1,4 @@
-"""What estimators refuse, remember and learn, whoever calls them: checkpointing, copies, transforms, frozen parameters.
+"""What estimators remember and learn, whoever calls them: checkpointing, copies, hierarchies, frozen parameters.
 
 The oracle of a recomputation is the same call without checkpointing, with the same random numbers.
 """
@@ -13,17 +13,15 @@ from torch import distributions as td
 from torch.utils.checkpoint import checkpoint
 
 import silentgrad as sg
-from contenders import PLAIN_ESTIMATORS, Member, latent_of
+from contenders import BITS, PAIRS, PLAIN_ESTIMATORS, Member, each, latent_of
 from silentgrad.estimators import Estimator, Integrand, Learning, PriorIntegrand
 from silentgrad.estimators.choices import Choices
+from silentgrad.estimators.learning import RunningMeans
 from silentgrad.latents.families import FAMILIES
 from silentgrad.latents.priors import StandardPrior
-from silentgrad.testing import check_estimator
+from silentgrad.testing import Problem, call, check_estimator
 
 LEARNING = [m for m in PLAIN_ESTIMATORS if any(isinstance(part, Learning) for part in m.build().modules())]
-# `latent_of` makes bits and Gaussians, which an estimator of counts has not.
-EACH_PLAIN = pytest.mark.parametrize("member", [m for m in PLAIN_ESTIMATORS if m.families], ids=lambda m: m.name)
-EACH_LEARNING = pytest.mark.parametrize("member", LEARNING, ids=lambda m: m.name)
 
 
 def differentiable() -> Tensor:
@@ -118,15 +116,11 @@ def plain_control(integrand: Integrand, choices: Choices, noisy: Tensor) -> Tens
     return 0.5 * integrand(choices.relaxed(noisy, 0.4))
 
 
-class Rest(nn.Module):
-    """A control variate whose parameter has no part in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
+class Unused(nn.Linear):
+    """A control variate whose parameters have no part in it."""
 
     def forward(self, integrand: Integrand, choices: Choices, noisy: Tensor) -> Tensor:
-        return torch.zeros_like(integrand(choices.relaxed(noisy, 1.0)))
+        return plain_control(integrand, choices, noisy)
 
 
 NOTHING_TO_LEARN: dict[str, Callable[[], Estimator]] = {
@@ -135,7 +129,7 @@ NOTHING_TO_LEARN: dict[str, Callable[[], Estimator]] = {
     "NVIL": lambda: sg.NVIL(inputs=8).requires_grad_(False),
     "Averaged": lambda: sg.Averaged(sg.REBAR(), 2).requires_grad_(False),
     "plain control": lambda: sg.RELAX(plain_control),
-    "unused": lambda: sg.RELAX(Rest()),
+    "unused": lambda: sg.RELAX(Unused(1, 1)),
 }
 
 
@@ -207,7 +201,7 @@ def test_a_recomputation_with_other_random_numbers_is_refused() -> None:
         found.backward()
 
 
-@EACH_LEARNING
+@each(LEARNING)
 def test_no_graph_is_kept_and_no_loss_lost(member: Member) -> None:
     """Copied after a call; of two calls the losses add up; and what is copied has no calls to be recomputed."""
     estimator, totals = member.build(), []
@@ -231,36 +225,86 @@ def test_no_graph_is_kept_and_no_loss_lost(member: Member) -> None:
     torch.testing.assert_close(both, [a + b for a, b in zip(first, second, strict=True)])
 
 
-@EACH_PLAIN
-def test_the_first_gradient_may_be_of_several_at_once(member: Member) -> None:
-    leaf = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
-    values = member.build()(latent_of(member.families[-1], leaf), lambda z: (z.sum(-1) - 0.3).square())
-    (batched,) = torch.autograd.grad(values, leaf, torch.eye(4).double(), is_grads_batched=True, retain_graph=True)
-    (plain,) = torch.autograd.grad(values.sum(), leaf)
-    torch.testing.assert_close(batched.sum(0), plain)
+def squares(z: Tensor) -> Tensor:
+    """Not additive over the latents, so that a sample says something of the others."""
+    return (z.sum(-1) - 0.7).square()
 
 
-@EACH_PLAIN
-@pytest.mark.parametrize("training", [True, False])
-def test_transforms_of_gradients_are_right_or_refused(member: Member, training: bool) -> None:
-    start = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
-    estimators = [member.build().train(training) for _ in range(2)]
-    estimators[1].load_state_dict(estimators[0].state_dict())
+@each([member for member in LEARNING if not hasattr(member.build(), "estimator")])
+def test_what_is_learned_is_saved_and_belongs_to_one_latent(member: Member) -> None:
+    """The integrand of a level of a hierarchy is the next level's estimate: it needs an estimator of its own."""
+    estimator, other, kind = member.build(), member.build(), member.kinds[0]
+    for seed in range(3):
+        call(estimator, Problem.random(kind, 4), seed)
+    other.load_state_dict(estimator.state_dict())
+    found, same = (call(own.eval(), Problem.random(kind, 4)) for own in (estimator, other))
+    torch.testing.assert_close(found, same, rtol=0, atol=0)
+    upper, lower = td.Bernoulli(logits=torch.zeros(5, 3)), td.Bernoulli(logits=torch.ones(5, 3))
+    estimator = member.build()
+    with pytest.raises(sg.DomainError, match=f"{type(estimator).__name__} was called by its own integrand"):
+        estimator(upper, lambda z: estimator(lower, lambda w: (z * w).sum(-1)))
+    assert estimator(upper, lambda z: z.sum(-1)).shape == (5,)  # after the error it serves again
+    with pytest.raises(sg.DomainError, match=r"latents of shape \(3,\) an example and now of \(2, 3\)"):
+        estimator(td.Bernoulli(logits=torch.zeros(5, 2, 3)), lambda z: z.sum((-1, -2)))
+    assert estimator(upper, lambda z: other(lower, lambda w: (z * w).sum(-1))).shape == (5,)
 
-    def value(logits: Tensor, estimator: Estimator) -> Tensor:
-        torch.manual_seed(0)
-        return estimator(latent_of(member.families[-1], logits), lambda z: (z.sum(-1) - 0.3).square()).sum()
 
-    leaf = start.clone().requires_grad_()
-    found = value(leaf, estimators[0])
-    plain, again = (torch.autograd.grad(found, leaf, retain_graph=True)[0] for _ in range(2))
-    assert torch.equal(again, plain)  # what the first pass has learned belongs to later batches
-    assert plain.abs().max() > 0
-    (batched,) = torch.autograd.grad(found, leaf, torch.tensor([1.0, -2.0]).double(), is_grads_batched=True)
-    torch.testing.assert_close(batched, torch.stack([plain, -2 * plain]))
-    try:
-        transformed = torch.func.grad(value)(start, estimators[1])
-    except sg.DomainError as error:
-        assert "no transform of torch.func allows" in str(error)  # noqa: PT017
-        return
-    torch.testing.assert_close(transformed, plain)
+def test_estimators_without_a_memory_have_no_state_and_evaluation_leaves_none() -> None:
+    for member in PLAIN_ESTIMATORS:
+        assert member in LEARNING or not member.build().state_dict()
+    for member in [member for member, kind in PAIRS if kind is BITS]:
+        estimator = member.build()
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                value = estimator(td.Bernoulli(logits=torch.zeros(5, 4)), lambda z: z.sum(-1))
+            assert not value.requires_grad
+            assert estimator.auxiliary_loss() is None
+
+
+def test_running_means_are_of_earlier_batches() -> None:
+    """From the first batch on, without the pull towards zero that a running average starts with."""
+    means, one = RunningMeans(2, decay=0.5), torch.ones(2)
+    for nothing in (torch.ones(0), torch.tensor([1.0, torch.nan]), torch.tensor([-torch.inf, 0.0])):
+        means.remember(one, nothing)
+        assert [mean.item() for mean in means()] == [0, 0]
+    means.remember(-4 * one, one)
+    assert [mean.item() for mean in means()] == [-4, 1]
+    means.remember(-8 * one, one)
+    means.remember(one, torch.nan * one)
+    assert [mean.item() for mean in means()] == pytest.approx([(0.25 * -4 + 0.5 * -8) / 0.75, 1])
+
+
+def gradients_of(estimator: Estimator, logits: Tensor, count: int) -> Tensor:
+    leaf = logits.repeat(count, 1, 1).requires_grad_()
+    estimator(td.Bernoulli(logits=leaf), squares).sum().backward()
+    return leaf.grad
+
+
+def test_the_scale_of_double_cv_is_the_best_one() -> None:
+    """The variance is a parabola of alpha; its vertex, from three of its points, is what alpha converges to."""
+    torch.manual_seed(0)
+    logits = torch.randn(5, 3, dtype=torch.float64)
+
+    def variance(estimator: Estimator) -> float:
+        torch.manual_seed(1)
+        return gradients_of(estimator.eval(), logits, 40_000).var(0).sum().item()
+
+    low, middle, high = (variance(sg.DoubleCV(2, scale=scale)) for scale in (0.0, 1.0, 2.0))
+    vertex = 1 - (high - low) / 2 / (high - 2 * middle + low)
+    estimator = sg.DoubleCV(2, scale=-0.5).double()
+    for _ in range(500):
+        gradients_of(estimator, logits, 20)
+    assert estimator.scale.item() == pytest.approx(vertex, abs=0.02)
+    assert variance(estimator) < min(1.01 * low, 1.01 * middle, 0.7 * variance(sg.DoubleCV(2, scale=-0.5)))
+
+
+@pytest.mark.parametrize("build", [sg.DoubleCV, sg.ReinMaxCV])
+def test_a_linear_function_has_no_variance_at_a_scale_of_one(build: Callable[[int, float], Estimator]) -> None:
+    torch.manual_seed(0)
+    logits, slope = torch.randn(1, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    p = torch.sigmoid(logits)
+    for scale in (1.0, 0.2):
+        leaf = logits.repeat(7, 1).requires_grad_()
+        build(2, scale)(td.Bernoulli(logits=leaf), lambda z: z @ slope).sum().backward()
+        exact = torch.isclose(leaf.grad, p * (1 - p) * slope, rtol=1e-12)
+        assert exact.all() if scale == 1 else not exact.any()

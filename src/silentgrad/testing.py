@@ -266,11 +266,11 @@ def _tried(check: Callable[[Kind, Estimator], Found], kind: Kind, estimator: Est
         return False, f"{type(error).__name__}: {error}"
 
 
-def call(estimator: Estimator, problem: Problem, seed: int = 0) -> list[Tensor]:
-    """Return a value and its gradients, one row for each example."""
+def call(estimator: Estimator, problem: Problem, seed: int = 0, weights: float | Tensor = 1.0) -> list[Tensor]:
+    """Return a value and the gradients of its weighted sum, one row for each example."""
     torch.manual_seed(seed)
     value, leaves = estimator(problem.q, problem.network), [problem.parameters, problem.network.last]
-    gradients = torch.autograd.grad(value.sum(), leaves, allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad((weights * value).sum(), leaves, allow_unused=True, materialize_grads=True)
     return [value.detach(), *gradients]
 
 
@@ -316,7 +316,9 @@ def _shapes(kind: Kind, estimator: Estimator) -> Found:
         shape = estimator(problem.q, problem.network).shape
         if shape != examples:
             return False, f"for examples of shape {examples} the value has shape {tuple(shape)}"
-    for count, wrong in ((5, (1, 5)), (1, (5,)), (5, (5, 2))):
+    latents = tuple(kind.family.shape)
+    wrongs: list[tuple[int, ...]] = [(4,), (1, 5), (5, 2), latents, (5, *latents), (5, *latents, 1)]
+    for count, wrong in ((1, (5,)), *((5, shape) for shape in wrongs)):
         try:
             estimator(Problem.random(kind, count).q, OfShape(*wrong))
         except (SilentgradError, RuntimeError):
@@ -326,11 +328,10 @@ def _shapes(kind: Kind, estimator: Estimator) -> Found:
 
 
 def _examples(kind: Kind, estimator: Estimator) -> Found:
-    problem = Problem.random(kind, 4)
-    value = estimator.double()(problem.q, problem.network)
-    slopes = torch.autograd.grad(value[0], [problem.parameters, problem.network.last], allow_unused=True)
-    mixed = any(bool(slope[1:].any()) for slope in slopes if slope is not None)
-    return not mixed, "one's value has a gradient in another's parameters" if mixed else ""
+    problem, weights = Problem.random(kind, 4), torch.tensor([-0.2, 3.0, 0.0, 1e-6], dtype=torch.float64)
+    (_, *plain), (_, *weighted) = (call(copy.deepcopy(estimator).double(), problem, 0, w) for w in (1.0, weights))
+    alone = all(torch.allclose(w, weights.unsqueeze(-1) * p) for w, p in zip(weighted, plain, strict=True))
+    return alone, "" if alone else "a weighted sum's gradient is not weighted: one's value depends on another"
 
 
 def _dtypes(kind: Kind, estimator: Estimator) -> Found:

@@ -64,11 +64,9 @@ from silentgrad.estimators.base import (
     for_each_latent,
     per_example,
     uniform_like,
-    value_with_gradient_of,
     value_with_slope,
 )
 from silentgrad.estimators.choices import FURTHEST, OneHots, choices_of
-from silentgrad.latents.independent import sum_over_latents
 
 
 @ESTIMATORS.register("arm")
@@ -91,8 +89,7 @@ class ARM(Estimator):
         above = (u > torch.sigmoid(-logits.detach())).to(logits.dtype)
         below = (u < torch.sigmoid(logits.detach())).to(logits.dtype)
         f_above, f_below = per_example(integrand(above), q), per_example(integrand(below), q)
-        difference = for_each_latent((f_above - f_below).detach(), logits)
-        slope = difference * (u - 0.5).to(logits.dtype)
+        slope = for_each_latent(f_above - f_below, logits) * (u - 0.5).to(logits.dtype)
         return value_with_slope((f_above + f_below) / 2, slope, logits)
 
 
@@ -122,13 +119,10 @@ class DisARM(Estimator):
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         logits = bernoulli_of(q, self).logits
-        size = logits.detach().abs()
         first, second = (bits.to(logits.dtype) for bits in antithetic_pair(logits.detach()))
         f_first, f_second = per_example(integrand(first), q), per_example(integrand(second), q)
-        weight = (first - second) * torch.sigmoid(size) / 2
-        score = sum_over_latents(weight * logits, f_first.shape)
-        mean = (f_first + f_second) / 2
-        return value_with_gradient_of(mean, mean + (f_first - f_second).detach() * score)
+        weight = (first - second) * torch.sigmoid(logits.abs()) / 2
+        return value_with_slope((f_first + f_second) / 2, for_each_latent(f_first - f_second, weight) * weight, logits)
 
 
 @ESTIMATORS.register("carms")
@@ -139,7 +133,6 @@ class CARMS(Estimator):
 
     Args:
         samples: Number of samples, at least two.
-        antithetic: Whether the samples avoid each other; independent ones are those of `RLOO`.
 
     References:
         Dimitriev and Zhou 2021, CARMS: Categorical-Antithetic-REINFORCE Multi-Sample Gradient Estimator, NeurIPS.
@@ -148,26 +141,21 @@ class CARMS(Estimator):
     unbiased = True
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Bernoulli, td.OneHotCategorical)
 
-    def __init__(self, samples: int = 4, antithetic: bool = True) -> None:
+    def __init__(self, samples: int = 4) -> None:
         super().__init__()
         self.calls = self.samples = at_least(2, samples, self)
-        self.antithetic = antithetic
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         choices = choices_of(q, self)
         ones = choices.one_hots()
-        with torch.no_grad():
-            if self.antithetic:
-                draws, weights = self._antithetic(ones)
-            else:
-                draws = torch.stack([choices.to_one_hots(choices.sample()) for _ in range(self.samples)])
-                weights = draws.new_ones(())
+        draws, weights = self._antithetic(ones)
         f = torch.stack([per_example(integrand(choices.from_one_hots(z)), q) for z in draws])
         difference = (f.unsqueeze(1) - f).detach()  # of every two samples
         pairs = for_each_latent(difference, draws.unsqueeze(1)[..., 0]) * weights
         slope = (pairs.sum(1).unsqueeze(-1) * draws).sum(0) / (self.samples * (self.samples - 1))
         return value_with_slope(f.mean(0), slope, ones.logits)
 
+    @torch.no_grad()
     def _antithetic(self, ones: OneHots) -> tuple[Tensor, Tensor]:
         """Draw samples `(n, *latents, categories)`, and weigh each pair of them `(n, n, *latents)`."""
         log_p, order = torch.log_softmax(ones.logits, -1).sort(-1)  # the rarest first
@@ -199,7 +187,6 @@ class ARMS(CARMS):
 
     Args:
         samples: Number of samples, at least two.
-        antithetic: Whether the samples avoid each other; independent ones are those of `RLOO`.
 
     References:
         Dimitriev and Zhou 2021, ARMS: Antithetic-REINFORCE-Multi-Sample Gradient for Binary Variables, ICML.
@@ -236,8 +223,7 @@ class DisARMTree(Estimator):
         first, second = (choices.from_one_hots(path[..., :categories].to(logits.dtype)) for path in paths)
         f_first, f_second = per_example(integrand(first), q), per_example(integrand(second), q)
         mean = (f_first + f_second) / 2
-        difference = (f_first - f_second).detach() / 2
-        return value_with_gradient_of(mean, mean + difference * sum_over_latents(score, mean.shape))
+        return value_with_slope(mean, for_each_latent(f_first - f_second, score) / 2, score)
 
 
 def _node_logits(logits: Tensor) -> list[Tensor]:

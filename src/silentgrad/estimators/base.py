@@ -127,12 +127,6 @@ def require_positive(temperature: float) -> None:
         raise DomainError(f"the temperature has to be positive, got {temperature}")
 
 
-def require_decay(decay: float) -> None:
-    """Raise unless a number can be the decay of a running average."""
-    if not 0 <= decay < 1:
-        raise DomainError(f"decay has to be in [0, 1), got {decay}")
-
-
 def mean_of_others(numbers: Tensor) -> Tensor:
     """Return the mean over all samples but one, for each; samples go along the first dimension."""
     return (numbers.sum(0) - numbers) / (len(numbers) - 1)

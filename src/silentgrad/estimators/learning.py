@@ -152,6 +152,38 @@ class Learning(Estimator):
         self._seen = shape
 
 
+class RunningMeans(nn.Module):
+    """Means over earlier batches, as buffers; a batch counts less with every one that follows.
+
+    Args:
+        count: Number of means.
+        decay: Decay of a batch's weight.
+    """
+
+    sums: Tensor
+    weight: Tensor
+
+    def __init__(self, count: int, decay: float) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise DomainError(f"decay has to be in [0, 1), got {decay}")
+        self.decay = decay
+        self.register_buffer("sums", torch.zeros(count))
+        self.register_buffer("weight", torch.zeros(()))
+
+    def forward(self) -> tuple[Tensor, ...]:
+        """Return the means, corrected for having started from zero; 0 before the first batch."""
+        return (self.sums / self.weight.clamp(min=torch.finfo(self.weight.dtype).tiny)).unbind()
+
+    @torch.no_grad()
+    def remember(self, *values: Tensor) -> None:
+        """Take in a batch, unless it has no mean: no examples, or values that are not finite."""
+        means = torch.stack([each.mean() for each in values]).to(self.sums)
+        share = (1 - self.decay) * means.isfinite().all().to(self.sums)
+        self.sums.lerp_(means.nan_to_num(), share)
+        self.weight.lerp_(torch.ones_like(self.weight), share)
+
+
 def random_state(q: td.Distribution) -> int:
     """Return the state of the random numbers that q is drawn with, as a hash."""
     device = device_of(q)

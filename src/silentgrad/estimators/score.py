@@ -27,11 +27,11 @@ from silentgrad.estimators.base import (
     joint_log_prob,
     mean_of_others,
     per_example,
-    require_decay,
     value_with_gradient_of,
 )
-from silentgrad.estimators.learning import ExampleNetwork, Learning
+from silentgrad.estimators.learning import ExampleNetwork, Learning, RunningMeans
 from silentgrad.latents.independent import base_of
+from silentgrad.tracing import widened
 
 
 @ESTIMATORS.register("reinforce")
@@ -49,25 +49,18 @@ class Reinforce(Learning):
     """
 
     unbiased = True
-    baseline: Tensor
-    seen: Tensor
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
-        require_decay(decay)
-        self.decay = decay
-        self.register_buffer("baseline", torch.zeros(()))
-        self.register_buffer("seen", torch.zeros(()))
+        self.averages = RunningMeans(1, decay)
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
         z = q.sample()
         f = per_example(integrand(z), q)
-        # The average so far, corrected for having started from zero; of earlier batches only, hence without bias.
-        baseline = self.baseline / self.seen.clamp(min=torch.finfo(self.seen.dtype).tiny)
+        (baseline,) = self.averages()  # of earlier batches only, hence without bias
         surrogate = f + (f.detach() - baseline) * joint_log_prob(q, z, f.shape)
-        if self.training and f.numel() > 0:
-            self.baseline.lerp_(f.detach().mean().to(self.baseline.dtype), 1 - self.decay)
-            self.seen.lerp_(torch.ones_like(self.seen), 1 - self.decay)
+        if self.training:
+            self.averages.remember(f)
         return value_with_gradient_of(f, surrogate)
 
 
@@ -115,17 +108,11 @@ class NVIL(Learning):
     """
 
     unbiased = True
-    centre: Tensor
-    square: Tensor
-    seen: Tensor
 
     def __init__(self, decay: float = 0.9, inputs: int = 1024, hidden: int = 100) -> None:
         super().__init__()
-        require_decay(decay)
-        self.decay = decay
+        self.averages = RunningMeans(2, decay)
         self.network = ExampleNetwork(inputs, hidden)
-        for name in ("centre", "square", "seen"):
-            self.register_buffer(name, torch.zeros(()))
 
     @classmethod
     def sized(cls, numbers: int) -> Self:
@@ -139,25 +126,17 @@ class NVIL(Learning):
             told = (f.detach() - centre) / deviation
             gain = told - self.network(mean.detach(), f.shape)
         surrogate = f + deviation * gain.detach() * joint_log_prob(q, z, f.shape)
-        if f.numel() > 0:
-            if learning:
-                self.learn(gain.square().mean())
-            if self.training:
-                self._remember(f.detach())
+        if learning and f.numel() > 0:
+            self.learn(gain.square().mean())
+        if self.training:
+            self.averages.remember(widened(f), widened(f).square())
         return value_with_gradient_of(f, surrogate)
 
     def _averages(self) -> tuple[Tensor, Tensor]:
-        """Return mean and deviation of f in earlier batches, corrected for having started from zero."""
-        if self.seen == 0:
-            return self.centre.clone(), torch.ones_like(self.centre)
-        centre = self.centre / self.seen
-        variance = (self.square / self.seen - centre.square()).clamp(min=0)
-        return centre, variance.sqrt().clamp(min=torch.finfo(variance.dtype).eps ** 0.5)
-
-    def _remember(self, f: Tensor) -> None:
-        f = f.to(self.centre.dtype)
-        for average, value in ((self.centre, f.mean()), (self.square, f.square().mean()), (self.seen, f.new_ones(()))):
-            average.lerp_(value, 1 - self.decay)
+        """Return mean and deviation of f in earlier batches; 0 and 1 before the first."""
+        centre, square = self.averages()
+        deviation = (square - centre.square()).clamp(min=torch.finfo(square.dtype).eps).sqrt()
+        return centre, torch.where(self.averages.weight > 0, deviation, 1)
 
 
 def _mean_of(q: td.Distribution) -> Tensor:

@@ -52,14 +52,13 @@ from silentgrad.estimators.base import (
     for_each_latent,
     mean_of_others,
     per_example,
-    require_decay,
     slope_of,
     value_with_slope,
 )
 from silentgrad.estimators.choices import Choices, choices_of
-from silentgrad.estimators.learning import Learning
+from silentgrad.estimators.learning import Learning, RunningMeans
 from silentgrad.latents.independent import sum_over_latents
-from silentgrad.tracing import batched, require_untransformed, transformed, uncompiled
+from silentgrad.tracing import batched, require_untransformed, transformed, uncompiled, widened
 
 Rule = Callable[[Tensor, Tensor], Tensor]
 """From values `(draws, *examples)` and slopes of the draws' shape to the gradient, of the shape of one draw."""
@@ -172,19 +171,17 @@ class ScaledControl(Learning):
     """
 
     latents = (td.Bernoulli, td.OneHotCategorical)
-    scale_averages: Tensor
 
     def __init__(self, samples: int, scale: float, decay: float) -> None:
         super().__init__()
         self.calls = self.samples = at_least(2, samples, self)
-        require_decay(decay)
-        self.start_scale, self.decay = scale, decay
-        self.register_buffer("scale_averages", torch.zeros(2))  # of -A B and of B B
+        self.start_scale = scale
+        self.averages = RunningMeans(2, decay)  # of -A B and of B B
 
     @property
     def scale(self) -> Tensor:
         """Alpha, of the batches seen so far."""
-        products, squares = self.scale_averages.unbind()
+        products, squares = self.averages()
         return torch.where(squares > 0, products / squares, self.start_scale)
 
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
@@ -197,7 +194,8 @@ class ScaledControl(Learning):
             nonlocal unseen
             plain, control = self.parts(choices, draws, f, slopes)
             if unseen and not (transformed() or batched(plain) or batched(control)):
-                self._remember(plain, control)
+                wide = widened(control)
+                self.averages.remember(-widened(plain) * wide, wide.square())
                 unseen = False
             return plain + scale.to(plain) * control
 
@@ -206,12 +204,6 @@ class ScaledControl(Learning):
     @abstractmethod
     def parts(self, choices: Choices, draws: Tensor, f: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the gradient without the control variate, and that variate, of values and slopes at the draws."""
-
-    def _remember(self, plain: Tensor, control: Tensor) -> None:
-        """Take a batch into the averages, unless it has none: no examples, or values that are not finite."""
-        plain, control = plain.to(self.scale_averages), control.to(self.scale_averages)
-        found = torch.stack((-(plain * control).mean(), control.square().mean()))
-        self.scale_averages.lerp_(torch.where(found.isfinite().all(), found, self.scale_averages), 1 - self.decay)
 
 
 @ESTIMATORS.register("double-cv")
