@@ -232,7 +232,7 @@ def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
     figure = figures.reconstructions(RunPictures(**images))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    factor, top, left = figures.TILE // 8, figures.MARGIN, round(figure.axes[0].get_window_extent().x0)
+    factor, top, left = figures.TILE // 8, figures.MARGIN, round(figure.images[0].ox)
     drawn = torch.tensor(np.asarray(canvas.buffer_rgba()))[..., 0].float()
     first = drawn[top : top + figures.TILE, left : left + figures.TILE]
     expected = images["originals"][0, 0].repeat_interleave(factor, 0).repeat_interleave(factor, 1) * 255

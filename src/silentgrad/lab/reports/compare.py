@@ -211,8 +211,7 @@ def curve_sections(runs: Mapping[str, Run], title: str, of: str = "") -> list[Se
     unit = common_unit(runs)
     limits = {run.summary.limit for run in runs.values() if run.summary is not None} - {None}
     limit = limits.pop() if len(limits) == 1 else None  # the pPCA limit, if it is the same for all that have one
-    wide, narrow = (comparison_curves(runs, unit, limit, narrow) for narrow in (False, True))
-    sections = [Section(f"{title}{of}", [Picture(wide, caption(unit, limit), narrow)])]
+    sections = [Section(f"{title}{of}", [Picture(comparison_curves(runs, unit, limit), caption(unit, limit))])]
     reached = reaches(runs)
     if reached is not None:
         sections.append(Section(f"{reached.title}{of}", [reached]))

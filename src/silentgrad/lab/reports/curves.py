@@ -54,11 +54,8 @@ class Panel(NamedTuple):
     limit: float | None = None
 
 
-def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None, narrow: bool = False) -> Figure:
-    """Draw a run's metric over epochs and over seconds, and below them KLD and MSE over epochs.
-
-    A narrow figure is for a telephone: the panels stand one above the other, as in all figures that follow.
-    """
+def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None) -> Figure:
+    """Draw a run's metric over epochs and over seconds, and below them KLD and MSE over epochs."""
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
         found = {}
@@ -68,27 +65,27 @@ def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None, narrow:
                 found[name] = (own, {"color": color, "linewidth": 1.8, "marker": _marker(own), "markersize": 4})
         return found
 
-    return _figure(_panels(lines, unit, limit), narrow, 0.3, weight=points(metrics, "epoch", "weight"))
+    return _figure(_panels(lines, unit, limit), 0.3, weight=points(metrics, "epoch", "weight"))
 
 
-def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None = None, narrow: bool = False) -> Figure:
+def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None = None) -> Figure:
     """Draw the validation curves of all runs, each in its own color and line style, like those of one run."""
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
         own = {name: points(run.metrics, clock, f"valid_{metric}") for name, run in runs.items()}
         return {name: (own[name], _look(place, 1.6)) for place, name in enumerate(runs)}
 
-    return _figure(_panels(lines, unit, limit), narrow, _legend_height(runs, narrow))
+    return _figure(_panels(lines, unit, limit), _legend_height(runs))
 
 
-def progress_curves(progress: Mapping[str, "ElboProgress"], narrow: bool = False) -> Figure:
+def progress_curves(progress: Mapping[str, "ElboProgress"]) -> Figure:
     """Draw the training ELBO of all estimators over steps and over seconds, the exact one in a broad line."""
     steps, seconds = Panel("ELBO in nats per image", "step", {}), Panel("ELBO in nats per image", "seconds", {})
     for place, (name, own) in enumerate(progress.items()):
         style = _look(place, 2.6 if name == "exact" else 1.3)
         steps.lines[name] = Points(own.steps, own.elbos), style
         seconds.lines[name] = Points(own.seconds, own.elbos), style
-    return _figure([steps, seconds], narrow, _legend_height(progress, narrow), higher=True)
+    return _figure([steps, seconds], _legend_height(progress), higher=True)
 
 
 def caption(unit: Unit, limit: float | None) -> str:
@@ -106,14 +103,11 @@ def _panels(lines: Callable[[str, str], dict[str, Line]], unit: Unit, limit: flo
     return [Panel(unit.axis_title(metric), clock, lines(metric, clock), own) for metric, clock, own in plan]
 
 
-def _figure(
-    panels: Sequence[Panel], narrow: bool, legend_height: float, weight: Points = NOTHING, higher: bool = False
-) -> Figure:
-    """Draw panels, two in a row or one if narrow, under a legend of so many inches; the first has the weight too."""
-    columns, width, height = (1, 4.2, 2.7) if narrow else (2, 8.0, 3.0)
-    rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(width, height * rows + legend_height), dpi=DPI, layout="constrained")
-    figure.subplots(rows, columns)
+def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTHING, higher: bool = False) -> Figure:
+    """Draw panels, two in a row, under a legend of so many inches; the first has the weight too."""
+    rows = len(panels) // 2
+    figure = Figure(figsize=(8.0, 3.0 * rows + legend_height), dpi=DPI, layout="constrained")
+    figure.subplots(rows, 2)
     drawn: dict[str, Line2D] = {}
     for axes, panel in zip(figure.axes, panels, strict=True):
         values: list[float] = []
@@ -131,7 +125,7 @@ def _figure(
     if weight.y:
         drawn[WEIGHT] = _tractable_weight(figure.axes[0], weight)
     if drawn:
-        look: dict[str, Any] = {"ncols": _legend_columns(drawn, narrow), "frameon": False, "fontsize": 10}
+        look: dict[str, Any] = {"ncols": _legend_columns(drawn), "frameon": False, "fontsize": 10}
         legend = figure.legend([*drawn.values()], [""] * len(drawn), loc="outside upper center", **look)
         name_legend(legend, drawn)
     return figure
@@ -190,15 +184,15 @@ def dress(axes: Axes, title: str, clock: str) -> None:
     axes.spines[["left", "bottom"]].set_color("#BBBBBB")
 
 
-def _legend_height(names: Collection[str], narrow: bool) -> float:
+def _legend_height(names: Collection[str]) -> float:
     """Return the inches that the names of lines take."""
-    return 0.22 * math.ceil(len(names) / _legend_columns(names, narrow))
+    return 0.22 * math.ceil(len(names) / _legend_columns(names))
 
 
-def _legend_columns(names: Iterable[str], narrow: bool) -> int:
+def _legend_columns(names: Iterable[str]) -> int:
     """Return the number of a legend's columns: as many as fit beside each other, from one to four."""
     longest = max([len(drawable(name)) for name in names], default=0)
-    return max(1, min(4, (44 if narrow else 90) // (6 + longest)))
+    return max(1, min(4, 90 // (6 + longest)))
 
 
 def name_legend(legend: Legend, names: Iterable[str]) -> None:

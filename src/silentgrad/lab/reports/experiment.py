@@ -75,8 +75,7 @@ def _sections(folder: Path, found: Findings) -> list[Section]:
         if isinstance(part, Table):
             sections.append(Section("" if part.title == found.title else part.title, [part]))
         elif isinstance(part, Curves):
-            wide, narrow = (progress_curves(part.lines, narrow) for narrow in (False, True))
-            sections.append(Section("", [Picture(wide, PROGRESS, narrow)]))
+            sections.append(Section("", [Picture(progress_curves(part.lines), PROGRESS)]))
         else:
             sections.append(Section(part.title, [_reconstructions(folder, part)]))
     return sections
@@ -91,6 +90,6 @@ def _reconstructions(folder: Path, part: Reconstructions) -> Picture:
             rows[label] = run.pictures.means
             if run.pictures.stds is not None:
                 rows[f"{label}, std. dev."] = unit_range(run.pictures.stds)
-    picture = Picture(stacked(rows), part.caption, stacked(rows, narrow=True))
+    picture = Picture(stacked(rows), part.caption)
     write_atomically(folder / f"{part.name}.png", picture.png)
     return picture

@@ -16,24 +16,22 @@ from silentgrad.lab.reports.curves import COLORS, DPI, GRAY, INK, drawable, dres
 from silentgrad.lab.store.records import TRAVERSED, Factors, RunPictures
 
 TILE, GAP, MARGIN, LABELS, LETTER = 128, 8, 8, 132, 13  # figure pixels
-COLUMNS, NARROW_COLUMNS = 10, 5
-HEADING = 40  # figure pixels above a row of images that is named there
+COLUMNS = 10
 LETTERS = 20  # of a name in the legend
 
 
-def reconstructions(pictures: RunPictures, narrow: bool = False) -> Figure:
+def reconstructions(pictures: RunPictures) -> Figure:
     """Draw originals, reconstructed means under them, and the learned standard deviations if there are any."""
     rows = {"original": pictures.originals, "mean": pictures.means}
     if pictures.stds is not None:
         rows["std. dev."] = unit_range(pictures.stds)
-    return stacked(rows, narrow)
+    return stacked(rows)
 
 
-def stacked(rows: dict[str, Tensor], narrow: bool = False) -> Figure:
-    """Draw the first images of each row, the rows above each other and named: on the left or, if narrow, on top."""
-    count = min(NARROW_COLUMNS if narrow else COLUMNS, *map(len, rows.values()))
-    first = {name: images[:count] for name, images in rows.items()}
-    return _named_above(first) if narrow else _rows_of(torch.cat([*first.values()]), count, list(rows))
+def stacked(rows: dict[str, Tensor]) -> Figure:
+    """Draw the first images of each row, the rows above each other and named on the left."""
+    count = min(COLUMNS, *map(len, rows.values()))
+    return _rows_of(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
 
 
 def samples(images: Tensor) -> Figure:
@@ -58,33 +56,14 @@ def _rows_of(images: Tensor, columns: int, labels: list[str]) -> Figure:
     grid = _grid(images, columns)
     height, width = grid.shape[:2]
     left = max(LABELS, LETTER * (2 + max(map(len, labels)))) if labels else MARGIN
-    figure = Figure(figsize=((left + width + MARGIN) / DPI, (height + 2 * MARGIN) / DPI), dpi=DPI)
-    axes = _show(figure, grid, left, MARGIN)
+    full_width, full_height = left + width + MARGIN, height + 2 * MARGIN
+    figure = Figure(figsize=(full_width / DPI, full_height / DPI), dpi=DPI)
+    figure.figimage(grid.numpy(), left, MARGIN, origin="upper")
     for row, label in enumerate(labels):
-        centre = (row + 0.5) / len(labels)
-        axes.text(-12 / width, 1 - centre, label, transform=axes.transAxes, ha="right", va="center", fontsize=13)
+        centre = MARGIN + height * (1 - (row + 0.5) / len(labels))
+        place = (left - 12) / full_width, centre / full_height
+        figure.text(*place, label, ha="right", va="center", fontsize=13)
     return figure
-
-
-def _named_above(rows: dict[str, Tensor]) -> Figure:
-    """Draw rows of images, each under its name."""
-    strips = [_grid(images, len(images)) for images in rows.values()]
-    height, width = strips[0].shape[:2]
-    full_height = len(strips) * (height + HEADING) + MARGIN
-    figure = Figure(figsize=((width + 2 * MARGIN) / DPI, full_height / DPI), dpi=DPI)
-    for row, (name, strip) in enumerate(zip(rows, strips, strict=True)):
-        axes = _show(figure, strip, MARGIN, full_height - (row + 1) * (height + HEADING))
-        axes.text(0, 1 + 8 / height, name, transform=axes.transAxes, ha="left", va="bottom", fontsize=14)
-    return figure
-
-
-def _show(figure: Figure, image: Tensor, left: int, bottom: int) -> Axes:
-    """Show an image in a figure, pixel for pixel, in axes of its own proportions."""
-    (width, height), (rows, columns) = figure.get_size_inches() * DPI, image.shape[:2]
-    axes = figure.add_axes((left / width, bottom / height, columns / width, rows / height))
-    axes.imshow(image.numpy(), interpolation="nearest", aspect="auto")
-    axes.set_axis_off()
-    return axes
 
 
 def _tiles(images: Tensor) -> Tensor:
@@ -100,23 +79,20 @@ def _tiles(images: Tensor) -> Tensor:
 
 def _grid(images: Tensor, columns: int) -> Tensor:
     """Return one white-gapped image `(height, width, 3)` of the tiles of all images, row by row."""
-    tiles = _tiles(images)
-    count, _, height, width = tiles.shape
-    grid = torch.ones(math.ceil(count / columns) * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3)
-    for i, tile in enumerate(tiles):
-        y, x = i // columns * (height + GAP), i % columns * (width + GAP)
-        grid[y : y + height, x : x + width] = tile.permute(1, 2, 0)
-    return grid
+    rows = math.ceil(len(images) / columns)
+    tiles = torch.nn.functional.pad(_tiles(images), (0, GAP, 0, GAP, 0, 0, 0, rows * columns - len(images)), value=1.0)
+    in_place = tiles.unflatten(0, (rows, columns)).permute(0, 3, 1, 4, 2)
+    return in_place.flatten(0, 1).flatten(1, 2)[:-GAP, :-GAP]
 
 
-def scatter(factors: Factors, label: str, narrow: bool = False) -> Figure:
+def scatter(factors: Factors, label: str) -> Figure:
     """Draw the rows in the plane of their first two principal latents, colored by their labels, named `label`."""
-    figure = Figure(figsize=(4.4, 5.2) if narrow else (8.0, 6.0), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(8.0, 6.0), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     if factors.labels is None:
         _dots(axes, factors.points, COLORS[0])
     elif factors.label_names:
-        _by_name(figure, axes, factors, factors.labels, label, narrow)
+        _by_name(axes, factors, factors.labels, label)
     else:
         _by_number(figure, axes, factors, factors.labels, label)
     first, second = factors.shares
@@ -132,7 +108,7 @@ def _dots(axes: Axes, points: Sequence[tuple[float, float]], colors: Sequence[st
     return axes.scatter(across, up, s=area, c=colors, linewidths=0, alpha=0.8)
 
 
-def _by_name(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str, narrow: bool) -> None:
+def _by_name(axes: Axes, factors: Factors, labels: Sequence[float], label: str) -> None:
     """Give each of the most frequent labels a color, and the others gray."""
     frequent = [code for code, _ in Counter(labels).most_common(len(COLORS))]
     colors = dict(zip(sorted(frequent), COLORS, strict=False))
@@ -142,10 +118,7 @@ def _by_name(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[floa
         shown["others"] = GRAY
     handles = [Line2D([], [], linestyle="", marker="o", color=color) for color in shown.values()]
     names = [""] * len(handles)
-    if narrow:
-        legend = figure.legend(handles, names, title=" ", frameon=False, loc="outside lower center", ncols=2)
-    else:
-        legend = axes.legend(handles, names, title=" ", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    legend = axes.legend(handles, names, title=" ", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     name_legend(legend, [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in shown])
     legend.get_title().set_parse_math(False)
     legend.get_title().set_text(drawable(label))

@@ -39,17 +39,16 @@ class Picture:
 
     figure: Figure
     caption: str  # sentences, which describe it to readers who do not see it too
-    narrow: Figure | None = None  # shown on a telephone instead
     small: bool = False  # at most about half the width of a desktop screen
 
     @cached_property
     def png(self) -> bytes:
         return png(self.figure)
 
-    def address(self, narrow: bool = False) -> str:
-        """Return the figure, or the one for a telephone, as a data address."""
-        content = png(self.narrow) if narrow and self.narrow is not None else self.png
-        return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    @property
+    def address(self) -> str:
+        """The figure as a data address."""
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
 
 class CommandLine(NamedTuple):

@@ -58,8 +58,7 @@ def _pictures(run: Run) -> dict[str, Picture]:
         rows = "Originals on top and their reconstructed means below"
         if run.pictures.stds is not None:
             rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-        wide, narrow = (figures.reconstructions(run.pictures, narrow) for narrow in (False, True))
-        found["reconstructions"] = Picture(wide, f"{rows}.", narrow)
+        found["reconstructions"] = Picture(figures.reconstructions(run.pictures), f"{rows}.")
         told = "Images decoded from latents drawn from the prior."
         found["samples"] = Picture(figures.samples(run.pictures.samples), told, small=True)
         if run.pictures.traversals is not None:
@@ -71,11 +70,9 @@ def _pictures(run: Run) -> dict[str, Picture]:
         told = f"{len(run.factors.points):,} rows in the plane of the first two principal components of {what}"
         if run.factors.labels is not None:
             told += f", colored by {label}"
-        wide, narrow = (figures.scatter(run.factors, label, narrow) for narrow in (False, True))
-        found["latents"] = Picture(wide, f"{told}.", narrow)
+        found["latents"] = Picture(figures.scatter(run.factors, label), f"{told}.")
     limit = run.summary.limit if run.summary else None
-    wide, narrow = (curves.run_curves(run.metrics, run.unit, limit, narrow) for narrow in (False, True))
-    found["curves"] = Picture(wide, curves.caption(run.unit, limit), narrow)
+    found["curves"] = Picture(curves.run_curves(run.metrics, run.unit, limit), curves.caption(run.unit, limit))
     return found
 
 
