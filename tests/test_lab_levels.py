@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import silentgrad as sg
-from silentgrad.lab.build import planned_model, seen_by, weights_on_z
+from silentgrad.lab.build import model_for, seen_by, weights_on_z
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
 from silentgrad.lab.printing import number
@@ -89,7 +89,7 @@ def test_without_z_is_the_prior_and_decoders_are_blind(latent: str) -> None:
     digits = load("digits")
     config = ModelConfig(**{**SMALL, "likelihood": "circuit", "components": 2}, tractable="circuit", gates="all")
     plan = resolve(Settings(DATA, replace(config, latent=latent, without_z=True), TRAIN), digits.likelihoods)
-    model = planned_model(plan.model, digits, 1)
+    model = model_for(plan.model, digits)
     for weight in weights_on_z(model):
         torch.nn.init.zeros_(weight)
     x = seen_by(plan.model, digits).as_seen(digits.rows("test").between(0, 3))

@@ -44,26 +44,13 @@ def seen_by(config: ModelConfig, observations: Observations) -> Observations:
 
 
 def model_for(config: ModelConfig, observations: Observations, epochs: int = 1) -> GuidedVAE:
-    """Return the VAE of a configuration for some observations and a number of epochs; see `build_model`.
-
-    Raises:
-        ConfigError: No model can be made of it, or its likelihood is not one for these observations.
-        ShapeError: Its network does not take examples of this shape.
-    """
-    likelihoods = observations.likelihoods
-    if not likelihoods:
-        kind = type(observations).__name__.lower()
-        raise ConfigError(f"{kind} cannot be trained on from the command line yet: choose another --data.kind")
-    return planned_model(resolve_model(config, likelihoods[0], "logistic" in likelihoods), observations, epochs)
-
-
-def planned_model(config: ModelConfig, observations: Observations, epochs: int) -> GuidedVAE:
-    """Return the VAE of a plan, as `model_for`: its configuration has nothing left open."""
-    kind = type(observations).__name__.lower()
-    if config.likelihood not in observations.likelihoods:
+    """Return the VAE of a configuration for some observations and a number of epochs; see `build_model`."""
+    kind, likelihoods = type(observations).__name__.lower(), observations.likelihoods
+    config = resolve_model(config, likelihoods[0], "logistic" in likelihoods)
+    if config.likelihood not in likelihoods:
         raise ConfigError(
             f"--model.likelihood {config.likelihood} is not for {kind} ({observations.name}): choose "
-            f"{' or '.join(observations.likelihoods)}"
+            f"{' or '.join(likelihoods)}"
         )
     if nets.NETWORKS[config.network].images_only and len(observations.event_shape) != 3:
         raise ConfigError(f"--model.network {config.network} is for images, not for {kind}: choose mlp")

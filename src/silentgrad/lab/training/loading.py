@@ -48,10 +48,7 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
 
 def load_run(folder: Path, observations: Observations) -> GuidedVAE:
     """Load the trained model of a finished run."""
-    path = RunFolder(folder).weights
-    if not path.exists():
-        raise RunError(f"{folder} holds no finished run: it has no {path.name}")
-    return load_weights(folder, path, observations)
+    return load_weights(folder, RunFolder(folder).weights, observations)
 
 
 def load_weights(folder: Path, path: Path, observations: Observations) -> GuidedVAE:
@@ -60,7 +57,7 @@ def load_weights(folder: Path, path: Path, observations: Observations) -> Guided
     try:
         _fill(vae, load_file(path), path)
     except FileNotFoundError:
-        raise RunError(f"there are no weights in {path}") from None
+        raise RunError(f"there is no {path}: its run has not finished, or has not kept that epoch") from None
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
     except RuntimeError as error:

@@ -15,7 +15,7 @@ from torch import nn
 
 from silentgrad.decoders.context import set_context_weight
 from silentgrad.guided import GuidedVAE
-from silentgrad.lab.build import annealed, planned_model, seen_by, weights_on_z
+from silentgrad.lab.build import annealed, model_for, seen_by, weights_on_z
 from silentgrad.lab.data import DataError, Observations, Reals, SplitName, kind_of, load, mixed
 from silentgrad.lab.data.files import in_print
 from silentgrad.lab.runs.evaluation import seen
@@ -76,7 +76,7 @@ def train_model(
     observations = seen_by(model, observations)
     _require_trainable(plan, observations)
     torch.manual_seed(mixed(train.seed, 0))
-    vae = planned_model(model, observations, train.epochs)
+    vae = model_for(model, observations, train.epochs)
     logs = _tensorboard(run, train)
     recorder = Recorder(run, observations.unit.metric)  # whose clock runs while decoders start from data
     checkpoint = Checkpoint(run, recorder, checksum_of(observations))

@@ -40,7 +40,7 @@ from silentgrad.lab.training.fabric import fabric_for
 from silentgrad.lab.training.loop import Loop
 from silentgrad.schedules import constant
 
-RESULT, CHECKPOINT = "result.json", "last.ckpt"
+RESULT, CHECKPOINT = "result.json", "state.ckpt"
 
 
 @dataclass(frozen=True)
