@@ -12,12 +12,9 @@ import torch
 
 import clustering
 import comparison
-import lightning_module
-import silentgrad as sg
 from refusals import refused
-from silentgrad.lab.data import DataError, Levels, load_images
+from silentgrad.lab.data import DataError, load_images
 from silentgrad.lab.data.catalogue import load_test_labels
-from silentgrad.schedules import linear_decay
 
 FOLDER = Path(__file__).parents[1] / "examples"
 # Those without a host that is trained with and without a guide.
@@ -92,26 +89,6 @@ def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> 
     assert load_images("digits").figure(0.0) == pytest.approx(math.log2(17))
 
 
-def test_lightning_module_follows_the_schedule_and_lets_the_guide_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    digits = load_images("digits")
-    images = Levels(digits.train[:128], digits.valid, digits.test[:64], "digits", levels=digits.levels)
-    steps: list[int | None] = []
-    forward = sg.SilentGuide.forward
-
-    def watched(self: sg.SilentGuide, *args: object, step: int | None = None) -> torch.Tensor:
-        steps.append(step)
-        return forward(self, *args, step=step)
-
-    monkeypatch.setattr(sg.SilentGuide, "forward", watched)
-    lightning_module.train(images, seed=0, guided=True, epochs=3)
-    assert steps == [1, 2, 3, 4, 5, 6]
-
-    host = lightning_module.ConvVAE(images)
-    bare = set(host.state_dict())
-    host.guide = sg.SilentGuide(lightning_module.LATENTS, images.event_shape, linear_decay(0.5))
-    assert {key for key in host.state_dict() if not key.startswith("guide.")} == bare
-
-
 def test_clusters_come_to_agree_with_labels_that_training_never_saw() -> None:
     digits, labels = load_images("digits"), load_test_labels("digits")
     x, unseen = digits.centre(digits.rows("train")), digits.centre(digits.rows("test"))
@@ -128,6 +105,7 @@ def test_clustering_prints_its_table(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "| 10 | mixture | 0." in said
     assert "| 10 | k-means | 0." in said
     refused(SystemExit, "no labels here", lambda: command("clustering", monkeypatch, "--data", "cifar10"))
+    refused(DataError, "no labels here", lambda: load_test_labels("cifar10"))
 
 
 def test_agreement_of_clusters_and_labels() -> None:
@@ -139,7 +117,3 @@ def test_agreement_of_clusters_and_labels() -> None:
     mutual = (joint * (joint / joint.sum(0) / joint.sum(1, keepdim=True)).log()).nan_to_num().sum()
     entropies = [-(p * p.log()).sum() for p in (joint.sum(0), joint.sum(1))]
     assert information == pytest.approx(float(mutual / (sum(entropies) / 2)), abs=1e-6)
-
-
-def test_labels_of_a_data_set_without_any_are_refused() -> None:
-    refused(DataError, "no labels here", lambda: load_test_labels("cifar10"))
