@@ -14,7 +14,10 @@ import naive_circuits
 import oracles
 import silentgrad as sg
 from oracles import Expectation
+from silentgrad import likelihoods
 from silentgrad.decoders.gates import LinearGate
+from silentgrad.decoders.gaussian import StandardizedDecoder
+from silentgrad.decoders.likelihood import own_parameters
 
 BATCH, OUTPUTS = 2, 3
 Draw = Callable[[float, float], Tensor]
@@ -63,7 +66,7 @@ def zero(q: td.Distribution) -> Tensor:
 
 def lower(raw: Tensor, diagonal: Tensor) -> Tensor:
     """A Cholesky factor of size two from its entry below the diagonal and its diagonal."""
-    return torch.diag_embed(diagonal) + raw[:, :1, None] * torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=raw.dtype)
+    return torch.diag_embed(diagonal) + raw[..., :1, None] * torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=raw.dtype)
 
 
 _grid = oracles.on_grid
@@ -150,24 +153,61 @@ ALL_LATENTS = [
 ]  # fmt: skip
 
 
+def reals(batch: int, *shape: int) -> Tensor:
+    """Numbers on both sides of zero."""
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+
+def counts(batch: int, *shape: int) -> Tensor:
+    """Counts up to six, some of them zero."""
+    rates = torch.full((batch, *shape), 1.5, dtype=torch.float64)
+    return torch.poisson(rates, generator=torch.Generator().manual_seed(2)).clamp(max=6)
+
+
+def bits(batch: int, *shape: int) -> Tensor:
+    return counts(batch, *shape).clamp(max=1)
+
+
+def one_hot(batch: int, *shape: int) -> Tensor:
+    return torch.nn.functional.one_hot(reals(batch, *shape).argmax(-1), shape[-1]).double()
+
+
+def positive(batch: int, *shape: int) -> Tensor:
+    return counts(batch, *shape) + 0.5
+
+
+Shape = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder: how to build it, what its closed form claims to be, and for which latents it has one."""
+    """A decoder: how to build it, its data, what its closed form claims to be, and for which latents it has one.
+
+    `families` are those whose oracle is worth its time, all of them if there are none.
+    """
 
     name: str
-    build: Callable[[int], sg.LinearDecoder | sg.Circuit]
+    build: Callable[[int, Shape], Any]
     oracle: Callable[[Any, Tensor, Expectation], Tensor]
     tractable: Callable[[Latent], bool] = lambda latent: True
+    data: Callable[..., Tensor] = reals
+    families: tuple[str, ...] = ()
 
-    def make(self, latents: int, seed: int = 1) -> sg.LinearDecoder | sg.Circuit:
+    def make(self, latents: int, seed: int = 1, shape: Shape = (OUTPUTS,)) -> Any:
         torch.manual_seed(seed)
-        decoder = self.build(latents).double()
+        decoder = self.build(latents, shape).double()
         for module in decoder.modules():
             # Small weights: v stays so far from zero that quadrature resolves log v^2, and every tilt is in its domain.
             if isinstance(module, sg.LinearPrecisionGaussian):
                 torch.nn.init.uniform_(module.precision_affine.weight, -0.06, 0.06)
             if isinstance(module, LinearGate):
                 torch.nn.init.uniform_(module.logits.weight, -0.06, 0.06)
+            if isinstance(module, sg.LinearLikelihood):
+                torch.nn.init.uniform_(module.affine.weight, -0.25, 0.25)
+                for parameter in own_parameters(module.likelihood):
+                    torch.nn.init.uniform_(parameter, -0.1, 0.3)  # wide enough for the oracle to resolve
+            if isinstance(module, StandardizedDecoder) and module.context is not None:
+                torch.nn.init.uniform_(module.shifts.weight, -0.3, 0.3)
         return decoder
 
 
@@ -217,49 +257,152 @@ def edgeworth_density(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], T
     return (w * density * (mean + variance.sqrt() * x).square().log()).sum(0)
 
 
+def by_bound_of_zeros(decoder: sg.LinearLikelihood, x: Tensor, expectation: Expectation) -> Tensor:
+    """The bound by its definition, from log-probabilities of counts that are integrated one by one."""
+    likelihood = decoder.likelihood
+    counted = expectation(lambda z: likelihood.counts(u_of(decoder, z)).log_prob(x))
+    inflation = likelihood.zero_logit.sigmoid()
+    counted = counted + (1 - inflation).log()
+    return torch.where(x == 0, (inflation + counted.exp()).log(), counted).sum(-1)
+
+
+def by_bound_of_shares(decoder: sg.LinearLikelihood, x: Tensor, expectation: Expectation) -> Tensor:
+    """The bound by its definition, from u and e^u integrated one by one."""
+    means, masses = expectation(lambda z: u_of(decoder, z)), expectation(lambda z: u_of(decoder, z).exp())
+    total = x.sum(-1)
+    ways = torch.lgamma(total + 1) - torch.lgamma(x + 1).sum(-1)
+    return ways + (x * means).sum(-1) - total * masses.sum(-1).log()
+
+
+def u_of(decoder: sg.LinearLikelihood, z: Tensor) -> Tensor:
+    return decoder.affine(z.reshape(len(z), BATCH, -1))
+
+
+def by_bound_of_levels(decoder: sg.DiscretizedLogistic, x: Tensor, expectation: Expectation) -> Tensor:
+    """The bound by its definition: log(1 + e^u) at the root of the expected square of u, around half its mean."""
+    scale = decoder.log_scale.exp()
+
+    def softplus(sign: int, shift: float) -> Tensor:
+        def u(z: Tensor) -> Tensor:
+            return sign * ((decoder.center - x - shift) / scale + u_of(decoder, z))
+
+        root = expectation(lambda z: u(z).square()).sqrt()
+        return expectation(u) / 2 + (2 * (root / 2).cosh()).log()
+
+    below, above = softplus(1, 0.5).where(x < decoder.levels - 1, 0), softplus(-1, -0.5).where(x > 0, 0)
+    width = (-torch.expm1(-1 / scale)).log().where((x > 0) & (x < decoder.levels - 1), 0)
+    return (width - below - above).sum(-1)
+
+
 def off_centre(decoder: sg.StandardizedGaussian) -> sg.StandardizedGaussian:
     """With centres and deviations that differ between outputs."""
-    decoder.center.copy_(torch.tensor([-0.5, 0.0, 2.0]))
+    decoder.center.copy_(torch.linspace(-0.5, 2, len(decoder.center)))
     with torch.no_grad():
-        decoder.log_scale.copy_(torch.tensor([-1.0, 0.3, 1.0]))
+        decoder.log_scale.copy_(torch.linspace(-1, 1, len(decoder.center)))
     return decoder
 
 
-ALL_DECODERS = [
-    Decoder(
-        "Normal likelihood", lambda d: sg.LinearLikelihood(d, OUTPUTS, sg.likelihoods.Normal(OUTPUTS)), by_sampling_law
-    ),
-    Decoder("units of the deviation", lambda d: off_centre(sg.StandardizedGaussian(d, OUTPUTS)), by_sampling_law),
-    Decoder("fixed variance", lambda d: sg.LinearGaussian(d, OUTPUTS, variance=0.3), by_sampling_law),
+def gaussian(latent: Latent) -> bool:
+    return latent.gaussian
+
+
+def gaussian_or_independent(latent: Latent) -> bool:
+    return latent.gaussian or latent.independent
+
+
+def tilts(latent: Latent) -> bool:
+    return latent.tilts
+
+
+GAUSSIANS = [
+    Decoder("units of the deviation", lambda d, s: off_centre(sg.StandardizedGaussian(d, s)), by_sampling_law),
+    Decoder("fixed variance", lambda d, s: sg.LinearGaussian(d, s, variance=0.3), by_sampling_law),
     Decoder(
         "fixed variance per output",
-        lambda d: sg.LinearGaussian(d, OUTPUTS, variance=torch.tensor([0.1, 0.5, 2.0])), by_sampling_law,
+        lambda d, s: sg.LinearGaussian(d, s, torch.linspace(0.1, 2, math.prod(s)).reshape(s)), by_sampling_law,
     ),
     Decoder(
-        "linear link, exact", lambda d: sg.LinearPrecisionGaussian(d, OUTPUTS, log_term="exact"), by_sampling_law,
-        lambda latent: latent.gaussian,
+        "linear link, exact", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="exact"), by_sampling_law, gaussian
     ),
     Decoder(
-        "linear link, edgeworth", lambda d: sg.LinearPrecisionGaussian(d, OUTPUTS, log_term="edgeworth"),
-        with_log_term(edgeworth_density), lambda latent: latent.independent or latent.gaussian,
+        "linear link, edgeworth", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="edgeworth"),
+        with_log_term(edgeworth_density), gaussian_or_independent,
     ),
     Decoder(
-        "linear link, auto", lambda d: sg.LinearPrecisionGaussian(d, OUTPUTS),
-        with_log_term(edgeworth_density), lambda latent: latent.independent or latent.gaussian,
+        "linear link, auto", sg.LinearPrecisionGaussian, with_log_term(edgeworth_density), gaussian_or_independent
     ),
     Decoder(
-        "linear link, taylor", lambda d: sg.LinearPrecisionGaussian(d, OUTPUTS, log_term="taylor"),
-        with_log_term(paper_taylor), lambda latent: latent.independent or latent.gaussian,
+        "linear link, taylor", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="taylor"),
+        with_log_term(paper_taylor), gaussian_or_independent,
     ),
     Decoder(
-        "exponential link", lambda d: sg.LinearPrecisionGaussian(d, OUTPUTS, link="exp"), by_sampling_law,
-        lambda latent: latent.tilts,
-    ),
-    Decoder(
-        "mixture", lambda d: sg.Mixture(d, OUTPUTS, components=2, per="example", proxy=False), at_expected_leaves,
-        lambda latent: latent.tilts,
+        "exponential link", lambda d, s: sg.LinearPrecisionGaussian(d, s, link="exp"), by_sampling_law, tilts
     ),
 ]  # fmt: skip
+
+FEW = ("Normal", "Bernoulli", "Poisson", "Uniform", "LogNormal", "MultivariateNormal", "OneHotCategorical")
+
+
+def with_likelihood(
+    likelihood: Callable[[Shape], Any],
+    data: Callable[..., Tensor],
+    tractable: Callable[[Latent], bool],
+    oracle: Callable[[Any, Tensor, Expectation], Tensor] = by_sampling_law,
+    name: str = "",
+) -> Decoder:
+    name = name or likelihood((OUTPUTS,)).__class__.__name__
+    return Decoder(name, lambda d, s: sg.LinearLikelihood(d, s, likelihood(s)), oracle, tractable, data, FEW)
+
+
+def everything(latent: Latent) -> bool:
+    return True
+
+
+LIKELIHOODS = [
+    with_likelihood(lambda s: likelihoods.Bernoulli(), bits, gaussian),
+    with_likelihood(lambda s: likelihoods.Poisson(), counts, tilts),
+    with_likelihood(likelihoods.NegativeBinomial, counts, gaussian),
+    with_likelihood(likelihoods.ZeroInflatedPoisson, counts, tilts, by_bound_of_zeros),
+    with_likelihood(likelihoods.ZeroInflatedNegativeBinomial, counts, gaussian, by_bound_of_zeros),
+    with_likelihood(lambda s: likelihoods.Binomial(6 + torch.arange(math.prod(s)).reshape(s)), counts, gaussian),
+    with_likelihood(lambda s: likelihoods.Ordinal(s, 7), counts, gaussian),
+    with_likelihood(lambda s: likelihoods.Multinomial(), counts, tilts, by_bound_of_shares),
+    with_likelihood(lambda s: likelihoods.Categorical(), one_hot, tilts, by_bound_of_shares),
+    with_likelihood(likelihoods.LogNormal, positive, everything),
+    with_likelihood(likelihoods.Gamma, positive, tilts),
+    with_likelihood(likelihoods.Normal, reals, everything),
+    with_likelihood(lambda s: likelihoods.StudentT(s, 3.0), reals, gaussian),
+    with_likelihood(likelihoods.Logistic, reals, gaussian),
+    with_likelihood(lambda s: lambda u: td.Gumbel(u, 2.0), reals, gaussian, name="a function"),
+]
+
+STRUCTURED = [
+    Decoder(
+        "mixture", lambda d, s: sg.Mixture(d, s, components=2, per="example", proxy=False), at_expected_leaves, tilts
+    ),
+    Decoder(
+        "circuit", lambda d, s: sg.Circuit(d, s, components=2, gates="all", proxy=False), at_expected_leaves, tilts,
+        families=("Normal", "Bernoulli", "OneHotCategorical"),
+    ),
+    Decoder(
+        "levels", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "exact"), by_sampling_law, gaussian, counts, FEW
+    ),
+    Decoder(
+        "levels, bound", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "bound"), by_bound_of_levels, data=counts,
+        families=FEW,
+    ),
+    Decoder(
+        "context", lambda d, s: sg.StandardizedGaussian(d, s, context=sg.CausalContext(s, hidden=4)), by_sampling_law,
+        families=FEW,
+    ),
+]  # fmt: skip
+BOUNDS = (
+    by_bound_of_zeros,
+    by_bound_of_shares,
+    by_bound_of_levels,
+    at_expected_leaves,
+)  # of which each is below the expectation
+ALL_DECODERS = [*GAUSSIANS, *LIKELIHOODS, *STRUCTURED]
 
 
 class Posterior(torch.nn.Module):

@@ -220,6 +220,37 @@ def assert_close(actual: Sequence[Tensor], expected: Sequence[Tensor], tolerance
         torch.testing.assert_close(a, b, rtol=0, atol=tolerance * scale, msg=lambda m, n=position: f"{n}: {m}")
 
 
+def every(values: int, *shape: int) -> Tensor:
+    """All arrays of a shape whose entries are 0, 1, ..., values - 1."""
+    rows = list(itertools.product(range(values), repeat=math.prod(shape)))
+    return torch.tensor(rows, dtype=torch.float64).reshape(-1, *shape)
+
+
+def require_distribution(p: td.Distribution, values: Tensor, moments: bool = True) -> None:
+    """The probabilities of all values add up, the moments are theirs, and so are the frequencies of draws.
+
+    Args:
+        p: A distribution of discrete values.
+        values: All values of one example, along the first dimension.
+        moments: Whether p has a mean and a variance.
+    """
+    values, dims = values.reshape(len(values), *[1] * len(p.batch_shape), *p.event_shape), len(p.event_shape)
+    probabilities = p.log_prob(values).exp().detach()
+    torch.testing.assert_close(probabilities.sum(0), torch.ones_like(probabilities[0]), rtol=1e-10, atol=1e-10)
+    if moments:
+        weights = probabilities.reshape(*probabilities.shape, *[1] * dims)
+        mean = (values * weights).sum(0)
+        torch.testing.assert_close(p.mean, mean)
+        torch.testing.assert_close(p.variance, ((values - mean).square() * weights).sum(0), rtol=1e-6, atol=1e-12)
+    torch.manual_seed(0)
+    draws = 20_000
+    found = (p.sample(torch.Size([draws])) == values.unsqueeze(1)).flatten(2 + len(p.batch_shape) - (dims == 0))
+    if dims:
+        found = found.all(-1)
+    frequencies = found.double().mean(1)
+    assert ((frequencies - probabilities).abs() <= 4 * (probabilities / draws).sqrt() + 1 / draws).all()
+
+
 def textbook(g: Tensor) -> dict[str, float]:
     """What measurements of gradients are by definition, over gradients `(batches, draws, parameters)`."""
     batches, draws, _ = g.shape

@@ -1,17 +1,45 @@
-"""Every decoder with every latent family: value and gradient equal the oracle, or a named error says why not."""
+"""Every decoder with every latent family: value and gradient equal the oracle, or a named error says why not.
+
+What is true of all decoders is checked here, over the lists of `members.py`.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch import distributions as td
 
+import random_circuits
 import silentgrad as sg
-from members import ALL_DECODERS, ALL_LATENTS, BATCH, OUTPUTS, Decoder, Latent
+from members import (
+    ALL_DECODERS,
+    ALL_LATENTS,
+    BATCH,
+    BOUNDS,
+    FEW,
+    GAUSSIANS,
+    LIKELIHOODS,
+    OUTPUTS,
+    Decoder,
+    Latent,
+    by_sampling_law,
+    reals,
+)
 from oracles import assert_close, derivatives
+from refusals import refused
 
+Pairs = Sequence[tuple[Decoder, Latent]]
+EVERY_PAIR = [(d, q) for d in ALL_DECODERS for q in ALL_LATENTS if q.name in d.families or not d.families]
+PAIRS = [(d, q) for d, q in EVERY_PAIR if d.tractable(q) and q.name in FEW]
 EACH_LATENT = pytest.mark.parametrize("latent", ALL_LATENTS, ids=lambda m: m.name)
 EACH_DECODER = pytest.mark.parametrize("decoder", ALL_DECODERS, ids=lambda m: m.name)
-X = torch.tensor([[0.2, -0.7, 1.1], [0.9, 0.4, -0.3]], dtype=torch.float64)
-assert X.shape == (BATCH, OUTPUTS)
+
+
+def each(pairs: Pairs) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("decoder", "latent"), pairs, ids=[f"{d.name}, {q.name}" for d, q in pairs])
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -19,34 +47,56 @@ def error(actual: Tensor, expected: Tensor) -> float:
     return float(((actual - expected).abs().max() / expected.abs().max().clamp(min=1e-6)).detach())
 
 
-@EACH_LATENT
-@EACH_DECODER
+@each(EVERY_PAIR)
 def test_value_and_derivatives_equal_the_oracle(decoder: Decoder, latent: Latent) -> None:
-    """And the second derivative along a direction; twice the same bits, nothing drawn, in single precision close."""
-    parameters, model, x = latent.draw(), decoder.make(latent.latents), X.clone().requires_grad_()
-    leaves = [x, *parameters, *model.parameters()]
+    """And the second derivative along a direction; twice the same bits, nothing drawn, in single precision close.
+
+    And the value is what the decoder claims of it, against the law that it draws by.
+    """
+    parameters, model, x = latent.draw(), decoder.make(latent.latents), decoder.data(BATCH, OUTPUTS)
     q = latent.build(*parameters)
     if not decoder.tractable(latent):
-        with pytest.raises(sg.IntractableError, match=r"exp|register|Gaussian"):
-            model.expected_log_prob(X, q)
+        refused(sg.IntractableError, r"exp|register|Gaussian|exact", lambda: model.expected_log_prob(x, q))
         return
+    leaves = [*parameters, *model.parameters()]
+    if decoder.data is reals:
+        leaves.append(x.requires_grad_())
     state = torch.get_rng_state()
     found = derivatives(model.expected_log_prob(x, q), leaves)
     again = derivatives(model.expected_log_prob(x, latent.build(*parameters)), leaves)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
-    truth = derivatives(decoder.oracle(model, x, latent.expectation(q)), leaves)
+    expectation = latent.expectation(q)
+    truth = derivatives(decoder.oracle(model, x, expectation), leaves)
     for gradient, expected in zip(found[: 1 + len(leaves)], truth[: 1 + len(leaves)], strict=True):
         assert error(gradient, expected) < 1e-10
     assert_close(found, truth, 1e-7)
+    require_claim(decoder, latent, model.exactness(q), found[0], by_sampling_law(model, x, expectation))
+    if model.exactness(q) is sg.Exactness.APPROXIMATION:
+        message = "is an approximation.*allow_approximation"
+        refused(sg.IntractableError, message, lambda: sg.Exact()(q, sg.integrand_of(model, x)))
+    assert torch.equal(sg.Exact(allow_approximation=True)(q, sg.integrand_of(model, x)), found[0])
     single = [leaf.detach().float().requires_grad_() for leaf in (x, *parameters)]
     value = model.float().expected_log_prob(single[0], latent.build(*single[1:]))
     weights = torch.linspace(1.0, -0.4, BATCH)  # those of `derivatives`
-    for close, double in zip(
-        [value, *torch.autograd.grad(value @ weights, [*single, *model.parameters()])], found, strict=False
-    ):
+    gradients = torch.autograd.grad(value @ weights, [*single[1:], *model.parameters()])
+    for close, double in zip([value, *gradients], found, strict=False):
         assert close.dtype == torch.float32
         assert error(close.double(), double) < 1e-4
+
+
+def require_claim(decoder: Decoder, latent: Latent, claim: sg.Exactness, value: Tensor, law: Tensor) -> None:
+    """An exact value is the expectation of the law that the decoder draws by; a bound is not above it."""
+    if decoder.oracle in BOUNDS:
+        assert claim is sg.Exactness.LOWER_BOUND
+        assert (value <= law + 1e-10).all()
+    elif decoder.name in ("a function", "linear link, taylor"):
+        assert claim is sg.Exactness.APPROXIMATION
+    elif decoder.oracle is by_sampling_law or latent.gaussian:
+        assert claim is sg.Exactness.EXACT
+        assert error(value, law) < 1e-10
+    else:
+        assert claim is sg.Exactness.APPROXIMATION
 
 
 @EACH_LATENT
@@ -85,3 +135,208 @@ def test_cumulants_equal_the_oracle(latent: Latent, t: float) -> None:
         variance = expectation(lambda z, i=i, m=mean: (z[..., i] - m).square() * (t * z[..., i]).exp()) / mass
         for actual, truth in ((k.value[:, i], mass.log()), (k.mean[:, i], mean), (k.variance[:, i], variance)):
             torch.testing.assert_close(actual, truth, rtol=1e-10, atol=1e-12)
+
+
+# --- batches, transforms and shapes
+
+
+@each(PAIRS)
+def test_a_batch_is_its_examples(decoder: Decoder, latent: Latent) -> None:
+    """One by one, in another shape, and mapped by `torch.vmap` over all arguments or one of them; with its gradient."""
+    model = decoder.make(latent.latents)
+    arguments = decoder.data(BATCH, OUTPUTS), *(p.detach() for p in latent.draw())
+    everything = tuple(range(len(arguments)))
+
+    def value(x: Tensor, *parameters: Tensor) -> Tensor:
+        return model.expected_log_prob(x, latent.build(*parameters))
+
+    together = value(*arguments)
+    torch.testing.assert_close(torch.stack([value(*row) for row in zip(*arguments, strict=True)]), together)
+    torch.testing.assert_close(value(*(a.unsqueeze(1) for a in arguments)), together.unsqueeze(1))
+    leaves = [a.clone().requires_grad_() for a in arguments[1:]]
+    gradients = torch.autograd.grad(value(arguments[0], *leaves).sum(), leaves)
+    with random_circuits.unchecked():  # torch can check a support neither under vmap nor over no examples
+        mapped = torch.vmap(torch.func.grad_and_value(value, argnums=everything[1:]))(*arguments)
+        torch.testing.assert_close(mapped, (gradients, together), rtol=1e-9, atol=1e-9)
+        for position in everything:
+            dims = tuple(0 if other == position else None for other in everything)
+            rows = [a if other == position else a[0] for other, a in enumerate(arguments)]
+            singly = [value(*rows[:position], row, *rows[position + 1 :]) for row in arguments[position]]
+            torch.testing.assert_close(torch.vmap(value, dims)(*rows), torch.stack(singly), rtol=1e-10, atol=1e-10)
+        leaf = torch.zeros(0, latent.latents, dtype=torch.float64, requires_grad=True)
+        none = value(*(a[:0] for a in arguments)), sg.integrand_of(model, arguments[0][:0])(leaf)
+    for empty in none:
+        assert empty.shape == (0,)
+        slopes = torch.autograd.grad(empty.sum(), [leaf, *model.parameters()], materialize_grads=True)
+        assert not torch.cat([slope.flatten() for slope in slopes]).any()
+
+
+class ExpectedLogProb(nn.Module):
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, x: Tensor, q: td.Distribution) -> Tensor:
+        return self.decoder.expected_log_prob(x, q)
+
+
+def normal() -> td.Normal:
+    loc, log_scale = torch.randn(2, BATCH, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return td.Normal(loc, (log_scale / 3).exp())
+
+
+@EACH_DECODER
+def test_states_ensembles_and_shapes(decoder: Decoder) -> None:
+    """A state loads, decoders are mapped as an ensemble, and the outputs may lie in several dimensions."""
+    models, x, q = (
+        [ExpectedLogProb(decoder.make(2, seed)) for seed in (1, 2, 3)],
+        decoder.data(BATCH, OUTPUTS),
+        normal(),
+    )
+    values = [model(x, q) for model in models]
+    parameters, buffers = torch.func.stack_module_state(models)
+    with random_circuits.unchecked():
+        mapped = torch.vmap(lambda own: torch.func.functional_call(models[0], own, (x, q)))((parameters, buffers))
+    torch.testing.assert_close(mapped, torch.stack(values), rtol=1e-10, atol=1e-10)
+    wide = decoder.make(2, 2, shape=(1, OUTPUTS))
+    for own, other in zip(wide.parameters(), models[2].parameters(), strict=True):
+        own.data.copy_(other.reshape(own.shape))
+    torch.testing.assert_close(wide.expected_log_prob(x.unsqueeze(1), q), values[2])
+    models[0].load_state_dict(models[1].state_dict())
+    assert torch.equal(models[0](x, q), values[1])
+    assert torch.equal(copy.deepcopy(models[0])(x, q), values[1])
+
+
+@EACH_DECODER
+def test_without_variance_it_is_the_log_probability(decoder: Decoder) -> None:
+    model, x, z = decoder.make(2), decoder.data(BATCH, OUTPUTS), normal().loc.detach()
+    if "taylor" not in decoder.name:
+        value = model.expected_log_prob(x, td.Normal(z, 1e-8))
+        torch.testing.assert_close(value, model(z).log_prob(x), rtol=1e-6, atol=1e-6)
+
+
+@EACH_DECODER
+def test_samples_follow_the_log_probability(decoder: Decoder) -> None:
+    """The chances of another z, relative to those of the one drawn at, average to one."""
+    torch.manual_seed(0)
+    model, z = decoder.make(2), torch.tensor([[0.3, -0.2]], dtype=torch.float64)
+    with torch.no_grad():
+        p = model(z)
+        x = p.sample((20_000,))
+        ratio = (model(z + 0.1).log_prob(x) - p.log_prob(x)).exp()
+        assert_mean(ratio, torch.ones(1))
+        if decoder.name != "context":
+            assert_mean(x, p.mean)
+        if decoder.name not in ("context", "StudentT"):  # whose squares have no variance
+            assert_mean((x - p.mean).square(), p.variance)
+
+
+def assert_mean(draws: Tensor, truth: Tensor) -> None:
+    """To five standard errors."""
+    assert ((draws.mean(0) - truth).abs() <= 5 * draws.std(0) / len(draws) ** 0.5 + 1e-12).all()
+
+
+# --- numbers
+
+
+OVERFLOWS = ("Poisson", "ZeroInflatedPoisson", "Gamma", "a function")  # an exponential of u, or of x - u
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e4])
+@EACH_DECODER
+def test_extremes_are_finite(decoder: Decoder, scale: float, size: float) -> None:
+    """In single precision, with all derivatives."""
+    torch.manual_seed(0)
+    model, x = decoder.build(2, (OUTPUTS,)), decoder.data(BATCH, OUTPUTS).float()
+    if decoder.data is reals:
+        x = size * x
+    q = td.Normal(torch.zeros(BATCH, 2, requires_grad=True), torch.full((BATCH, 2), scale, requires_grad=True))
+    if decoder.name in OVERFLOWS and max(scale, size) == 1e4 and (scale == 1e4 or decoder.data is reals):
+        refused(sg.DomainError, "overflow", lambda: model.expected_log_prob(x, q))
+        return
+    value = model.expected_log_prob(x, q)
+    leaves = [q.loc, q.scale, *model.parameters()]
+    for result in (value, *torch.autograd.grad(value.sum(), leaves, materialize_grads=True)):
+        assert result.isfinite().all()
+
+
+PRECISIONS = [  # of the decoder, of the latent and of x, and the message
+    (32, 64, 32, r"the latent is torch.float64, the decoder torch.float32.*decoder.to\(torch.float64"),
+    (32, 64, 64, r"the latent is torch.float64, the decoder torch.float32: .*.to\(torch.float32\)"),
+    (64, 32, 32, "the latent is torch.float32, the decoder torch.float64"),
+    (32, 32, 64, r"x is torch.float64, the decoder torch.float32.*.to\(torch.float32\)"),
+    (32, 64, 16, "the latent is torch.float64, the decoder torch.float32"),
+]
+
+
+def require_one_precision(model: nn.Module, x: Tensor, z: Tensor, message: str) -> None:
+    refused(sg.DomainError, message, lambda: model.expected_log_prob(x, td.Normal(z, 1.0)))
+    refused(sg.DomainError, message, lambda: sg.integrand_of(model, x)(z))
+
+
+@EACH_DECODER
+def test_half_precision_is_widened_and_two_precisions_are_refused(decoder: Decoder) -> None:
+    model, x = decoder.make(2).float(), decoder.data(BATCH, OUTPUTS).bfloat16()
+    half = td.Normal(*(p.bfloat16() for p in (normal().loc, normal().scale)))
+    wide = model.expected_log_prob(x.float(), td.Normal(half.loc.float(), half.scale.float()))
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            assert torch.equal(model.expected_log_prob(x, half), wide)
+    for *sizes, message in PRECISIONS:
+        of_decoder, of_latent, of_x = (getattr(torch, f"float{size}") for size in sizes)
+        require_one_precision(model.to(of_decoder), x.to(of_x), torch.zeros(BATCH, 2, dtype=of_latent), message)
+    refused(sg.DomainError, r"call decoder\.float\(\)", lambda: model.half().expected_log_prob(x, half))
+
+
+TRACED = [  # every path through a closed form once
+    *((d, q) for d in GAUSSIANS for q in ALL_LATENTS if q.name == "Bernoulli" and d.tractable(q) and "link" in d.name),
+    *((d, q) for d in ALL_DECODERS for q in ALL_LATENTS if q.name == "Normal" and d.name in (
+        "fixed variance", "linear link, auto", "exponential link", "Bernoulli", "a function", "NegativeBinomial"
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
+@each(TRACED)
+def test_traceable_in_one_graph(decoder: Decoder, latent: Latent) -> None:
+    """Forward and backward, by the compiler's front end: no C++ compiler needed; with side information."""
+    model, x, side_info = decoder.make(latent.latents).float(), decoder.data(BATCH, OUTPUTS).float(), {}
+    parameters = [p.detach().float().requires_grad_() for p in latent.draw()]
+    if decoder.name == "a function":
+        model.nodes = 3
+    if decoder.name == "NegativeBinomial":
+        mask = torch.rand(BATCH, OUTPUTS) < 0.7
+        side_info, x = {"offset": torch.rand_like(x), "mask": mask}, torch.where(mask, x, math.nan)
+
+    def objective(*parameters: Tensor) -> Tensor:
+        return model.expected_log_prob(x, latent.build(*parameters), **side_info).sum()
+
+    torch.compiler.reset()  # no more graphs of one function are kept than there are cases here
+    with random_circuits.unchecked():
+        compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
+        values = compiled(*parameters), objective(*parameters)
+    torch.testing.assert_close(*values)
+    gradients = [torch.autograd.grad(value, [*parameters, *model.parameters()]) for value in values]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+
+
+@EACH_DECODER
+def test_a_start_from_data_is_better_than_none(decoder: Decoder) -> None:
+    """With an output of which nothing was observed, where there may be; or what the start lacks is named."""
+    torch.manual_seed(0)
+    model, x, side_info = decoder.build(2, (6,)), decoder.data(100, 6).float(), {}
+    if decoder.name in ("Ordinal", "a function"):
+        refused(sg.IntractableError, "u_at_mean", lambda: model.init_from_data(x))
+        return
+    if decoder in LIKELIHOODS:
+        mask = torch.rand(x.shape) < 0.7
+        mask[:, 2] = False
+        side_info, x = {"mask": mask}, torch.where(mask, x, math.nan)
+    q = td.Normal(torch.zeros(100, 2), 0.1)
+    before = model.expected_log_prob(x, q, **side_info).mean()
+    model.init_from_data(x, **side_info)
+    value = model.expected_log_prob(x, q, **side_info)
+    assert value.mean() > before
+    value.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 from torch import distributions as td
 
 import oracles
@@ -20,9 +19,9 @@ DOUBLE = torch.float64
 SCALES = [1e-3, 0.1, 1.0, 30.0, 1e3]  # of a level
 
 
-def decoder_of(scale: float, levels: int, expectation: str = "auto", latents: int = 1) -> sg.DiscretizedLogistic:
-    """One output whose location is scale times the sum of the latents, in the middle of the levels."""
-    decoder = sg.DiscretizedLogistic(latents, 1, levels, expectation).double()
+def decoder_of(scale: float, levels: int, expectation: str = "auto") -> sg.DiscretizedLogistic:
+    """One output whose location is scale times the latent, in the middle of the levels."""
+    decoder = sg.DiscretizedLogistic(1, 1, levels, expectation).double()
     with torch.no_grad():
         decoder.center.fill_((levels - 1) / 2)
         decoder.log_scale.fill_(math.log(scale))
@@ -43,21 +42,6 @@ def log_level(x: int, u: np.ndarray, scale: float, levels: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("levels", [2, 3, 256])
-def test_probabilities_of_all_levels_sum_to_one(scale: float, levels: int) -> None:
-    p = decoder_of(scale, levels)(torch.linspace(-20, 20, 41, dtype=DOUBLE).unsqueeze(1))
-    every = torch.arange(levels, dtype=DOUBLE).reshape(-1, 1, 1)
-    torch.testing.assert_close(p.log_prob(every).exp().sum(0), torch.ones(41, dtype=DOUBLE))
-
-
-def test_two_levels_are_a_bernoulli() -> None:
-    z = torch.linspace(-8, 8, 17, dtype=DOUBLE).unsqueeze(1)
-    decoder = decoder_of(0.7, 2)
-    ones = decoder(z).log_prob(torch.ones(17, 1, dtype=DOUBLE))
-    torch.testing.assert_close(ones, td.Bernoulli(logits=z.squeeze(1)).log_prob(torch.ones(17, dtype=DOUBLE)))
-
-
-@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("x", [0, 1, 127, 128, 254, 255])
 def test_exact_expectation_and_gradient_by_quadrature(scale: float, x: int) -> None:
     decoder = decoder_of(scale, 256)
@@ -71,39 +55,6 @@ def test_exact_expectation_and_gradient_by_quadrature(scale: float, x: int) -> N
         assert slope.item() == pytest.approx(truth[1], rel=1e-5, abs=1e-5)
 
 
-def test_derivatives_of_both_expectations() -> None:
-    loc, log_scale = (torch.randn(3, 2, dtype=DOUBLE, requires_grad=True) for _ in range(2))
-    x = torch.tensor([[0.0, 1.0], [2.0, 3.0], [3.0, 0.0]], dtype=DOUBLE)
-    for expectation in ("exact", "bound"):
-        decoder = sg.DiscretizedLogistic(2, 2, 4, expectation).double()
-
-        def value(loc: Tensor, log_scale: Tensor, decoder: sg.DiscretizedLogistic = decoder) -> Tensor:
-            return decoder.expected_log_prob(x, td.Normal(loc, log_scale.exp()))
-
-        assert torch.autograd.gradcheck(value, (loc, log_scale), fast_mode=True)
-        assert torch.autograd.gradgradcheck(value, (loc, log_scale), rtol=1e-2, fast_mode=True)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_bound_of_bits_is_below_enumeration_and_exact_without_variance(scale: float) -> None:
-    torch.manual_seed(0)
-    decoder = decoder_of(scale, 8, latents=3)
-    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=3)), dtype=DOUBLE)
-    x = torch.arange(8, dtype=DOUBLE).unsqueeze(1)
-    of_states = torch.stack([decoder(state.expand(8, 3)).log_prob(x) for state in states])
-    for probs in (torch.rand(3, dtype=DOUBLE), torch.tensor([0.0, 1.0, 1.0], dtype=DOUBLE)):
-        q = td.Bernoulli(probs.expand(8, 3))
-        chances = (probs * states + (1 - probs) * (1 - states)).prod(-1)
-        truth = (chances.unsqueeze(1) * of_states).sum(0)
-        bound = decoder.expected_log_prob(x, q)
-        assert (bound <= truth + 1e-9 * (1 + truth.abs())).all()
-        if probs[0] == 0:
-            torch.testing.assert_close(bound, truth, rtol=1e-8, atol=1e-8)
-        else:
-            assert (bound >= truth - 0.3).all()
-    assert decoder.exactness(q) is sg.Exactness.LOWER_BOUND
-
-
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("expectation", ["exact", "bound"])
 def test_single_precision(scale: float, expectation: str) -> None:
@@ -111,21 +62,6 @@ def test_single_precision(scale: float, expectation: str) -> None:
     q = td.Normal(torch.full((256, 1), 0.3), 0.5)
     wide = decoder.expected_log_prob(x.double(), td.Normal(q.loc.double(), 0.5))
     torch.testing.assert_close(decoder.float().expected_log_prob(x, q).double(), wide, rtol=1e-4, atol=1e-4)
-
-
-def test_a_decoder_starts_from_levels_and_a_circuit_of_them_learns() -> None:
-    torch.manual_seed(0)
-    x = torch.randint(4, (200, 1)) + torch.randint(2, (200, 6)).float() * 10
-    q = td.Normal(torch.zeros(200, 2), 0.1)
-    decoder = sg.DiscretizedLogistic(2, 6, 16)
-    before = decoder.expected_log_prob(x, q).mean()
-    decoder.init_from_data(x)
-    assert decoder.expected_log_prob(x, q).mean() > before + 20
-    circuit = sg.Circuit(2, 6, 3, leaves=sg.DiscretizedLogistic(2, (6, 3), 16, "bound"))
-    circuit.init_from_data(x)
-    assert circuit.expected_log_prob(x, q).mean() > decoder.expected_log_prob(x, q).mean() + 1
-    draws = circuit(torch.zeros(1, 2)).sample((50,))
-    assert (draws == draws.round()).all()
 
 
 @refusals
@@ -146,9 +82,7 @@ def test_bad_input_is_named() -> Refusals:
 def test_levels_are_a_distribution() -> None:
     loc, scale = torch.tensor([-15.0, 0.5, 2.5, 4.85, 150.0], dtype=DOUBLE), torch.tensor(0.25, dtype=DOUBLE)
     p = distributions.DiscretizedLogistic(loc, scale, 6)
-    values = torch.arange(6, dtype=DOUBLE).unsqueeze(-1)
-    probabilities = p.log_prob(values).exp()
-    require_moments(p, values, probabilities)
+    oracles.require_distribution(p, torch.arange(6, dtype=DOUBLE))
     assert p.log_prob(torch.zeros(5, dtype=DOUBLE))[-1] == pytest.approx(-(150 - 0.5) / 0.25)  # no tail underflows
 
 
@@ -173,7 +107,7 @@ def test_ordered_categories_are_a_distribution(categories: int) -> None:
     borders = np.array([-np.inf, *p.thresholds, np.inf])
     truth = np.diff(stats.logistic.cdf(borders[:, None] - p.loc.numpy()), axis=0)
     np.testing.assert_allclose(probabilities, truth, rtol=1e-9, atol=1e-15)
-    require_moments(p, values, probabilities)
+    oracles.require_distribution(p, values)
     assert p.log_prob(torch.full((4,), categories - 1.0, dtype=DOUBLE))[0] < -29  # no tail underflows
 
 
@@ -197,19 +131,7 @@ def test_counts_with_more_zeros_are_a_distribution() -> None:
     extra = 1 / (1 + np.exp(-p.logits.numpy()))
     truth = (1 - extra) * stats.poisson.pmf(values.numpy(), p.counts.rate.numpy()) + extra * (values.numpy() == 0)
     np.testing.assert_allclose(probabilities, truth, rtol=1e-9)
-    require_moments(p, values, probabilities)
-
-
-def require_moments(p: td.Distribution, values: Tensor, probabilities: Tensor) -> None:
-    """They add up, the mean and variance are theirs, and draws have their frequencies, to four deviations."""
-    torch.testing.assert_close(probabilities.sum(0), torch.ones_like(probabilities[0]))
-    mean = (values * probabilities).sum(0)
-    torch.testing.assert_close(p.mean, mean)
-    torch.testing.assert_close(p.variance, ((values - mean).square() * probabilities).sum(0), rtol=1e-6, atol=1e-12)
-    torch.manual_seed(0)
-    draws = 20_000
-    frequencies = (p.sample((draws,)) == values.unsqueeze(1)).double().mean(1)
-    assert ((frequencies - probabilities).abs() <= 4 * (probabilities / draws).sqrt() + 1 / draws).all()
+    oracles.require_distribution(p, values)
 
 
 @pytest.mark.parametrize("build", [lambda: ordinal(validate_args=True), lambda: inflated(validate_args=True)])

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from torch import distributions as td
 
 import oracles
 import silentgrad as sg
+from members import GAUSSIANS, LIKELIHOODS, counts
 from refusals import Refusals, refusals
 from silentgrad import likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
@@ -22,46 +22,23 @@ from silentgrad.side_info import SideInfo
 
 DOUBLE = torch.float64
 LATENTS, OUTPUTS, BATCH = 2, 6, 4
-COUNTS = torch.tensor([[0, 2, 1, 0, 3, 1], [4, 0, 0, 1, 0, 2], [1, 1, 0, 5, 2, 0], [0, 0, 1, 0, 0, 3]], dtype=DOUBLE)
-BITS, ONE_HOT = (COUNTS > 0).to(DOUBLE), torch.eye(OUTPUTS, dtype=DOUBLE)[[2, 0, 4, 4]]
+COUNTS = counts(BATCH, OUTPUTS)
 MASK = torch.tensor([[1, 1, 0, 1, 0, 1], [0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0]], dtype=torch.bool)
 
-Build = Callable[[int, int], sg.LinearDecoder]
-
-
-def with_likelihood(likelihood: Callable[[int], nn.Module]) -> Build:
-    return lambda latents, outputs: LinearLikelihood(latents, outputs, likelihood(outputs))
-
-
-DECODERS: dict[str, tuple[Build, Tensor]] = {
-    "Bernoulli": (with_likelihood(lambda k: likelihoods.Bernoulli()), BITS),
-    "Poisson": (with_likelihood(lambda k: likelihoods.Poisson()), COUNTS),
-    "NegativeBinomial": (with_likelihood(likelihoods.NegativeBinomial), COUNTS),
-    "ZeroInflatedPoisson": (with_likelihood(likelihoods.ZeroInflatedPoisson), COUNTS),
-    "ZeroInflatedNegativeBinomial": (with_likelihood(likelihoods.ZeroInflatedNegativeBinomial), COUNTS),
-    "Binomial": (with_likelihood(lambda k: likelihoods.Binomial(6)), COUNTS),
-    "Ordinal": (with_likelihood(lambda k: likelihoods.Ordinal(k, 7)), COUNTS),
-    "Multinomial": (with_likelihood(lambda k: likelihoods.Multinomial()), COUNTS),
-    "Categorical": (with_likelihood(lambda k: likelihoods.Categorical()), ONE_HOT),
-    "Normal": (with_likelihood(likelihoods.Normal), COUNTS),
-    "StudentT": (with_likelihood(likelihoods.StudentT), COUNTS),
-    "LogNormal": (with_likelihood(likelihoods.LogNormal), COUNTS + 0.5),
-    "Gamma": (with_likelihood(likelihoods.Gamma), COUNTS + 0.5),
-    "a function": (lambda d, k: LinearLikelihood(d, k, lambda u: td.Gumbel(u, 2.0)), COUNTS),
-    "LinearGaussian": (lambda d, k: sg.LinearGaussian(d, k, variance=0.3), COUNTS),
-    "StandardizedGaussian": (sg.StandardizedGaussian, COUNTS),
-    "linear link": (sg.LinearPrecisionGaussian, COUNTS),
-    "exponential link": (lambda d, k: sg.LinearPrecisionGaussian(d, k, link="exp"), COUNTS),
-}
+DECODERS = {decoder.name: decoder for decoder in [*GAUSSIANS, *LIKELIHOODS]}
 EACH = pytest.mark.parametrize("name", DECODERS)
 
 
-def make(name: str, latents: int = LATENTS, outputs: int = OUTPUTS) -> sg.LinearDecoder:
+def make(name: str, outputs: int = OUTPUTS) -> sg.LinearDecoder:
     torch.manual_seed(2)
-    decoder = DECODERS[name][0](latents, outputs).double()
+    decoder = DECODERS[name].build(LATENTS, (outputs,)).double()
     for parameter in decoder.parameters():
         nn.init.uniform_(parameter, -0.3, 0.5)
     return decoder
+
+
+def data_of(name: str) -> Tensor:
+    return DECODERS[name].data(BATCH, OUTPUTS)
 
 
 def normal(dtype: torch.dtype = DOUBLE, batch: int = BATCH) -> td.Normal:
@@ -110,7 +87,7 @@ def smaller(name: str, decoder: sg.LinearDecoder, kept: Tensor) -> sg.LinearDeco
 @EACH
 @pytest.mark.parametrize("each", [False, True], ids=["per example", "per entry"])
 def test_an_offset_is_a_latent_without_variance(name: str, each: bool) -> None:
-    decoder, q, offset, x = make(name), normal(), offsets(each), DECODERS[name][1]
+    decoder, q, offset, x = make(name), normal(), offsets(each), data_of(name)
     value = decoder.expected_log_prob(x, q, offset=offset)
     columns = torch.eye(OUTPUTS, dtype=DOUBLE) if each else torch.ones(OUTPUTS, 1, dtype=DOUBLE)
     wide = widened(decoder, columns)
@@ -129,7 +106,7 @@ def test_covariates_are_latents_without_variance(name: str) -> None:
     decoder = LinearLikelihood(LATENTS, OUTPUTS, make(name).likelihood, covariates=3).double()
     assert not decoder.covariate_affine.weight.any()  # covariates start without an effect
     nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
-    q, covariates, x = normal(), torch.randn(BATCH, 3, dtype=DOUBLE), DECODERS[name][1]
+    q, covariates, x = normal(), torch.randn(BATCH, 3, dtype=DOUBLE), data_of(name)
     wide = widened(decoder, decoder.covariate_affine.weight)
     wide.covariate_affine = None
     value = decoder.expected_log_prob(x, q, covariates=covariates)
@@ -142,7 +119,7 @@ def test_covariates_are_latents_without_variance(name: str) -> None:
 
 @EACH
 def test_a_mask_leaves_the_decoder_of_the_outputs_that_were_observed(name: str) -> None:
-    decoder, q, x = make(name), normal(), DECODERS[name][1]
+    decoder, q, x = make(name), normal(), data_of(name)
     value = decoder.expected_log_prob(torch.where(MASK, x, math.nan), q, mask=MASK, offset=offsets())
     rows, weights = [], torch.zeros_like(decoder.affine.weight)
     for row, kept in enumerate(MASK):
@@ -160,7 +137,7 @@ def test_a_mask_leaves_the_decoder_of_the_outputs_that_were_observed(name: str) 
 def test_a_row_of_which_nothing_was_observed_is_zero(name: str, dtype: torch.dtype) -> None:
     decoder, q = make(name).to(dtype), normal(dtype)
     mask = MASK & (torch.arange(BATCH) != 1).unsqueeze(1)
-    x = torch.where(mask, DECODERS[name][1].to(dtype), math.nan)
+    x = torch.where(mask, data_of(name).to(dtype), math.nan)
     for sign in (-20, 20):
         value = decoder.expected_log_prob(x, q, mask=mask, offset=torch.full((BATCH,), sign, dtype=dtype))
         assert value[1] == 0
@@ -227,7 +204,7 @@ def laws(decoder: sg.LinearDecoder, x: Tensor, z: Tensor, offset: Tensor, mask: 
 @EACH
 def test_samples_of_z_have_the_log_probability_of_what_was_observed(name: str) -> None:
     """Under an estimator, and with a dimension of samples before the examples'."""
-    decoder, x, q, offset = make(name), DECODERS[name][1], normal(), offsets()
+    decoder, x, q, offset = make(name), data_of(name), normal(), offsets()
     given = decoder.given(SideInfo(offset=offset, mask=MASK))
     z = torch.randn(3, BATCH, LATENTS, generator=torch.Generator().manual_seed(4), dtype=DOUBLE)
     expected = torch.stack([laws(decoder, x, one, offset, MASK) for one in z])
@@ -357,7 +334,7 @@ def test_the_guide_expects_a_loss_of_what_was_observed() -> None:
 @refusals
 def test_bad_input_is_named() -> Refusals:
     q, x = normal(), COUNTS
-    poisson, precision, gaussian = make("Poisson"), make("linear link"), make("Normal")
+    poisson, precision, gaussian = make("Poisson"), make("linear link, auto"), make("Normal")
     short = poisson.given(SideInfo(mask=MASK[:2]))
     covaried = LinearLikelihood(LATENTS, OUTPUTS, likelihoods.Poisson(), covariates=2).double().expected_log_prob
     two, ones = torch.ones(BATCH, 2, dtype=DOUBLE), torch.ones(BATCH, OUTPUTS, dtype=DOUBLE)

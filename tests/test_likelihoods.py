@@ -31,7 +31,6 @@ from laws import (
     log_normal,
     log_poisson,
 )
-from members import ALL_LATENTS, BATCH, OUTPUTS, Latent, by_sampling_law
 from refusals import Refusals, refusals
 from silentgrad import likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
@@ -215,19 +214,6 @@ def test_references_are_those_of_scipy(mean: float) -> None:
     assert sum(np.exp(log_category(x, u)) for x in range(4)) == pytest.approx(1, rel=1e-13)
 
 
-@EACH_CASE
-def test_derivatives_of_first_and_second_order(name: str) -> None:
-    likelihood, x = make(name), torch.full((3,), CASES[name].xs[-1], dtype=DOUBLE)
-    mean = torch.tensor([-1.0, 0.2, 0.0], dtype=DOUBLE, requires_grad=True)
-    variance = torch.tensor([0.3, 2.0, 1e-2], dtype=DOUBLE, requires_grad=True)
-
-    def value(mean: Tensor, variance: Tensor) -> Tensor:
-        return expected_log_prob(likelihood, x, mean, variance)
-
-    assert torch.autograd.gradcheck(value, (mean, variance), fast_mode=True)
-    assert torch.autograd.gradgradcheck(value, (mean, variance), fast_mode=True)
-
-
 @pytest.mark.parametrize("name", [*CASES, "a function"])
 def test_no_variance_is_the_log_probability_itself(name: str) -> None:
     """At V = 0 the derivative in V is half the second derivative in u, by the heat equation."""
@@ -282,97 +268,6 @@ def test_not_keeping_the_nodes_changes_nothing(name: str, monkeypatch: pytest.Mo
     torch.testing.assert_close(*results, rtol=1e-14, atol=1e-14)
 
 
-COUNTS = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 1.0]], dtype=DOUBLE)
-BITS = (COUNTS > 0).to(DOUBLE)
-ONE_HOT = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]], dtype=DOUBLE)
-DECODERS = {
-    "Bernoulli": (lambda: likelihoods.Bernoulli(), BITS, lambda latent: latent.gaussian),
-    "NegativeBinomial": (lambda: likelihoods.NegativeBinomial(OUTPUTS), COUNTS, lambda latent: latent.gaussian),
-    "ZeroInflatedPoisson": (lambda: likelihoods.ZeroInflatedPoisson(OUTPUTS), COUNTS, lambda latent: latent.tilts),
-    "ZeroInflatedNegativeBinomial": (
-        lambda: likelihoods.ZeroInflatedNegativeBinomial(OUTPUTS), COUNTS, lambda latent: latent.gaussian
-    ),
-    "Binomial": (lambda: likelihoods.Binomial(torch.tensor([5, 2, 9])), COUNTS, lambda latent: latent.gaussian),
-    "Ordinal": (lambda: likelihoods.Ordinal(OUTPUTS, 6), COUNTS, lambda latent: latent.gaussian),
-    "Multinomial": (lambda: likelihoods.Multinomial(), COUNTS, lambda latent: latent.tilts),
-    "Categorical": (lambda: likelihoods.Categorical(), ONE_HOT, lambda latent: latent.tilts),
-    "LogNormal": (lambda: likelihoods.LogNormal(OUTPUTS), COUNTS + 0.5, lambda latent: True),
-    "Gamma": (lambda: likelihoods.Gamma(OUTPUTS), COUNTS + 0.5, lambda latent: latent.tilts),
-    "Poisson": (lambda: likelihoods.Poisson(), COUNTS, lambda latent: latent.tilts),
-    "Normal": (lambda: likelihoods.Normal(OUTPUTS), COUNTS, lambda latent: True),
-    "StudentT": (lambda: likelihoods.StudentT(OUTPUTS, 3.0), COUNTS, lambda latent: latent.gaussian),
-    "Logistic": (lambda: likelihoods.Logistic(OUTPUTS), COUNTS, lambda latent: latent.gaussian),
-    "a function": (lambda: lambda u: td.Gumbel(u, 2.0), COUNTS, lambda latent: latent.gaussian),
-}  # fmt: skip
-
-
-def by_bound_of_zeros(decoder: LinearLikelihood, x: Tensor, expectation: oracles.Expectation) -> Tensor:
-    """The bound by its definition, from log-probabilities of counts that are integrated one by one."""
-    likelihood = decoder.likelihood
-    counts = expectation(lambda z: likelihood.counts(u_of(decoder, z)).log_prob(x))
-    inflation = likelihood.zero_logit.sigmoid()
-    counted = counts + (1 - inflation).log()
-    return torch.where(x == 0, (inflation + counted.exp()).log(), counted).sum(-1)
-
-
-def by_bound_of_shares(decoder: LinearLikelihood, x: Tensor, expectation: oracles.Expectation) -> Tensor:
-    """The bound by its definition, from u and e^u integrated one by one."""
-    means, masses = expectation(lambda z: u_of(decoder, z)), expectation(lambda z: u_of(decoder, z).exp())
-    total = x.sum(-1)
-    ways = torch.lgamma(total + 1) - torch.lgamma(x + 1).sum(-1)
-    return ways + (x * means).sum(-1) - total * masses.sum(-1).log()
-
-
-def u_of(decoder: LinearLikelihood, z: Tensor) -> Tensor:
-    return decoder.affine(z.reshape(len(z), BATCH, -1))
-
-
-BOUNDS = {
-    "ZeroInflatedPoisson": by_bound_of_zeros,
-    "ZeroInflatedNegativeBinomial": by_bound_of_zeros,
-    "Multinomial": by_bound_of_shares,
-    "Categorical": by_bound_of_shares,
-}
-
-
-def make_decoder(name: str, latents: int) -> LinearLikelihood:
-    torch.manual_seed(1)
-    decoder = LinearLikelihood(latents, OUTPUTS, DECODERS[name][0]()).double()
-    torch.nn.init.uniform_(decoder.affine.weight, -0.25, 0.25)  # every tilt is in its domain
-    for parameter in decoder.likelihood.parameters() if isinstance(decoder.likelihood, torch.nn.Module) else ():
-        torch.nn.init.uniform_(parameter, -0.1, 0.3)  # wide enough for the oracle to resolve
-    return decoder
-
-
-FAMILIES = ("Normal", "Bernoulli", "Poisson", "Uniform", "LogNormal", "MultivariateNormal", "OneHotCategorical")
-
-
-@pytest.mark.parametrize("latent", [m for m in ALL_LATENTS if m.name in FAMILIES], ids=lambda m: m.name)
-@pytest.mark.parametrize("name", DECODERS)
-def test_decoders_equal_the_oracle(name: str, latent: Latent) -> None:
-    parameters, decoder = latent.draw(), make_decoder(name, latent.latents)
-    _, x, tractable = DECODERS[name]
-    q = latent.build(*parameters)
-    if not tractable(latent):
-        with pytest.raises(sg.IntractableError, match=r"not Gaussian for \w+ latents|register"):
-            decoder.expected_log_prob(x, q)
-        return
-    leaves, weights = [*parameters, *decoder.parameters()], torch.tensor([1.0, -0.4], dtype=DOUBLE)
-    state = torch.get_rng_state()
-    value, expected = decoder.expected_log_prob(x, q), by_sampling_law(decoder, x, latent.expectation(q))
-    assert value.shape == (BATCH,)
-    assert torch.equal(value, decoder.expected_log_prob(x, q))
-    assert torch.equal(state, torch.get_rng_state())
-    assert (decoder.exactness(q) is sg.Exactness.LOWER_BOUND) == (name in BOUNDS)
-    assert (decoder.exactness(q) is sg.Exactness.APPROXIMATION) == (name == "a function")
-    if name in BOUNDS:
-        assert (value <= expected + 1e-12).all()
-        expected = BOUNDS[name](decoder, x, latent.expectation(q))
-    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
-    gradients = torch.autograd.grad(value @ weights, leaves, retain_graph=True)  # both share q's own graph
-    torch.testing.assert_close(gradients, torch.autograd.grad(expected @ weights, leaves), rtol=1e-8, atol=1e-8)
-
-
 @refusals
 def test_bad_input_is_named() -> Refusals:
     one, bits = torch.ones(2, 3), likelihoods.Bernoulli()
@@ -401,10 +296,3 @@ def test_mixture_is_as_close_to_softplus_as_stated(rule: quadrature.Rule, bound:
     at = u[:, None] / deviations
     smoothed = deviations * (at * stats.norm.cdf(at) + stats.norm.pdf(at))
     assert abs(smoothed @ weights - np.logaddexp(0, u)).max() < bound
-
-
-def test_expected_softplus_under_function_transforms() -> None:
-    mean, variance = torch.linspace(-3, 3, 5, dtype=DOUBLE), torch.full((5,), 0.7, dtype=DOUBLE, requires_grad=True)
-    per_example = torch.func.vmap(torch.func.grad(quadrature.expected_softplus, argnums=1))(mean, variance.detach())
-    (together,) = torch.autograd.grad(quadrature.expected_softplus(mean, variance).sum(), variance)
-    torch.testing.assert_close(per_example, together)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from silentgrad.mathematics.gamma import log_rising
+from silentgrad.mathematics.quadrature import expected_abs
 from silentgrad.mathematics.softplus import expected_softplus_of_both
 from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square, log_square_derivatives
 
@@ -142,6 +143,7 @@ def test_functions_of_counts_have_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(at_counts, (r, variance))
     mean = torch.tensor([0.0, 0.0, -2.0, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda m, v: tuple(expected_softplus_of_both(m, v)), (mean, variance))
+    assert torch.autograd.gradgradcheck(expected_abs, (mean, variance))
 
 
 def test_functions_under_function_transforms() -> None:

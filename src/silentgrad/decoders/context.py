@@ -34,6 +34,7 @@ from torch.nn.functional import conv2d, linear, pad, relu
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.latents.independent import shape_of
 from silentgrad.side_info import SideInfo
+from silentgrad.tracing import transformed
 
 if TYPE_CHECKING:
     from silentgrad.decoders.gaussian import StandardizedDecoder
@@ -121,7 +122,8 @@ class CausalContext(nn.Module):
         images = ((x - self.center) / self.spread).reshape(-1, *self.image)
         inside = torch.ones_like(images[:, :1])
         seen = pad(torch.cat([images, inside], 1), [self.radius, self.radius, self.earlier.shape[0] - 1, 0])
-        seen = seen.contiguous(memory_format=torch.channels_last)  # features are neighbors in memory from here on
+        if not transformed():  # under vmap torch knows no other layout
+            seen = seen.contiguous(memory_format=torch.channels_last)  # features are neighbors in memory from here on
         near = conv2d(seen, self.neighbors.weight * self.earlier, self.neighbors.bias).relu_()
         shared = linear(near.movedim(1, -1), self.mix.weight, self.mix.bias + self.own_bias[0]).unsqueeze(1)
         for weights in self.own_colors:

@@ -45,7 +45,7 @@ from silentgrad.exactness import Exactness
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 from silentgrad.side_info import SideInfo
-from silentgrad.tracing import widened
+from silentgrad.tracing import transformed, widened
 
 
 class LinearGaussian(LinearDecoder):
@@ -248,7 +248,9 @@ class StandardizedDecoder(LinearDecoder):
 
         All are linear in its features, which are the largest arrays: one product passes over them.
         """
-        if self.context is None or (not torch.compiler.is_compiling() and self.context_weight == 0):
+        if self.context is None:
+            return None
+        if not torch.compiler.is_compiling() and not transformed() and self.context_weight == 0:
             return None
         heads = [self.shifts] if self.weigh is None else [self.shifts, self.weigh]
         weight, bias = torch.cat([head.weight for head in heads]), torch.cat([head.bias for head in heads])

@@ -20,6 +20,7 @@ from torch.distributions import constraints
 
 from silentgrad.decoders.context import Causal
 from silentgrad.decoders.gaussian import StandardizedDecoder
+from silentgrad.decoders.linear import require_dtype
 from silentgrad.decoders.protocol import Leaf, Startable
 from silentgrad.decoders.sums import Gate, SumProduct, gate_at, weighed
 from silentgrad.errors import DomainError, IntractableError, ShapeError
@@ -269,11 +270,13 @@ class CircuitDistribution(td.Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args and value.numel() > 0:  # torch cannot check a support over no examples
             self._validate_sample(value)
+        value = widened(value)
+        require_dtype("x", value, self.network.dtype)
         weights: Tensor | None = None
         if isinstance(self.leaves, Causal):
-            found, weights = self.leaves.weighed(widened(value).unsqueeze(-1))
+            found, weights = self.leaves.weighed(value.unsqueeze(-1))
         else:
-            found = self.leaves.log_prob(widened(value).unsqueeze(-1))
+            found = self.leaves.log_prob(value.unsqueeze(-1))
         outputs = widened(found)
         batch = outputs.shape[: outputs.dim() - 1 - len(self.event_shape)]
         rows = outputs.reshape(math.prod(batch), self.event_shape.numel(), outputs.shape[-1])

@@ -6,6 +6,7 @@ Covariates c have weights C of their own, an offset o has none. For Gaussian lat
 u's distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
 """
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -282,9 +283,8 @@ def _needs_beyond_gaussian(likelihood: Likelihood, q: td.Distribution) -> Needs:
 
 def _negated(affine: nn.Linear) -> nn.Linear:
     """Return -u as an affine map that shares the gradients of u's."""
-    negated = nn.Linear(affine.in_features, affine.out_features, device="meta")
-    del negated.weight, negated.bias
-    negated.weight, negated.bias = -affine.weight, -affine.bias  # type: ignore[assignment]
+    negated = copy.copy(affine)
+    negated._parameters = {name: -own for name, own in affine.named_parameters()}  # type: ignore[misc]
     return negated
 
 
