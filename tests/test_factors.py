@@ -12,6 +12,7 @@ import silentgrad as sg
 from silentgrad import likelihoods
 from silentgrad.factors import FitProgress, pieces
 from silentgrad.factors.anderson import History, shares_of
+from silentgrad.factors.latents import Posterior
 from silentgrad.factors.symmetric import congruence, forms, matrices, triangles
 
 DOUBLE = torch.float64
@@ -58,19 +59,24 @@ def elbo(decoder: sg.LinearLikelihood, x: Tensor, q: td.MultivariateNormal, **si
     return decoder.expected_log_prob(x, q, **side_info) - td.kl_divergence(q, standard)
 
 
+@pytest.mark.parametrize("posterior", ["full", "diagonal"])
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize(
     "side_info", [{}, {"mask": MASK, "covariates": COVARIATES, "offset": SIZE}], ids=["x", "side information"]
 )
-def test_the_end_is_stationary_and_its_bound_is_the_decoders(name: str, side_info: dict[str, Tensor]) -> None:
+def test_the_end_is_stationary_and_its_bound_is_the_decoders(
+    name: str, side_info: dict[str, Tensor], posterior: Posterior
+) -> None:
     decoder, x = decoder_of(name, len(side_info) > 0), data_of(name)
-    fit = sg.fit_factors(decoder, x, **side_info, tolerance=1e-12)
+    fit = sg.fit_factors(decoder, x, **side_info, tolerance=1e-12, posterior=posterior)
     assert fit.converged
-    loc = fit.latent.loc.clone().requires_grad_()
-    tril = fit.latent.scale_tril.clone().requires_grad_()
-    bound = elbo(decoder, x, td.MultivariateNormal(loc, scale_tril=tril.tril()), **side_info).sum()
+    loc = fit.latent.mean.clone().requires_grad_()
+    full = posterior == "full"
+    root = (fit.latent.scale_tril if full else fit.latent.stddev).clone().requires_grad_()
+    q = td.MultivariateNormal(loc, scale_tril=root.tril() if full else root.diag_embed())
+    bound = elbo(decoder, x, q, **side_info).sum()
     assert fit.elbo == pytest.approx(bound.item(), rel=1e-9)
-    for gradient in torch.autograd.grad(bound, [loc, tril, *decoder.parameters()]):
+    for gradient in torch.autograd.grad(bound, [loc, root, *decoder.parameters()]):
         assert gradient.abs().max() < 1e-2  # curvatures are tens of nats: what is left to gain is below 1e-5
     assert fit.history == sorted(fit.history)
 
@@ -85,6 +91,22 @@ def test_a_normal_likelihood_ends_at_probabilistic_pca() -> None:
     largest = -ROWS / 2 * (OUTPUTS * math.log(2 * math.pi) + logs + OUTPUTS)
     assert fit.elbo == pytest.approx(float(largest), rel=1e-9)
     assert float(decoder.likelihood.scale.detach().square()) == pytest.approx(float(left), rel=1e-4)
+
+
+def test_a_diagonal_posterior_has_a_lower_bound_and_stores_what_is_linear_in_the_rank() -> None:
+    x = torch.poisson((X[:, :1] + X[:, 1:2] * torch.rand(ROWS, 12, generator=torch.Generator().manual_seed(0))) / 2)
+    fits = {}
+    for posterior in ("full", "diagonal"):
+        decoder = sg.LinearLikelihood(5, 12, likelihoods.Poisson()).double()
+        decoder.init_from_data(x)
+        fits[posterior] = sg.fit_factors(decoder, x, tolerance=1e-9, posterior=posterior)
+        assert fits[posterior].converged
+    assert fits["diagonal"].elbo < fits["full"].elbo
+    assert [fit.latents.covariances.shape[1] for fit in fits.values()] == [15, 5]
+    norms = decoder.affine.weight.norm(dim=0)
+    assert (norms.diff() <= 0).all()
+    again = sg.infer_factors(decoder, x, tolerance=1e-12, posterior="diagonal")
+    assert float(again.elbo.sum()) == pytest.approx(fits["diagonal"].elbo, rel=1e-7)
 
 
 def test_a_likelihood_that_is_not_concave_climbs_too() -> None:
@@ -194,6 +216,7 @@ def fitted(x: Tensor = X, **options: object) -> object:
         (sg.DomainError, "negative", lambda: fitted(weights=-torch.ones(ROWS))),
         (sg.DomainError, "all of them zero", lambda: fitted(weights=torch.zeros(ROWS))),
         (sg.DomainError, "tolerance", lambda: fitted(tolerance=-1.0)),
+        (sg.DomainError, "posterior has to be one of full, diagonal", lambda: fitted(posterior="scalar")),
         (sg.DomainError, "iterations", lambda: sg.infer_factors(decoder_of("Poisson"), X, iterations=0)),
         (sg.DomainError, "too narrow", lambda: sg.fit_factors(decoder_of("Poisson").bfloat16(), X)),
         (sg.DomainError, "x has to be a tensor", lambda: fitted(X.numpy())),

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 import silentgrad
 from silentgrad.errors import DomainError
 from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts, SizeFactors
+from silentgrad.factors.latents import Posterior
 
 
 def count_factors(
@@ -23,6 +24,7 @@ def count_factors(
     covariate_keys: Sequence[str] = (),
     size_factors: SizeFactors | ArrayLike = "median",
     likelihood: LikelihoodOfCounts = "negative-binomial",
+    posterior: Posterior = "full",
     key_added: str = "count_factors",
     verbose: bool = False,
     copy: bool = False,
@@ -42,6 +44,7 @@ def count_factors(
         covariate_keys: Further columns of `obs` of the same kind: categories, or numbers.
         size_factors: As in `CountFactors`.
         likelihood: Likewise.
+        posterior: Likewise.
         key_added: Name under which the results are stored.
         verbose: Whether to show a progress bar.
         copy: Whether to return a copy with the results instead of changing `adata`.
@@ -50,7 +53,9 @@ def count_factors(
         adata = adata.to_memory() if adata.isbacked else adata.copy()
     keys = [*([] if batch_key is None else [batch_key]), *covariate_keys]
     covariates, names = covariates_of(adata.obs, keys)
-    model = CountFactors(n_comps, likelihood=likelihood, size_factors=size_factors, verbose=verbose)
+    model = CountFactors(
+        n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, verbose=verbose
+    )
     factors = model.fit_transform(_counts_of(adata, layer, use_raw), covariates=covariates)
     adata.obsm[f"X_{key_added}"] = factors.astype(np.float32)
     loadings = model.components_.T.astype(np.float32)
@@ -63,6 +68,7 @@ def count_factors(
             "covariate_keys": list(covariate_keys),
             "size_factors": size_factors if isinstance(size_factors, str) else "given",
             "likelihood": likelihood,
+            "posterior": posterior,
         },
         "explained_deviance": model.explained_deviance_,
         "elbo": model.elbo_,

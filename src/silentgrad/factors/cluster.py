@@ -6,6 +6,7 @@ with its data, so that Dask's scheduler makes those of a worker that was lost an
 
 import copy
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class ClusterRows(RowSet):
         side_info: SideInfo,
         weights: Tensor | None,
         w: Tensor,
+        diagonal: bool = False,
     ) -> None:
         self.client = client
         array = table.source.rechunk({1: -1})
@@ -38,7 +40,7 @@ class ClusterRows(RowSet):
             rows = slice(start, start + length)
             counted = None if weights is None else weights[rows].clone()
             known = side_info.map(lambda part, rows=rows: part[rows].clone())  # type: ignore[misc]
-            arguments = (block, table.missing, table.dtype, decoder, known, counted, w)
+            arguments = (block, table.missing, table.dtype, decoder, known, counted, w, diagonal)
             self.parts.append(client.submit(_rows_of, *arguments, pure=False))
             start += length
 
@@ -67,8 +69,9 @@ class ClusterRows(RowSet):
         self._all("go_back", to_plain)
 
     def finish(self) -> Latents:
-        found = [(latents.means, latents.covariances, latents.log_dets) for latents in self._all("finish")]
-        return Latents(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+        found = self._all("finish")
+        names = ("means", "covariances", "log_dets")
+        return replace(found[0], **{name: torch.cat([getattr(latents, name) for latents in found]) for name in names})
 
 
 def client_of(source: Any) -> Any:

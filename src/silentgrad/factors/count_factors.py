@@ -21,6 +21,7 @@ from silentgrad.errors import DomainError, ShapeError
 from silentgrad.factors.cluster import ClusterRows, client_of
 from silentgrad.factors.deviance import explained_deviance, inverse_dispersion_of, rates
 from silentgrad.factors.fit import FactorFit, FitProgress, Inference, fit_rows, infer_factors
+from silentgrad.factors.latents import Posterior
 from silentgrad.factors.rank import RankPath, rank_path_of
 from silentgrad.factors.rows import FactorRows, RowSet
 from silentgrad.factors.table import CountTable, Survey, require_covariates, surveyed
@@ -42,6 +43,7 @@ LIKELIHOODS: dict[str, Callable[[int], nn.Module]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "likelihood": get_args(LikelihoodOfCounts),
     "size_factors": get_args(SizeFactors),
+    "posterior": get_args(Posterior),
     "scale": ("standard", "loadings"),
     "missing": ("error", "nan"),
 }
@@ -60,6 +62,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         likelihood: Likelihood of the counts.
         size_factors: By how much a row's rates are multiplied: "median", its sum relative to that of the median row;
             "none"; or an array of one per row that is fitted.
+        posterior: Covariances of the rows' posteriors: "full", or "diagonal", which takes memory in proportion to the
+            number of factors, not to its square, and whose bound is lower. Components are then not orthogonal.
         scale: "standard" for factors of variance 1, "loadings" for factors in log-rates: then components have norm 1.
         missing: "nan" if NaN is an entry that was not observed, "error" if it is an error.
         tol: Nats per entry: the fit ends when four iterations in a row gain less each.
@@ -92,6 +96,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         *,
         likelihood: LikelihoodOfCounts = "negative-binomial",
         size_factors: SizeFactors | ArrayLike = "none",
+        posterior: Posterior = "full",
         scale: Literal["standard", "loadings"] = "standard",
         missing: Literal["error", "nan"] = "error",
         tol: float = 1e-6,
@@ -101,6 +106,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.n_components = n_components
         self.likelihood = likelihood
         self.size_factors = size_factors
+        self.posterior = posterior
         self.scale = scale
         self.missing = missing
         self.tol = tol
@@ -219,9 +225,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         client = client_of(data.table.source)
         rows_of: Callable[..., RowSet] = FactorRows if client is None else partial(ClusterRows, client)
         with _progress(self.max_iter) if self.verbose else nullcontext() as report:
-            fit = fit_rows(
-                decoder, data.table, data.known, data.weights, self.tol, self.max_iter, report=report, rows_of=rows_of
-            )
+            fit = self._fit_rows(decoder, *data[:3], self.tol, report=report, rows_of=rows_of)
         if not fit.converged:
             advice = f"the fit ended after {len(fit.history)} iterations without converging: raise max_iter, or tol"
             warnings.warn(advice, ConvergenceWarning, stacklevel=4)
@@ -250,7 +254,13 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _path(self, data: "_Prepared", ranks: Sequence[int] | None = None) -> RankPath:
         new = partial(self._new_decoder, known=data.known)
-        return rank_path_of(new, data.table, data.known, data.weights, self.tol, self.max_iter, ranks)
+        return rank_path_of(new, partial(self._fit_rows, tol=self.tol), *data[:3], ranks)
+
+    def _fit_rows(
+        self, decoder: LinearLikelihood, x: Any, known: SideInfo, weights: Tensor | None, tol: float, **options: Any
+    ) -> FactorFit:
+        """Fit a decoder to rows by the settings."""
+        return fit_rows(decoder, x, known, weights, tol, self.max_iter, self.posterior, **options)
 
     def _keep(self, decoder: LinearLikelihood, fit: FactorFit, data: "_Prepared") -> None:
         self.decoder_, self.elbo_, self.converged_ = decoder, fit.elbo, fit.converged
@@ -281,7 +291,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         decoder = self._new_decoder(rank, data.known).to(rows.dtype)
         decoder.init_from_data(rows, offset=beside.offset, mask=beside.mask)
         if len(rows) < len(data.table):
-            fit_rows(decoder, rows, beside, some, 10 * self.tol, self.max_iter)
+            self._fit_rows(decoder, rows, beside, some, 10 * self.tol)
         return decoder
 
     def _new_decoder(self, rank: int, known: SideInfo) -> LinearLikelihood:
@@ -296,7 +306,10 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         table = self._table(X, reset=False)
         given = self._side_info_like_the_fits(len(table), *beside)
         known = self._with_sizes(given, surveyed(table, given.mask), self.size_, self._shares)
-        found = infer_factors(self.decoder_, table, offset=known.offset, covariates=known.covariates, mask=known.mask)
+        found = infer_factors(
+            self.decoder_, table, offset=known.offset, covariates=known.covariates, mask=known.mask,
+            posterior=self.posterior,
+        )  # fmt: skip
         if not found.converged.all():
             rows = (~found.converged).nonzero().squeeze(1)
             advice = f"the factors of {len(rows)} rows did not converge, the first of them row {int(rows[0])}"

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.factors.latents import Latents
-from silentgrad.factors.symmetric import forms
 from silentgrad.factors.table import CountTable
 from silentgrad.side_info import SideInfo
 
@@ -28,7 +27,7 @@ def rates(decoder: LinearLikelihood, means: Tensor, latents: Latents | None, kno
     w = decoder.affine.weight.to(means)
     u = torch.addmm(decoder.affine.bias.to(w), means, w.T)
     if latents is not None:
-        u += latents.covariances @ forms(w).T / 2
+        u += latents.variances(w) / 2
     if known.covariates is not None and decoder.covariate_affine is not None:
         u += known.covariates.to(w) @ decoder.covariate_affine.weight.to(w).T
     u.exp_()

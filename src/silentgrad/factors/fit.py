@@ -6,16 +6,12 @@ climbed to the top. One iteration is
 1. Newton's step for every example's q (:mod:`silentgrad.factors.latents`);
 2. Newton's step for every output's weights (:mod:`silentgrad.factors.outputs`), and for the likelihood's own
    parameters;
-3. an expansion that costs no likelihood: z can be replaced by any invertible affine map of it, if the weights follow,
-   and the divergence from N(0, I) is least where the latents of all examples together have mean 0 and covariance I
-   (parameter expansion, Liu, Rubin and Wu 1998).
+3. an expansion that costs no likelihood (:mod:`silentgrad.factors.expansion`): an affine map of z, with the weights
+   that go with it.
 
 Each alone is slow, since weights and latents hold on to each other; Anderson's acceleration of the iteration is not. A
 bound that falls takes the iteration back: to the place without acceleration, or from there to the place before, with a
 quarter of the radius of step 2.
-
-References:
-    Liu, Rubin and Wu (1998), Parameter expansion to accelerate EM: the PX-EM algorithm, Biometrika 85.
 """
 
 import contextlib
@@ -23,7 +19,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -32,7 +28,7 @@ from torch import distributions as td
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
-from silentgrad.factors.latents import Latents, first_latents, improved, started
+from silentgrad.factors.latents import Latents, Posterior, first_latents, improved, started
 from silentgrad.factors.pieces import Piece, RowSource, own_numbers, pieces_of, write_own
 from silentgrad.factors.rows import FactorRows, RowSet
 from silentgrad.factors.state import Climb
@@ -75,7 +71,7 @@ class FactorFit:
     covariate_errors: Tensor
 
     @property
-    def latent(self) -> td.MultivariateNormal:
+    def latent(self) -> td.MultivariateNormal | td.Independent:
         """q(z|x) of every example."""
         return self.latents.distribution()
 
@@ -89,7 +85,7 @@ class Inference(NamedTuple):
         converged: Whether the steps of each example ended by the tolerance, `(examples,)`.
     """
 
-    latent: td.MultivariateNormal
+    latent: td.MultivariateNormal | td.Independent
     elbo: Tensor
     converged: Tensor
 
@@ -104,11 +100,12 @@ def fit_factors(
     weights: Tensor | None = None,
     tolerance: float = 1e-7,
     iterations: int = 500,
+    posterior: Posterior = "full",
     report: Callable[[FitProgress], object] | None = None,
 ) -> FactorFit:
     """Fit a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
 
-    The latents come in the order of how much they move u, and their weights are orthogonal.
+    The latents come in the order of how much they move u. Their weights are orthogonal if covariances are full.
 
     The decoder starts where it is: call `decoder.init_from_data(x)` first. In its precision the fit is made: a bound
     in single precision is known to seven digits, so that a smaller tolerance than they allow needs `decoder.double()`.
@@ -122,6 +119,7 @@ def fit_factors(
         weights: How much each example counts, `(examples,)`; all the same if absent.
         tolerance: Nats per entry: iterations end when four in a row gain less each, or no more than rounding could.
         iterations: Number of iterations at the most.
+        posterior: Covariances of the latents: "full", or "diagonal", which takes memory in proportion to their number.
         report: Called after every iteration.
 
     Example:
@@ -133,7 +131,7 @@ def fit_factors(
         >>> fit.converged, fit.latent.mean.shape
         (True, torch.Size([200, 1]))
     """
-    return fit_rows(decoder, x, SideInfo(offset, covariates, mask), weights, tolerance, iterations, report)
+    return fit_rows(decoder, x, SideInfo(offset, covariates, mask), weights, tolerance, iterations, posterior, report)
 
 
 @torch.inference_mode(False)
@@ -145,16 +143,18 @@ def fit_rows(
     weights: Tensor | None,
     tolerance: float,
     iterations: int,
+    posterior: Posterior = "full",
     report: Callable[[FitProgress], object] | None = None,
     rows_of: Callable[..., RowSet] = FactorRows,
 ) -> FactorFit:
     """Do what `fit_factors` does, with the rows and their latents where `rows_of` puts them."""
-    _require(decoder, x, side_info, weights)
+    _require(decoder, x, side_info, weights, posterior)
     if not 0 <= tolerance < math.inf or iterations < 1:
         raise DomainError(f"tolerance and iterations have to be positive, got {tolerance} and {iterations}")
     with _restoring(decoder), torch.autocast(decoder.affine.weight.device.type, enabled=False):
         scales = CovariateScales.of(side_info.covariates, decoder.affine.weight.double())
-        rows = rows_of(decoder, x, scales.standardized(side_info), weights, decoder.affine.weight.detach())
+        start = decoder.affine.weight.detach(), posterior == "diagonal"
+        rows = rows_of(decoder, x, scales.standardized(side_info), weights, *start)
         climb = Climb(decoder, rows, scales)
         history, converged = climbed(climb, tolerance * _count(x, side_info.mask, weights), iterations, report)
         latents, totals = climb.finish()
@@ -205,6 +205,7 @@ def infer_factors(
     mask: Tensor | None = None,
     tolerance: float = 1e-6,
     iterations: int = 100,
+    posterior: Posterior = "full",
 ) -> Inference:
     """Infer the best Gaussian q(z|x) of every example under a decoder that is held: for examples that were not fitted.
 
@@ -219,14 +220,15 @@ def infer_factors(
         mask: Which entries were observed.
         tolerance: Nats per example: its steps end when the next one promises less.
         iterations: Number of steps at the most.
+        posterior: As in `fit_factors`.
     """
     side_info = SideInfo(offset, covariates, mask)
-    _require(decoder, x, side_info, None)
+    _require(decoder, x, side_info, None, posterior)
     if iterations < 1:
         raise DomainError(f"iterations have to be positive, got {iterations}")
     double = copy.deepcopy(decoder).double()
     theta = weights_of(double)
-    latents = first_latents(theta[:, : decoder.latent_dim], len(x))
+    latents = first_latents(theta[:, : decoder.latent_dim], len(x), posterior == "diagonal")
     elbo = torch.zeros_like(latents.log_dets)
     converged = torch.zeros_like(elbo, dtype=torch.bool)
     with torch.autocast(theta.device.type, enabled=False):
@@ -236,11 +238,7 @@ def infer_factors(
             latents.write(piece.rows, settled.latents)
             elbo[piece.rows] = base + settled.bounds
             converged[piece.rows] = settled.converged
-    scale_tril = latents.distribution().scale_tril  # has a root in double precision, which rounding could take
-    latent = td.MultivariateNormal(
-        latents.means.to(decoder.affine.weight), scale_tril=scale_tril.to(decoder.affine.weight)
-    )
-    return Inference(latent, elbo, converged)
+    return Inference(latents.distribution(decoder.affine.weight.dtype), elbo, converged)
 
 
 class _Settled(NamedTuple):
@@ -256,7 +254,7 @@ def _settled(piece: Piece, theta: Tensor, first: Latents, tolerance: float, iter
 
     A likelihood's rule that is itself a lower bound may have several maxima. Then both starts are followed.
     """
-    other = started(piece, theta, first.dimensions)
+    other = started(piece, theta, first.dimensions, first.diagonal)
     if other is None:
         return _climbed_from(first, piece, theta, tolerance, iterations)
     if piece.decoder.exactness(first.distribution()) is Exactness.LOWER_BOUND:
@@ -287,9 +285,13 @@ def _climbed_from(start: Latents, piece: Piece, theta: Tensor, tolerance: float,
     return _Settled(latents, bounds, converged)
 
 
-def _require(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None) -> None:
+def _require(
+    decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None, posterior: Posterior
+) -> None:
     if not isinstance(decoder, LinearLikelihood):
         raise IntractableError(f"a fit is for LinearLikelihood, not for {type(decoder).__name__}")
+    if posterior not in get_args(Posterior):
+        raise DomainError(f"posterior has to be one of {', '.join(get_args(Posterior))}; got {posterior!r}")
     _require_tensor("x", x)
     if x.shape[1:] != decoder.event_shape or len(x) == 0:
         raise ShapeError(f"expected examples of shape {tuple(decoder.event_shape)}, got {tuple(x.shape)}")

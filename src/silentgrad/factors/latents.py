@@ -11,25 +11,27 @@ bound does not rise by a share of what the step promises. That is, to second ord
 
 .. math:: \tfrac12 (W^T g' - m)^T H^{-1} (W^T g' - m) + \tfrac14 \mathrm{tr}\, E^2, \qquad E = S H - I,
 
-and less where E is large. It also tells an example that has converged from one whose steps were refused.
+and less where E is large. It also tells an example that has converged from one whose steps were refused. If S is to be
+diagonal, the diagonal of H stands for H in all that concerns S; the mean's step needs H itself, for a block at a time.
 
 References:
     Khan and Rue (2023), The Bayesian learning rule, Journal of Machine Learning Research 24.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
-from silentgrad.factors.symmetric import congruence, diagonals, matrices, products, triangles
+from silentgrad.factors.symmetric import congruence, diagonals, forms, matrices, products, triangles
 
 if TYPE_CHECKING:
     from silentgrad.factors.pieces import Expectation, Piece
 
+Posterior = Literal["full", "diagonal"]
 LEAST_SHARE = 4.0**-30  # of a step, after which another would change nothing
 KEPT = 0.1  # share of the promised gain that a step has to make
 SLACK = 32.0  # units in the last place by which rounding may lower a bound
@@ -41,17 +43,20 @@ class Latents:
 
     Args:
         means: `(examples, dimensions)`.
-        covariances: Upper triangles of the covariances, `(examples, dimensions (dimensions + 1) / 2)`.
+        covariances: Upper triangles of the covariances, `(examples, dimensions (dimensions + 1) / 2)`, or their
+            diagonals, `(examples, dimensions)`.
         log_dets: Logarithms of the determinants of their inverses, `(examples,)`.
+        diagonal: Whether the covariances are diagonal.
     """
 
     means: Tensor
     covariances: Tensor
     log_dets: Tensor
+    diagonal: bool = False
 
     @classmethod
-    def of(cls, means: Tensor, precisions: Tensor) -> "Latents":
-        """From means and upper triangles of inverse covariances; of one without a root, only the diagonal is taken."""
+    def of(cls, means: Tensor, precisions: Tensor, diagonal: bool = False) -> "Latents":
+        """From means and inverse covariances, as they are stored; of one without a root, only the diagonal is taken."""
         whole = matrices(precisions, means.shape[1])
         factors, failures = torch.linalg.cholesky_ex(whole)
         if failures.any():
@@ -64,7 +69,7 @@ class Latents:
                 "decoder.init_from_data(x), or fit it in double precision, decoder.double()"
             )
         log_dets = 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return cls(means, triangles(torch.cholesky_inverse(factors)), log_dets)
+        return cls(means, triangles(torch.cholesky_inverse(factors), diagonal), log_dets, diagonal)
 
     @property
     def dimensions(self) -> int:
@@ -75,7 +80,7 @@ class Latents:
         return len(self.means)
 
     def __getitem__(self, rows: slice | Tensor) -> "Latents":
-        return Latents(self.means[rows], self.covariances[rows], self.log_dets[rows])
+        return Latents(self.means[rows], self.covariances[rows], self.log_dets[rows], self.diagonal)
 
     def write(self, rows: slice | Tensor, others: "Latents") -> None:
         """Put others in place of some."""
@@ -83,9 +88,21 @@ class Latents:
         self.covariances[rows] = others.covariances
         self.log_dets[rows] = others.log_dets
 
-    def distribution(self) -> td.MultivariateNormal:
-        """Return the same as `torch.distributions` has it."""
-        return td.MultivariateNormal(self.means, covariance_matrix=matrices(self.covariances, self.dimensions))
+    def distribution(self, dtype: torch.dtype | None = None) -> td.MultivariateNormal | td.Independent:
+        """Return the same as `torch.distributions` has it, in a precision that may be lower."""
+        means = self.means.to(dtype)
+        if self.diagonal:
+            return td.Independent(td.Normal(means, self.covariances.sqrt().to(dtype)), 1)
+        root = torch.linalg.cholesky(matrices(self.covariances, self.dimensions))  # which rounding could take
+        return td.MultivariateNormal(means, scale_tril=root.to(dtype))
+
+    def variances(self, w: Tensor) -> Tensor:
+        """Return the variance of w z for each example and each w, `(examples, outputs)`."""
+        return (self.covariances @ forms(w, self.diagonal).T).clamp_(min=0)  # which rounding may leave below
+
+    def precisions(self) -> Tensor:
+        """Return the upper triangles of the inverse covariances, or their diagonals."""
+        return triangles(torch.linalg.inv(matrices(self.covariances, self.dimensions)), self.diagonal)
 
     def where(self, condition: Tensor, others: "Latents") -> "Latents":
         """Return these examples where a condition `(examples,)` holds, and others elsewhere."""
@@ -95,7 +112,7 @@ class Latents:
 
     def copy(self) -> "Latents":
         """Return the same numbers in memory of their own."""
-        return Latents(self.means.clone(), self.covariances.clone(), self.log_dets.clone())
+        return Latents(self.means.clone(), self.covariances.clone(), self.log_dets.clone(), self.diagonal)
 
     def times(self, vectors: Tensor) -> Tensor:
         """Each covariance times a vector, `(examples, dimensions)`."""
@@ -105,7 +122,10 @@ class Latents:
         """Return the Gaussians of A (z - center), for an invertible matrix A."""
         center, inverse = center.to(self.means), inverse.to(self.means)
         log_dets = self.log_dets - 2 * torch.linalg.slogdet(inverse).logabsdet
-        return Latents((self.means - center) @ inverse.T, self.covariances @ congruence(inverse), log_dets)
+        covariances = self.covariances @ congruence(inverse, self.diagonal)
+        if self.diagonal:
+            log_dets = -covariances.log().sum(-1)
+        return Latents((self.means - center) @ inverse.T, covariances, log_dets, self.diagonal)
 
     def divergence(self) -> Tensor:
         """Return the KL divergence of each from N(0, I)."""
@@ -113,17 +133,20 @@ class Latents:
         return (self.means.square().sum(-1) + traces - self.dimensions + self.log_dets) / 2
 
 
-def first_latents(w: Tensor, examples: int) -> Latents:
+def first_latents(w: Tensor, examples: int, diagonal: bool = False) -> Latents:
     """Gaussians around 0 for some number of examples, under which no u of weights `(outputs, latents)` varies beyond 1.
 
-    That of a precision I + W^T W is below 1 for every output, so that no exponential of u overflows at once.
+    That of a precision I + W^T W is below 1 for every output, so that no exponential of u overflows at once; that of
+    its diagonal is below the number of latents.
     """
     precision = torch.eye(w.shape[1]).to(w) + w.T @ w
-    one = Latents.of(torch.zeros_like(w[:1]), triangles(precision.unsqueeze(0)))
+    if diagonal:
+        precision *= len(precision)
+    one = Latents.of(torch.zeros_like(w[:1]), triangles(precision.unsqueeze(0), diagonal), diagonal)
     return one[torch.zeros(examples, dtype=torch.long, device=w.device)]
 
 
-def started(piece: "Piece", theta: Tensor, dimensions: int) -> Latents | None:
+def started(piece: "Piece", theta: Tensor, dimensions: int, diagonal: bool = False) -> Latents | None:
     """Newton's step from where every u suits its own entry, for likelihoods that know a rough u.
 
     It finds a count far above its rate at z = 0, of which the slope and curvature at z = 0 tell nothing.
@@ -134,9 +157,18 @@ def started(piece: "Piece", theta: Tensor, dimensions: int) -> Latents | None:
     u = rough_u(piece.x.unflatten(1, piece.decoder.event_shape)).flatten(1)
     found = piece.of_u(u, torch.zeros_like(u))
     w, zero = theta[:, :dimensions], theta.new_zeros(len(u), dimensions)
-    start = Latents.of(zero, _curvature(found, w))
     pull = (found.first - found.second.clamp(max=0) * (u - piece.means(theta, zero))) @ w
-    return replace(start, means=start.times(pull))
+    step, start = _newton(zero, _curvature(found, w), pull, diagonal)
+    return replace(start, means=step)
+
+
+def _newton(means: Tensor, curvature: Tensor, slope: Tensor, diagonal: bool) -> tuple[Tensor, Latents]:
+    """Return Newton's step for means, and Gaussians before it whose precisions are the curvature or its diagonal."""
+    full = Latents.of(means, curvature)
+    step = full.times(slope)
+    if diagonal:
+        full = Latents.of(means, diagonals(curvature, means.shape[1]), diagonal)
+    return step, full
 
 
 class Improvement(NamedTuple):
@@ -146,7 +178,7 @@ class Improvement(NamedTuple):
         latents: The latents after it.
         found: The expectation there.
         promised: The gain of each example's bound that the step promised, to second order.
-        curvature: Of each example's bound along each latent, `(examples, dimensions)`.
+        curvature: Of each example's bound, as the upper triangle of a matrix.
     """
 
     latents: Latents
@@ -167,15 +199,14 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False)
     dimensions = latents.dimensions
     w = theta[:, :dimensions]
     slope = found.first @ w - latents.means
-    precisions = _curvature(found, w)
-    full = Latents.of(latents.means, precisions)
-    step = full.times(slope)
+    curvature = _curvature(found, w)
+    precisions = diagonals(curvature, dimensions) if latents.diagonal else curvature
+    step, full = _newton(latents.means, curvature, slope, latents.diagonal)
     change = matrices(latents.covariances, dimensions) @ matrices(precisions, dimensions)
     change.diagonal(dim1=-2, dim2=-1).sub_(1)
     square = (change * change.mT).sum((-2, -1)).clamp(min=0)
     promised = (slope * step).sum(-1) / 2 + square / (4 * (1 + square.sqrt()))
     best = replace(full, means=latents.means + step)
-    curvature = diagonals(precisions, dimensions)
     start, found = found, piece.at(theta, best, own)
     short = (~(found.value - best.divergence() - before >= KEPT * promised - slack)).nonzero().squeeze(1)  # or NaN
     if len(short) == 0:
@@ -183,14 +214,15 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False)
     best = replace(best, means=best.means.clone())
     best.write(short, latents[short])
     found.write(short, start, short)
-    held = triangles(torch.linalg.inv(matrices(latents.covariances[short], dimensions)))
+    held = latents[short].precisions()
     bend = precisions[short] - held
     places = torch.arange(len(short), device=short.device)
     concave = found.concave and start.concave
     share = 0.25
     while len(places) and share > LEAST_SHARE:
         rows = short[places]
-        tried = Latents.of(latents.means[rows] + share * step[rows], held[places] + share * bend[places])
+        mean, precision = latents.means[rows] + share * step[rows], held[places] + share * bend[places]
+        tried = Latents.of(mean, precision, latents.diagonal)
         better = piece.subset(rows).at(theta, tried)
         concave = concave and better.concave
         wanted = share * promised[rows]

@@ -38,7 +38,7 @@ class Sums(Additive):
 
     Args:
         slope: `(outputs, features)`.
-        spread: Sum of g'' S, as upper triangles, `(outputs, ...)`.
+        spread: Sum of g'' S, as upper triangles or diagonals, `(outputs, ...)`.
         concave_spread: The same over entries whose g'' is negative, which alone make a Hessian to rely on.
         curvature: Sum of g'' times the products of features over those entries, as upper triangles.
     """
@@ -85,27 +85,3 @@ class Sums(Additive):
         step = torch.linalg.solve(curvature, slope)
         size = step.norm(dim=1, keepdim=True)
         return step * (most / size.clamp(min=most))
-
-
-@dataclass
-class OutputMoments(Additive):
-    """Sums over examples of 1, z and the upper triangle of z z^T, under their latents, in double precision."""
-
-    count: Tensor
-    first: Tensor
-    second: Tensor
-
-    @classmethod
-    def of(cls, latents: Latents, weights: Tensor | None) -> "OutputMoments":
-        """Sum over latents, each as it counts."""
-        second = products(latents.means) + latents.covariances
-        if weights is None:
-            count = torch.tensor(float(len(latents)), dtype=torch.float64, device=second.device)
-            return cls(count, latents.means.sum(0, dtype=torch.float64), second.sum(0, dtype=torch.float64))
-        return cls(weights.double().sum(), (weights @ latents.means).double(), (weights @ second).double())
-
-    def standardizing(self) -> tuple[Tensor, Tensor]:
-        """Return the mean of z, and the root of its covariance as a lower triangle."""
-        center = self.first / self.count
-        covariance = matrices(self.second / self.count, len(center)) - torch.outer(center, center)
-        return center, torch.linalg.cholesky(covariance)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from silentgrad.decoders.likelihood import IMPOSSIBLE, LinearLikelihood
 from silentgrad.decoders.likelihood import own_parameters as parameters_of
 from silentgrad.factors.latents import Latents
-from silentgrad.factors.symmetric import forms
 from silentgrad.likelihoods.base import expected_log_prob
 from silentgrad.side_info import SideInfo
 
@@ -85,9 +84,7 @@ class Piece:
 
         Those in the likelihood's own parameters are found if `own`.
         """
-        w = theta[:, : latents.dimensions]
-        variances = (latents.covariances @ forms(w).T).clamp_(min=0)  # which rounding may leave below
-        return self.of_u(self.means(theta, latents.means), variances, own)
+        return self.of_u(self.means(theta, latents.means), latents.variances(theta[:, : latents.dimensions]), own)
 
     def of_u(self, means: Tensor, variances: Tensor, own: bool = False) -> Expectation:
         """Return the same for means and variances of every u, `(rows, outputs)`."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.factors.deviance import NullModel, counted_entries, deviances, inverse_dispersion_of, rates, sizes_of
-from silentgrad.factors.fit import fit_rows
+from silentgrad.factors.fit import FactorFit
 from silentgrad.factors.table import CountTable
 from silentgrad.side_info import SideInfo
 
@@ -44,11 +44,10 @@ class RankPath:
 
 def rank_path_of(
     decoder_of: Callable[[int], LinearLikelihood],
+    fit_of: Callable[..., FactorFit],
     table: CountTable,
     known: SideInfo,
     weights: Tensor | None,
-    tolerance: float,
-    iterations: int,
     ranks: Sequence[int] | None = None,
 ) -> RankPath:
     """Fit some rows, spread evenly over a table, at every rank, a tenth of the entries held out.
@@ -72,7 +71,7 @@ def rank_path_of(
         decoder.init_from_data(x, offset=seen.offset, mask=seen.mask)
         if before is not None:
             _continue(decoder, before)
-        fit = fit_rows(decoder, x, seen, weights, tolerance, iterations)
+        fit = fit_of(decoder, x, seen, weights)
         r = inverse_dispersion_of(decoder.likelihood)
         found.append(deviances(x, rates(decoder, fit.latents.means, fit.latents, known), r)[held] * judged)
         nulls.append(float((deviances(x, null.rates(sizes), r)[held] * judged).sum()))

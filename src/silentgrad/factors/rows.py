@@ -12,9 +12,11 @@ from torch import Tensor
 
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.factors.anderson import History
+from silentgrad.factors.expansion import Moments
 from silentgrad.factors.latents import Latents, first_latents, improved
-from silentgrad.factors.outputs import Additive, OutputMoments, Sums
+from silentgrad.factors.outputs import Additive, Sums
 from silentgrad.factors.pieces import RowSource, pieces_of, write_own
+from silentgrad.factors.symmetric import diagonals
 from silentgrad.factors.tally import RowTally
 from silentgrad.side_info import SideInfo
 
@@ -34,7 +36,7 @@ class Totals(Additive):
     elbo: float
     sums: Sums
     own: Tensor
-    moments: OutputMoments
+    moments: Moments
     tally: RowTally
 
 
@@ -66,14 +68,21 @@ class FactorRows(RowSet):
         side_info: Their side information.
         weights: How much each example counts.
         w: Weights of the latents with which the fit starts, `(outputs, latents)`.
+        diagonal: Whether the latents have diagonal covariances.
     """
 
     def __init__(
-        self, decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weights: Tensor | None, w: Tensor
+        self,
+        decoder: LinearLikelihood,
+        x: RowSource,
+        side_info: SideInfo,
+        weights: Tensor | None,
+        w: Tensor,
+        diagonal: bool = False,
     ) -> None:
         self.decoder = decoder
         self._data = x, side_info, weights
-        self.latents = self.plain = self.improved = first_latents(w.to(decoder.affine.weight), len(x))
+        self.latents = self.plain = self.improved = first_latents(w.to(decoder.affine.weight), len(x), diagonal)
         self.last = self.latents
         self.curvature = torch.empty_like(self.latents.means)
         self.history = History()
@@ -88,11 +97,9 @@ class FactorRows(RowSet):
             counted = RowTally.of(piece) if tally else RowTally.none(piece)  # first, because it looks at x
             better = improved(piece, theta, self.latents[piece.rows], own=len(own) > 0)
             self.improved.write(piece.rows, better.latents)
-            self.curvature[piece.rows] = better.curvature
-            sums, moments = (
-                Sums.of(piece, better.latents, better.found),
-                OutputMoments.of(better.latents, piece.weights),
-            )
+            self.curvature[piece.rows] = diagonals(better.curvature, better.latents.dimensions)
+            sums = Sums.of(piece, better.latents, better.found)
+            moments = Moments.of(better.latents, better.curvature, piece.weights)
             more = Totals(piece.total(better.bounds()), sums, better.found.own, moments, counted)
             totals = more if totals is None else totals + more
         assert totals is not None  # a fit has rows

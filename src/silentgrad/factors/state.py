@@ -89,14 +89,14 @@ class Climb:
     def _move(self, start: Tensor, totals: Totals) -> None:
         """Take Newton's step for all outputs, and for the likelihood's own parameters, and the expansion.
 
-        The expansion gives the same likelihood with the least divergence: latents of mean 0 and covariance I over all
-        examples. Then Anderson's method says where the end is to be expected.
+        The expansion gives the same likelihood with less divergence. Then Anderson's method says where the end is to
+        be expected.
         """
         theta, own = self._parts(start)
         theta = theta + totals.sums.step(theta, self.dimensions, self.radius)
         slope, bend = totals.own
         step = slope / bend.abs().clamp(min=LEAST)  # which goes up even where the bound is convex
-        center, factor = totals.moments.standardizing()
+        center, factor = totals.moments.map(self.radius)
         w = theta[:, : self.dimensions]
         theta[:, self.dimensions] += w @ center
         theta[:, : self.dimensions] = w @ factor
@@ -104,8 +104,7 @@ class Climb:
         self.plain = self.place = torch.cat([theta.flatten(), own])
         self.accelerated = False
         noted = self.accepted > PLAIN
-        inverse = torch.linalg.solve_triangular(factor, torch.eye(self.dimensions).to(factor), upper=False)
-        products = self.rows.move(center, inverse, noted)
+        products = self.rows.move(center, torch.linalg.inv(factor), noted)
         if noted:
             self.history.add(start, self.plain)
             metric = torch.cat([totals.sums.diagonal().flatten(), bend.abs()])
@@ -139,7 +138,7 @@ class Climb:
         totals = self._pass(self.last)
         latents = self.rows.finish()
         theta = self._parts(self.last)[0].clone()
-        axes = principal_axes(theta[:, : self.dimensions])
+        axes = principal_axes(theta[:, : self.dimensions], latents.diagonal)
         theta[:, : self.dimensions] = theta[:, : self.dimensions] @ axes
         self.scales.write(self.decoder, theta)
         return latents.mapped(torch.zeros_like(axes[0]), axes.T), totals
@@ -160,12 +159,14 @@ class Climb:
         self.accelerated = False
 
 
-def principal_axes(w: Tensor) -> Tensor:
+def principal_axes(w: Tensor, unturned: bool = False) -> Tensor:
     """Return the directions of z, in columns, along which weights `(outputs, latents)` are orthogonal, largest first.
 
-    Each points to where most of its largest weights are positive.
+    Each points to where most of its largest weights are positive. Those that may not be turned are the old axes.
     """
-    _, directions = torch.linalg.eigh(w.T @ w)
-    axes = directions.flip(1)
+    gram = w.T @ w
+    axes = torch.linalg.eigh(gram).eigenvectors.flip(1)
+    if unturned:
+        axes = torch.eye(len(gram)).to(w)[:, gram.diagonal().argsort(descending=True)]
     signs = (w @ axes).pow(3).sum(0).sign()
     return axes * torch.where(signs == 0, 1, signs)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from silentgrad.errors import DomainError
 from silentgrad.factors.count_factors import LikelihoodOfCounts, SizeFactors
+from silentgrad.factors.latents import Posterior
 from silentgrad.lab.data.h5ad import read_anndata
 from silentgrad.lab.store.folders import RunFolder
 
@@ -17,6 +18,7 @@ def factors(
     rank: str = "10",
     likelihood: LikelihoodOfCounts = "negative-binomial",
     size_factors: SizeFactors = "median",
+    posterior: Posterior = "full",
     layer: str | None = None,
     batch: str | None = None,
     color: str | None = None,
@@ -33,6 +35,7 @@ def factors(
         rank: Number of factors, or auto.
         likelihood: Likelihood of the counts.
         size_factors: By how much a row's rates are multiplied.
+        posterior: Covariances of the rows' posteriors; diagonal ones take less memory.
         layer: Layer that holds the counts.
         batch: Column of obs, or of the .csv file, whose categories have log-rates of their own.
         color: Column by which the picture of the rows is colored.
@@ -48,8 +51,9 @@ def factors(
     side = [name for name in (batch, color) if name is not None]
     table = read_anndata(data) if data.suffix == ".h5ad" else _read_csv(data, index, drop or [], side)
     tl.count_factors(
-        table, n_comps, layer=layer, batch_key=batch, size_factors=size_factors, likelihood=likelihood, verbose=True
-    )
+        table, n_comps, layer=layer, batch_key=batch, size_factors=size_factors, likelihood=likelihood,
+        posterior=posterior, verbose=True,
+    )  # fmt: skip
     folder.mkdir(exist_ok=True)
     weights = _write(table, output, folder)
     _draw(table, color or batch, folder)
