@@ -37,15 +37,6 @@ def test_histogram_by_counting() -> None:
     assert baselines(data[:40], data[40:], 16)["histogram"] == pytest.approx(bits / 360)
 
 
-def test_gaussian_by_integrating_the_noise() -> None:
-    data = smooth_images(50, 1, 16).flatten(1)
-    train, test = data[:40].double(), data[40:].double()
-    points = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-    p = torch.distributions.Normal(train.mean(0) + 0.5, (train.var(0, correction=0) + 1 / 12).sqrt())
-    bits = -p.log_prob(test + points.reshape(-1, 1, 1)).mean() / math.log(2)
-    assert baselines(data[:40], data[40:], 16)["gaussian"] == pytest.approx(float(bits), rel=1e-6)
-
-
 def test_compressor_is_the_size_of_a_file() -> None:
     data = smooth_images(50, 3, 200)
     size = len(bz2.compress(data[40:].numpy().astype(np.uint8).tobytes()))

@@ -100,9 +100,8 @@ def _histogram(train: Tensor, test: Tensor, levels: int) -> float:
     """Return the figure of smoothed frequencies, (count + 1) / (examples + levels), of each output."""
     outputs = train.shape[1]
     counts = torch.ones(outputs, levels, dtype=torch.float64, device=train.device)
-    ones = torch.ones((), dtype=torch.float64, device=train.device)
     for rows in train.split(ROWS):
-        counts.scatter_add_(1, rows.long().T, ones.expand(outputs, len(rows)))
+        counts.scatter_add_(1, rows.long().T, counts.new_ones(()).expand(outputs, len(rows)))
     bits = counts.sum(1, keepdim=True).log2() - counts.log2()
     return float(torch.stack([bits.gather(1, rows.long().T).sum() for rows in test.split(ROWS)]).sum() / test.numel())
 
@@ -124,19 +123,12 @@ def _linear(train: Tensor, test: Tensor, levels: int) -> float:
         for rows in train.split(ROWS):
             errors = rows[:, color].long() - _predicted(rows, color, weights, levels)
             counts += torch.bincount(errors.flatten() + levels - 1, minlength=2 * levels - 1)
-        total += _bits_of_errors(test, color, weights, counts, levels)
+        below = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        for rows in test.split(ROWS):  # each error's bits are among those that the prediction leaves possible
+            first = levels - 1 - _predicted(rows, color, weights, levels)  # of the error at level 0
+            possible = below[first + levels] - below[first]
+            total += (possible.log2() - counts[first + rows[:, color].long()].log2()).sum()
     return float(total) / test.numel()
-
-
-def _bits_of_errors(test: Tensor, color: int, weights: Tensor, counts: Tensor, levels: int) -> Tensor:
-    """Return the bits of all errors, each among those that the prediction leaves possible."""
-    below = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    total = counts.new_zeros(())
-    for rows in test.split(ROWS):
-        first = levels - 1 - _predicted(rows, color, weights, levels)  # of the error at level 0
-        possible = below[first + levels] - below[first]
-        total += (possible.log2() - counts[first + rows[:, color].long()].log2()).sum()
-    return total
 
 
 def _fitted(train: Tensor, color: int) -> Tensor:
@@ -159,10 +151,6 @@ def _predicted(rows: Tensor, color: int, weights: Tensor, levels: int) -> Tensor
 def _features(rows: Tensor, color: int) -> Tensor:
     """Return what is known before a color of each pixel, `(pixels, features)`: zeros beyond the border, and a one."""
     height, width = rows.shape[-2:]
-    padded = torch.nn.functional.pad(rows.float(), (2, 2, 2, 0))
-    parts = []
-    for down, right in NEIGHBORS:
-        parts.append(padded[..., 2 + down : 2 + down + height, 2 + right : 2 + right + width])
-    earlier = rows[:, :color].float()
-    one = torch.ones_like(rows[:, :1], dtype=torch.float32)
-    return torch.cat([*parts, earlier, one], 1).movedim(1, -1).flatten(0, -2)
+    padded, one = torch.nn.functional.pad(rows.float(), (2, 2, 2, 0)), torch.ones_like(rows[:, :1], dtype=torch.float32)
+    parts = [padded[..., 2 + y : 2 + y + height, 2 + x : 2 + x + width] for y, x in NEIGHBORS]
+    return torch.cat([*parts, rows[:, :color].float(), one], 1).movedim(1, -1).flatten(0, -2)

@@ -34,6 +34,7 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.precision import Link
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import Exact
+from silentgrad.latents.families import require_one_latent
 from silentgrad.latents.independent import shape_of_one
 from silentgrad.likelihoods import Bernoulli
 from silentgrad.misuse import (
@@ -44,8 +45,7 @@ from silentgrad.misuse import (
     is_location,
     require_data,
     require_tensor,
-    warn_of_few_examples,
-    warn_of_unlike_columns,
+    warn_of_start,
 )
 from silentgrad.objective import Term, given_decoder
 from silentgrad.schedules import LinearDecay, Schedule, linear_decay, require_schedule
@@ -124,7 +124,7 @@ class Guide(nn.Module):
             return nll
         require_tensor("x", x)
         require_tensor("nll", nll)
-        _require_latent(q)
+        require_one_latent(q)
         decoder = given_decoder(self.decoder, SideInfo(offset, covariates, mask, scale))
         silent = Term(decoder, self.estimator).loss(x, q)
         self._require_reduction(nll, silent, x)
@@ -191,15 +191,6 @@ def _either(epoch: int | None, step: int | None) -> int:
     if step is not None and epoch is None:
         return step
     raise DomainError("say where the schedule stands: pass epoch= or step=, counted from 1, and not both")
-
-
-def _require_latent(q: object) -> None:
-    """Raise for bare parameters; a hierarchy's own error names the families."""
-    if isinstance(q, tuple | list) and len(q) == 2 and all(isinstance(part, Tensor) for part in q):
-        raise IntractableError(
-            "q is a pair of tensors, no distribution: of (mu, logvar) make torch.distributions.Normal(mu, (logvar / "
-            "2).exp())"
-        )
 
 
 class SilentGuide(Guide):
@@ -284,7 +275,7 @@ class SilentGuide(Guide):
             >>> guide.weight(step=1), guide.weight(step=501), guide.weight(step=1001)
             (1.0, 0.5, 0.0)
         """
-        _require_latent(q_example)
+        require_one_latent(q_example)
         require_data(x_example)
         if (total_steps is None) == (total_epochs is None):
             raise DomainError("say how long training is: total_steps=... or total_epochs=...")
@@ -323,12 +314,8 @@ class SilentGuide(Guide):
             self.decoder.init_from_data(data, method, prior)
         has_unit = self._check and mask is None and is_location(self.decoder)
         self._start_spread = (float(data.std(correction=0)) or None) if has_unit else None
-        if not self._check:
-            return
-        if method == "ppca" and len(data) <= self.decoder.latent_dim:
-            warn_of_few_examples(len(data), self.decoder.latent_dim)
-        elif has_unit:
-            warn_of_unlike_columns(data)
+        if self._check:
+            warn_of_start(data, self.decoder.latent_dim if method == "ppca" else 0, has_unit)
 
     def _starts_at_random(self) -> bool:
         bias = self.decoder.affine.bias

@@ -21,7 +21,7 @@ from silentgrad.decoders import Tractable
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator, Exact
 from silentgrad.guide import freeze
-from silentgrad.latents.families import Family, family_of, standard_prior
+from silentgrad.latents.families import family_of, standard_prior
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Objective, Term, Weighting, family_of_encoder
 from silentgrad.schedules import LinearDecay, Schedule, constant, require_schedule
@@ -89,13 +89,9 @@ class GuidedVAE(nn.Module):
         self.family = family_of_encoder(encoder)
         self.prior = self.family.prior() if prior is None and self.family is not None else prior
 
-    def family_of(self, q: td.Distribution) -> Family:
-        """Return the family of the encoder's latents; a foreign encoder's is known by its latents' distribution."""
-        return family_of(q) if self.family is None else self.family
-
     def prior_of(self, q: td.Distribution) -> Prior:
         """Return the prior that stands against a latent."""
-        return standard_prior(q, self.family_of(q)) if self.prior is None else self.prior
+        return standard_prior(q, self.family or family_of(q)) if self.prior is None else self.prior
 
     def weight(self, epoch: float | None) -> float:
         """Return the weight of the tractable decoder in an epoch, counted from 1; the nonlinear one has the rest.
@@ -162,8 +158,6 @@ class GuidedVAE(nn.Module):
     @property
     def decoder(self) -> Callable[[Tensor], td.Distribution]:
         """The decoder that a trained model is judged by, the nonlinear one if there is one."""
-        decoder: Callable[[Tensor], td.Distribution] | None = (
-            self.tractable if self.nonlinear is None else self.nonlinear
-        )
+        decoder = self.tractable if self.nonlinear is None else self.nonlinear
         assert decoder is not None
         return decoder

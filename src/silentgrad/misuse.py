@@ -78,32 +78,31 @@ def can_start(decoder: LinearDecoder) -> bool:
     return likelihood is None or hasattr(likelihood, "u_at_mean") or hasattr(likelihood, "rough_u")
 
 
-def warn_of_few_examples(count: int, latent_dim: int) -> None:
-    """Warn that `count` examples, which have one principal component less, do not start all latents."""
-    warnings.warn(
-        f"{count} examples have at most {count - 1} principal components, and the guide has {latent_dim} latents: the "
-        "others start without weights. Start it from more training examples",
-        stacklevel=3,  # the caller of init_from_data
-    )
+def warn_of_start(data: Tensor, latent_dim: int, has_unit: bool) -> None:
+    """Warn of data from which a guide does not start well.
 
-
-def warn_of_unlike_columns(data: Tensor) -> None:
-    """Warn of columns in units so different that one variance, with which a Gaussian starts, suits few of them.
-
-    The middle four fifths of a column's values tell its unit: pixels that are black but for a few images have none.
+    They are too few, if their principal components, one less than examples, do not start `latent_dim` latents. Or their
+    columns have units so different that one variance, with which a Gaussian starts, suits few of them. The middle four
+    fifths of a column's values tell its unit: pixels that are black but for a few images have none.
     """
-    rows = data[:: max(1, len(data) // ROWS)].flatten(1)
-    tenth = len(rows) // 10
-    widths = rows.kthvalue(len(rows) - tenth, dim=0).values - rows.kthvalue(1 + tenth, dim=0).values
-    widths = widths[widths > 0]
-    if widths.numel() == 0 or widths.max() <= UNLIKE_COLUMNS * widths.min():
-        return
-    warnings.warn(
-        f"the columns of the data differ in scale by a factor of {float(widths.max() / widths.min()):.0e}, and the "
-        "guide starts with one variance for all: precisions of the others can diverge. Divide every column by its "
-        "standard deviation, here and for the guide's x",
-        stacklevel=3,  # the caller of init_from_data
-    )
+    doubt, rows = "", data[:: max(1, len(data) // ROWS)].flatten(1)
+    if len(data) <= latent_dim:
+        doubt = (
+            f"{len(data)} examples have at most {len(data) - 1} principal components, and the guide has {latent_dim} "
+            "latents: the others start without weights. Start it from more training examples"
+        )
+    elif has_unit:
+        tenth = len(rows) // 10
+        widths = rows.kthvalue(len(rows) - tenth, dim=0).values - rows.kthvalue(1 + tenth, dim=0).values
+        widths = widths[widths > 0]
+        if widths.numel() > 0 and widths.max() > UNLIKE_COLUMNS * widths.min():
+            doubt = (
+                f"the columns of the data differ in scale by a factor of {float(widths.max() / widths.min()):.0e}, and "
+                "the guide starts with one variance for all: precisions of the others can diverge. Divide every column "
+                "by its standard deviation, here and for the guide's x"
+            )
+    if doubt:
+        warnings.warn(doubt, stacklevel=3)  # the caller of init_from_data
 
 
 class FirstCall:

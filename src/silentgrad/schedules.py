@@ -59,14 +59,18 @@ def linear_decay(rate: float | None = None, *, steps: float | None = None, epoch
         >>> [linear_decay(0.25)(epoch) for epoch in (1, 2, 4, 5)]
         [0.75, 0.5, 0.0, 0.0]
     """
-    given = [length for length in (rate, steps, epochs) if length is not None]
-    if len(given) != 1:
+    if (rate, steps, epochs).count(None) != 2:
         raise DomainError("say how long the weight falls in one way: linear_decay(steps=1000), (epochs=10) or (rate)")
     if steps is not None:
         return LinearDecay(_length(steps, "steps"), "steps")
     if epochs is not None:
         return LinearDecay(_length(epochs, "epochs"), "epochs")
-    return LinearDecay(_length_of_rate(given[0]))
+    if rate is None or not 0 <= rate <= 1:
+        raise DomainError(
+            f"an annealing rate is what the weight loses each time, between 0 and 1; got {rate}. For a length, say "
+            "linear_decay(steps=...) or linear_decay(epochs=...)"
+        )
+    return LinearDecay(1 / rate if rate else math.inf)
 
 
 def linear_rise(epochs: float, value: float = 1.0) -> Schedule:
@@ -101,20 +105,9 @@ def require_schedule(schedule: object) -> None:
 
 
 def _length(value: float, counted: str) -> float:
-    if not 0 < value < float("inf"):
+    if not 0 < value < math.inf:
         raise DomainError(f"the number of {counted} has to be positive and finite, got {value}")
     return float(value)
-
-
-def _length_of_rate(rate: float) -> float:
-    if not 0 <= rate <= 1:
-        raise DomainError(
-            f"an annealing rate is what the weight loses each time, between 0 and 1; got {rate}. For a length, say "
-            "linear_decay(steps=...) or linear_decay(epochs=...)"
-        )
-    if rate == 0:
-        return float("inf")
-    return 1 / rate
 
 
 def _constant(value: float, time: float) -> float:

@@ -163,7 +163,8 @@ def require_one_latent(q: object) -> None:
     if not isinstance(q, td.Distribution):
         raise UnregisteredLatentError(
             f"an encoder has to return one torch.distributions.Distribution, got {type(q).__name__}: a hierarchy of "
-            "several latents belongs to no family, nor do the bare parameters of a latent"
+            "several latents belongs to no family, nor do the bare parameters of a latent. Of (mu, logvar) make "
+            "torch.distributions.Normal(mu, (logvar / 2).exp())"
         )
 
 
