@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Selection, load
 from silentgrad.lab.settings import resolve_model
 from silentgrad.lab.store.files import read_json
-from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, read_config
+from silentgrad.lab.training import ModelConfig, read_config
 
 TINY = ["--data.batch_size", "512", "--model.latent_dim", "2", "--model.hidden", "4", "--train.accelerator", "cpu"]
 STEPS = 3  # of an epoch: 1,297 rows in batches of 512
@@ -152,16 +151,3 @@ def test_a_demonstration_has_a_folder_of_its_own_and_a_table_with_the_figures_of
     assert said.endswith(f"page: {place}/compare.html\n")
     page = (place / "compare.html").read_text()
     assert all(f">{name}</td>" in page for name in RUNS)
-
-
-def test_the_runs_are_what_they_are_said_to_be() -> None:
-    network, without, circuit = demo.demo_runs(5)
-    train = TrainConfig(seed=5)
-    assert network.settings == Settings(DataConfig(), ModelConfig(tractable="none"), train)
-    assert without.settings.train == circuit.settings.train
-    assert without.settings.model == replace(circuit.settings.model, kl_weight=without.settings.model.kl_weight)
-    model = circuit.settings.model
-    assert (model.tractable, model.nonlinear, model.estimator) == ("circuit", False, "exact")
-    assert (model.latent_dim, model.hidden) == (ModelConfig().latent_dim, ModelConfig().hidden)
-    assert circuit.settings.data == DataConfig()
-    assert (circuit.settings.train.epochs, circuit.settings.train.seed) == (train.epochs, train.seed)

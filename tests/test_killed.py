@@ -6,7 +6,6 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,7 +17,6 @@ import processes
 import workers
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.experiments import runner
-from silentgrad.lab.training import Settings
 from workers import LONG, long_run
 
 
@@ -73,14 +71,6 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, pipes: list[int
     assert after[0] == done[0]  # with its seconds: it was not trained again
 
 
-def test_a_process_killed_while_it_wrote_the_settings_is_no_obstacle(tmp_path: Path) -> None:
-    (tmp_path / ".config.yaml.123.unfinished").write_text("data:\n  na")
-    data, model, train = long_run().settings
-    runner.train_run(Settings(data, model, replace(train, epochs=1)), tmp_path)
-    assert runner.finished(tmp_path)
-    assert not (tmp_path / ".config.yaml.123.unfinished").exists()
-
-
 @pytest.mark.parametrize(("explicit", "threads"), [(None, max(1, (os.cpu_count() or 1) // 2)), ("3", 3)])
 def test_threads_of_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explicit: str | None, threads: int
@@ -101,16 +91,6 @@ def test_a_killed_worker_is_named_and_the_same_command_goes_on(tmp_path: Path) -
         runner.workers_at(None, 2, "cpu") as found,
     ):
         runner.run_jobs("jobs", [runner.Job(workers.die)], 1, found)
-
-
-@pytest.mark.parametrize("content", ["[" * 10_000, "data: {nonsense: 1}", "- 1", "", "{"])
-def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: str) -> None:
-    path = tmp_path / long_run().name / "config.yaml"
-    path.parent.mkdir()
-    path.write_text(content)
-    with pytest.raises(SilentgradError, match=str(path)) as caught:
-        runner.run_all([long_run()], tmp_path, 1, None, "cpu")
-    assert "\n" not in str(caught.value)
 
 
 MEMORY = Path("/dev/shm")  # where flushing to disk costs nothing

@@ -109,7 +109,7 @@ def load_images(name: str, root: Path | None = None, resize: int | None = None) 
         images = permuted(torch.from_numpy(_embedded_digits().images.astype(np.uint8)).unsqueeze(1))
         return Levels(*Splits(*images.tensor_split((1297, 1547))), "digits", levels=17)
     if name in sources.SOURCES:
-        train, test = _DATASETS[name][1](sources.locate(name, root or sources.default_root()))
+        train, test = _DATASETS[name][1](sources.locate(name, root))
         last = len(train) - min(_HELD_OUT, len(train) // 10)
         return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
     return _from_path(name, resize)
@@ -126,7 +126,7 @@ def load_test_labels(name: str, root: Path | None = None) -> Tensor:
         return permuted(torch.from_numpy(_embedded_digits().target))[1547:]
     if name not in MNIST_LIKE:
         raise DataError(f"{name!r} has no labels here: there are those of digits, {', '.join(MNIST_LIKE)}")
-    path = _folder(sources.locate(name, root or sources.default_root())) / TEST_LABELS
+    path = _folder(sources.locate(name, root)) / TEST_LABELS
     if not path.exists():
         raise DataError(f"{path} is missing: only images are downloaded; put the file of labels beside them")
     return img.read_idx_labels(path)
@@ -138,7 +138,7 @@ def listed(root: Path | None = None) -> list[Row]:
     for name, (shape, _) in _DATASETS.items():
         wanted, where = ", ".join(sources.SOURCES[name][0].required), "not found"
         try:
-            files = sources.find(name, root or sources.default_root())
+            files = sources.find(name, root)
             if files is not None:
                 wanted, where = ", ".join(files), str(_folder(files))
         except DataError as error:

@@ -41,34 +41,35 @@ def cache() -> Path:
     return Path(pooch.os_cache("silentgrad"))
 
 
-def default_root() -> Path:
-    """Return the folder of the datasets unless another is given: `$SILENTGRAD_DATA`, or else the cache."""
-    return Path(os.environ.get("SILENTGRAD_DATA") or cache())
+def _root(given: Path | None) -> Path:
+    """Return the folder of the datasets: the one given, `$SILENTGRAD_DATA`, or else the cache."""
+    return given or Path(os.environ.get("SILENTGRAD_DATA") or cache())
 
 
-def locate(name: str, root: Path) -> dict[str, Path]:
+def locate(name: str, root: Path | None) -> dict[str, Path]:
     """Return files of a dataset by their names, from `root/<name>/`, `root/`, the cache or a mirror, in this order."""
     files = find(name, root)
     if files is None:
-        _download(name, root)
+        _download(name, _root(root))
         files = find(name, root)
     if files is None:
-        raise missing(name, root)
+        raise _missing(name, _root(root))
     return files
 
 
-def find(name: str, root: Path) -> dict[str, Path] | None:
+def find(name: str, root: Path | None) -> dict[str, Path] | None:
     """Return the files of a dataset that are on this machine, verified; None if a required one is missing."""
-    for folder in (root / name, root, cache() / name):
+    for folder in (_root(root) / name, _root(root), cache() / name):
         for source in SOURCES[name]:
             for place in (folder, folder / source.folder):
                 files = {file: place / file for file in source.files if (place / file).is_file()}
-                if source.required.keys() <= files.keys() and _all_genuine(name, source, files):
+                if source.required.keys() <= files.keys():
+                    _require_genuine(source, files)
                     return files
     return None
 
 
-def missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
+def _missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
     """Return the error for a dataset that is nowhere: which files to put where, and what was tried to get them."""
     source = SOURCES[name][0]
     lines = [f"{name} was not found. Put these files into {root / name}:"]
@@ -80,21 +81,15 @@ def missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
     return DataError("\n".join(lines))
 
 
-def _all_genuine(name: str, source: Source, paths: Mapping[str, Path]) -> bool:
-    """Return True if every file is the right one; False if they are another dataset's, which shares the names."""
+def _require_genuine(source: Source, paths: Mapping[str, Path]) -> None:
+    """Refuse a file whose checksum or size is none of those accepted."""
     for file, path in paths.items():
         accepted = source.files[file]
-        kinds = {identity.partition(":")[0] for identity in accepted}
-        found = {kind: path.stat().st_size if kind == "size" else pooch.file_hash(str(path), kind) for kind in kinds}
-        identities = {f"{kind}:{identity}" for kind, identity in found.items()}
-        if not accepted or identities.intersection(accepted):
-            continue
-        others = (other for key, forms in SOURCES.items() if key != name for other in forms)
-        if any(identities.intersection(other.required.get(file, ())) for other in others):
-            return False
-        told = ", ".join(sorted(identities))
-        raise DataError(f"{path}: expected {' or '.join(accepted)}, found {told}; replace or remove it")
-    return True
+        kinds = sorted({identity.partition(":")[0] for identity in accepted})
+        found = [f"{kind}:{path.stat().st_size if kind == 'size' else pooch.file_hash(path, kind)}" for kind in kinds]
+        if accepted and not set(found) & set(accepted):
+            expected = " or ".join(accepted)
+            raise DataError(f"{path}: expected {expected}, found {', '.join(found)}; replace or remove it")
 
 
 def _download(name: str, root: Path) -> None:
@@ -111,4 +106,4 @@ def _download(name: str, root: Path) -> None:
             except (OSError, ValueError) as error:  # no network, no such file; a wrong checksum
                 failures.append(f"{mirror + file}: {error}")
         else:
-            raise missing(name, root, failures)
+            raise _missing(name, root, failures)
