@@ -70,6 +70,10 @@ WRONG = {
     "train --model.tractable fixed --model.variance_factor 0.1": "factor is for --model.variance_start",
     "train --model.log_term taylor": "--model.log_term is for --model.tractable linear",
     "train --data.kind binarized --model.log_term taylor": "--model.log_term is for --model.tractable linear of Gauss",
+    "train --model.latent categorical --model.tractable linear": "linear with --model.log_term auto is not for",
+    "train --model.latent poisson --model.estimator disarm": "choose among exact, eat, nvil, reinforce, rloo",
+    "train --model.latent nonsense": "nonsense is no family of latents: choose among",
+    "train --model.prior_components 5": "--model.prior_components is for --model.prior mixture",
     "train --model.categories 3": "--model.categories is not for --model.latent gaussian: it has no categories",
     "train --model.network conv --model.hidden 8": "--model.hidden is for --model.network mlp, not for conv",
     "train --model.channels 8": "--model.channels is for --model.network conv or strided, not for mlp",
@@ -79,7 +83,18 @@ WRONG = {
     "train --model.nonlinear false --model.estimator exact --model.likelihood mixture": "is for a nonlinear decoder",
     "train --model.tractable none --train.lr_mean 1e-3": "--train.lr_mean is for --model.tractable other than none",
     "train --model.tractable fixed --train.lr_precision 1e-3": "is for --model.tractable other than none and fixed",
+    "train --model.likelihood bernoulli": "--model.likelihood bernoulli is not for levels",
+    "train --data.kind binarized --model.likelihood gaussian": "--model.likelihood gaussian is not for binarized",
+    "train --data.kind binarized --model.tractable constant": "bits have none",
+    "train --data.kind binarized --model.tractable exp": "bits have none",
+    "train --data.kind binarized --model.latent bernoulli --model.tractable linear": "Gaussian latents only",
+    "train --data.name table.csv --model.network conv": "--model.network conv is for images",
     "train --data.name ''": "--data.name is empty",
+    "train --data.label ''": "--data.label is empty",
+    "train --data.layer ''": "--data.layer is empty",
+    "train --data.offset ''": "--data.offset is empty",
+    "train --data.covariates a,a": "--data.covariates has to name each column once",
+    "train --data.covariates ''": "--data.covariates has to name each column once",
     "train --data.name mnits": "Did you mean mnist?",
     "train --data.name file": "is no dataset",
     "train --folder run": "run exists",
@@ -253,6 +268,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for suffix in OUTPUTS.values():
         (folder / f"folder{suffix}").mkdir()
     (folder / "file").write_text("no run")
+    (folder / "table.csv").write_text("a,b\n" + "".join(f"{row},{row % 3}\n" for row in range(20)))
     (folder / "class.yaml").write_text("model: {class_path: trap.Trap}\n")
     (folder / "misspelt.yaml").write_text("train: {epochs: 1, sed: 3}\n")
     (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00")

@@ -15,7 +15,7 @@ from refusals import refused
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.networks import Encoder, mlp_body
-from silentgrad.lab.settings import ConfigError, ModelConfig, resolve_model
+from silentgrad.lab.settings import ModelConfig, resolve_model
 from silentgrad.lab.training.export import outputs_of
 from silentgrad.latents.families import FAMILIES, Family, family_of
 from silentgrad.latents.independent import base_of
@@ -269,28 +269,6 @@ def test_the_objective_and_the_figures_have_the_models_prior(name: str) -> None:
 
 
 # --- configurations
-
-
-REFUSED = {
-    "--model.latent nonsense is no family of latents: choose among": {"latent": "nonsense"},
-    "--model.categories is not for --model.latent gaussian": {"categories": 5},
-    "--model.categories has to be at least 2": {"latent": "categorical", "estimator": "rloo", "categories": 1},
-    "--model.prior_components is for --model.prior mixture": {"prior_components": 5},
-    "--model.prior_components has to be at least 1": {"prior": "mixture", "prior_components": 0},
-    "--model.tractable linear with --model.log_term auto is not for --model.latent categorical": {
-        "latent": "categorical", "estimator": "rloo", "tractable": "linear",
-    },
-    "--model.estimator disarm is not for --model.latent poisson: choose among exact, eat, nvil, reinforce, rloo": {
-        "latent": "poisson", "estimator": "disarm",
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_settings_that_do_not_go_together_are_refused(message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve_model(ModelConfig(**REFUSED[message]), "gaussian")
-    assert str(caught.value).startswith(message)
 
 
 def test_asking_for_a_closed_form_draws_nothing() -> None:

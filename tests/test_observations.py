@@ -11,7 +11,6 @@ import torch
 
 from refusals import refused
 from runs import fails, rows
-from silentgrad.lab.build import model_for
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import (
     Batches,
@@ -23,7 +22,6 @@ from silentgrad.lab.data import (
     Splits,
     load,
 )
-from silentgrad.lab.settings import ConfigError
 from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, train_model
 from silentgrad.lab.training.checkpoints import checksum_of
 
@@ -93,28 +91,24 @@ def test_a_wrong_cell_is_named(content: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_wrong_array_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "table.npy"
-    values = numbers()
-    values[6, 2] = math.inf
+def test_a_wrong_array_and_kinds_that_the_rows_are_not_are_named(table: Path, tmp_path: Path) -> None:
+    path, infinite = tmp_path / "table.npy", numbers()
+    infinite[6, 2] = math.inf
     for message, array in {
-        "row 7, column 3: expected a finite number, found inf": values,
+        "row 7, column 3: expected a finite number, found inf": infinite,
         "expected a table of numbers": np.array([["a", "b"]]),
         "found float64 of shape": np.zeros((0, 3)),
     }.items():
         np.save(path, array)
-        with pytest.raises(DataError, match=message):
-            load(str(path))
+        refused(DataError, message, lambda: load(str(path)))
     path.write_bytes(path.read_bytes()[:-1])
     refused(DataError, str(path), lambda: load(str(path)))
-
-
-def test_kinds_that_the_rows_are_not(table: Path) -> None:
-    with pytest.raises(DataError, match=r"--data.kind binarized is for images, but .* is a table"):
-        load(str(table), kind="binarized")
-    with pytest.raises(DataError, match=r"--data.kind reals is for tables, but digits holds images"):
-        load("digits", kind="reals")
-    refused(DataError, r"expected a count, found -?\d", lambda: load(str(table), kind="counts"))
+    for name, kind, message in [
+        (str(table), "binarized", r"--data.kind binarized is for images, but .* is a table"),
+        ("digits", "reals", r"--data.kind reals is for tables, but digits holds images"),
+        (str(table), "counts", r"expected a count, found -?\d"),
+    ]:
+        refused(DataError, message, lambda name=name, kind=kind: load(name, kind=kind))
 
 
 # --- as seen, and the unit
@@ -253,18 +247,3 @@ def test_bits_train(nonlinear: bool, tmp_path: Path) -> None:
     assert summary.unit.in_print == "NLL nats per example"
     assert 0 < summary.figure < 64  # a fair coin for each pixel has 64 log 2 = 44.4
     assert summary.exactness == ("sampled" if nonlinear else "exact")
-
-
-def test_what_does_not_go_together_is_named(table: Path) -> None:
-    digits, bits = load("digits"), load("digits", kind="binarized")
-    wrong = {
-        "--model.likelihood bernoulli is not for levels": (ModelConfig(likelihood="bernoulli"), digits),
-        "--model.likelihood gaussian is not for binarized": (ModelConfig(likelihood="gaussian"), bits),
-        "--model.tractable constant .* bits have none": (ModelConfig(tractable="constant"), bits),
-        "--model.tractable exp .* bits have none": (ModelConfig(tractable="exp"), bits),
-        "Gaussian latents only": (ModelConfig(latent="bernoulli", tractable="linear", estimator="rloo"), bits),
-        "--model.network conv is for images": (ModelConfig(network="conv"), load(str(table))),
-    }
-    for message, (model, observations) in wrong.items():
-        with pytest.raises(ConfigError, match=message):
-            model_for(model, observations)
