@@ -19,7 +19,7 @@ def refusals(cases: Callable[[], Refusals]) -> Callable[[str], None]:
     return test
 
 
-def refused(error: type[Exception], message: str, call: Callable[[], object]) -> None:
+def refused(error: type[BaseException], message: str, call: Callable[[], object]) -> None:
     """Calls what has to raise the error, with a message that matches."""
     with pytest.raises(error, match=message):
         call()

@@ -8,8 +8,9 @@ A test holds the pages to what this writes.
 from functools import cache
 from pathlib import Path
 
+from claims import claims_table
+
 from silentgrad.lab.cli.reproduce import EXPERIMENTS, SHARED, command_of
-from silentgrad.lab.experiments.claims import claims_table
 from silentgrad.lab.experiments.experiment import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results

@@ -133,13 +133,10 @@ def compare(*runs: Path, output: Path = Path("compare.html")) -> None:
     """
     require_output(output, ".html", folder_is_made=True)
     compared = write_comparison(runs, output)
-    for data, (results, settings) in compared.items():
+    for data, table in compared.items():
         if len(compared) > 1:
             print(f"{data}:")
-        show_table(results)
-        for run, own in settings.items():
-            said = ", ".join(f"{name} {value}" for name, value in own.items())
-            print(f"{run}: {said or 'the same settings'}")
+        show_table(table)
     print(f"page: {output}")
 
 

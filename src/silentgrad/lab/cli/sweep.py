@@ -51,9 +51,12 @@ def sweep(
         quiet: Whether to show no progress bar.
     """
     # Here and below, so that --help does not wait for Lightning, Optuna and matplotlib.
+    from sqlalchemy import URL
+
     from silentgrad.lab.cli.main import setting
     from silentgrad.lab.experiments.runner import workers_at
     from silentgrad.lab.experiments.space import Sweep, search_space
+    from silentgrad.lab.experiments.study import require_connection
     from silentgrad.lab.experiments.sweep import run_sweep
     from silentgrad.lab.training.fabric import fabric_for
 
@@ -65,7 +68,9 @@ def sweep(
     plan = Sweep(study, Settings(data, model, train), space, files.path, grid, limit)
     fabric_for(train)
     require_folder(files.path)
-    database = _database(storage, files)
+    if storage is not None:
+        require_connection(storage)
+    database = storage or URL.create("sqlite", database=str(files.study)).render_as_string(hide_password=False)
     print(f"sweep {study}: {plan.size} trials over {', '.join(space)}, in {files.path}")
     with going_on(), workers_at(cluster, jobs, train.accelerator) as workers:
         outcome = run_sweep(plan, database, workers, quiet)
@@ -79,18 +84,6 @@ def _name(study: str | None, data: DataConfig, space: Iterable[str]) -> str:
     if not study or study != Path(study).name:
         raise ConfigError(f"--study has to be a plain name, not empty and without folders; got {study!r}")
     return study
-
-
-def _database(storage: str | None, files: SweepFolder) -> str:
-    """Return the URL of the sweep's database; one that was given is tried."""
-    from sqlalchemy import URL
-
-    from silentgrad.lab.experiments.study import require_connection
-
-    if storage is None:
-        return URL.create("sqlite", database=str(files.study)).render_as_string(hide_password=False)
-    require_connection(storage)
-    return storage
 
 
 def _show(outcome: "Outcome", size: int, files: SweepFolder) -> None:

@@ -122,27 +122,16 @@ class Sweep:
         for option, varied in self.space.items():
             if self.grid and not varied.values:
                 raise SweepError(f"--over {option}={varied.written} is a range: --sampler grid takes values, a,b,c")
-        plans = list(map(self._checked, self.corners()))
-        guided = [one.model.decoders for one in plans if one.model.decoders.guided]
-        late = {one.model.cutoff for one in plans if (one.model.cutoff or 0) > one.train.epochs}
-        if "model.guided" in self.space and not any(of.estimator != "none" for of in guided):
-            raise SweepError(
-                "--over model.guided needs a guide that gives way to another estimator: --model.tractable other than "
-                "none, --model.nonlinear true and --model.estimator other than none"
-            )
-        if "model.cutoff" in self.space and not guided:
-            raise SweepError(
-                "--over model.cutoff needs a guided VAE: --model.tractable other than none and --model.nonlinear true"
-            )
-        if "model.cutoff" in self.space and late:
-            raise SweepError(f"--over model.cutoff: {late} come after the last of the epochs (--train.epochs)")
+        for point in self.corners():
+            try:
+                self.at(point)
+            except ConfigError as error:
+                told = " ".join(f"{option}={drawn}" for option, drawn in point.items())
+                raise ConfigError(f"{error} (in the trial {told})") from None
 
-    def _checked(self, point: Point) -> Plan:
-        try:
-            return self.at(point)
-        except ConfigError as error:
-            told = " ".join(f"{option}={drawn}" for option, drawn in point.items())
-            raise ConfigError(f"{error} (in the trial {told})") from None
+    @property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        return {option: varied.distribution for option, varied in self.space.items()}
 
     @property
     def size(self) -> int:

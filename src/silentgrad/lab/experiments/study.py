@@ -6,22 +6,21 @@ processes may do so at once; then the trial with the lower number counts and the
 be killed at any time, and nobody has to tidy up behind it.
 
 A process says every so often that it is alive. By this, the clocks of machines that share a study have to agree to
-within a minute.
+within a minute. Optuna's own heartbeat is for `optimize`: it never gives up a trial that was killed before its first.
 """
 
 import contextlib
 import random
 import signal
 import time
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import optuna
 import sqlalchemy
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.pruners import MedianPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
@@ -33,7 +32,7 @@ HEARTBEAT, PATIENCE = 30, 120  # seconds: how often a process says that it is al
 LOCKED = 60  # seconds for which SQLite waits until another process has written
 ATTEMPTS, PAUSE = 20, 0.3  # at what other processes do at the same time, and the longest pause between two, in seconds
 TRIALS_BEFORE_PRUNING = 3
-POINT, ALIVE = "point", "alive"  # what a trial is, and the time at which its process was last heard of
+ALIVE = "alive"  # the time at which a trial's process was last heard of
 
 
 @contextlib.contextmanager
@@ -47,14 +46,11 @@ def opened(sweep: Sweep, url: str) -> Iterator[optuna.Study]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = _storage(url)
     try:
-        study = optuna.create_study(
-            storage=storage,
-            study_name=sweep.name,
-            pruner=MedianPruner(TRIALS_BEFORE_PRUNING, n_warmup_steps=sweep.around.train.epochs // 3),
-            load_if_exists=True,
-        )
+        pruner = MedianPruner(TRIALS_BEFORE_PRUNING, n_warmup_steps=sweep.around.train.epochs // 3)
+        study = optuna.create_study(storage=storage, study_name=sweep.name, pruner=pruner, load_if_exists=True)
         try:
-            study.sampler = _sampler(sweep, study)
+            seed = sweep.around.train.seed + len(study.get_trials(deepcopy=False))
+            study.sampler = RandomSampler(0) if sweep.grid else TPESampler(seed=seed)  # of a grid, points are queued
             _require_same_settings(study, sweep)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:  # it may hold anything
             raise SweepError(f"the study {sweep.name} in the database of --storage is damaged: {error!r}") from error
@@ -98,9 +94,7 @@ def _lock_while_reading(engine: sqlalchemy.Engine) -> None:
 def require_connection(url: str) -> None:
     """Raise SweepError unless the database can be reached."""
     try:
-        engine = sqlalchemy.create_engine(url)
-        engine.connect().close()
-        engine.dispose()
+        sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool).connect().close()
     except ImportError as error:
         advice = "for PostgreSQL, pip install 'psycopg[binary]'"
         raise SweepError(f"the driver for the database of --storage is missing ({error}): {advice}") from error
@@ -111,12 +105,6 @@ def require_connection(url: str) -> None:
 def _line(error: Exception) -> str:
     """Return the first line of what SQLAlchemy says; addresses of its documentation follow."""
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def _sampler(sweep: Sweep, study: optuna.Study) -> BaseSampler:
-    if sweep.grid:
-        return RandomSampler(0)  # never asked but in a race for the last point, which is lost then
-    return TPESampler(seed=sweep.around.train.seed + len(study.get_trials(deepcopy=False)))
 
 
 def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
@@ -138,100 +126,82 @@ def _require_same_settings(study: optuna.Study, sweep: Sweep) -> None:
 def take(study: optuna.Study, sweep: Sweep) -> optuna.Trial | None:
     """Return a trial of a point that nobody else trains; None if there is none, at the moment or at all."""
     _require_same_settings(study, sweep)
-    _give_up_silent(study)
-    _queue_missing(study, sweep)
+    for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+        begun = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+        if time.time() - trial.user_attrs.get(ALIVE, begun) > PATIENCE:
+            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+    try:
+        _queue_missing(study, sweep)
+        return _asked(study, sweep)
+    except ValueError as error:
+        raise SweepError(f"the study {sweep.name} holds a trial that is none of this sweep: {error}") from error
+
+
+def _asked(study: optuna.Study, sweep: Sweep) -> optuna.Trial | None:
+    """Return the next trial of the queue, or that of a point which is suggested."""
     suggestions = 0
     while suggestions < ATTEMPTS:
-        trials = study.get_trials(deepcopy=False)
-        waiting = any(trial.state == TrialState.WAITING for trial in trials)
-        if not waiting and (sweep.grid or len(_holding(trials)) >= sweep.size):
+        held = _holding(study)
+        if not any(trial.state == TrialState.WAITING for trial in held) and (sweep.grid or len(held) >= sweep.size):
             return None
-        with warnings.catch_warnings(action="ignore"):  # of a queued value outside of the space
-            try:
-                trial = study.ask({option: varied.distribution for option, varied in sweep.space.items()})
-            except ValueError as error:
-                raise SweepError(f"the study {sweep.name} holds a trial that is none of this sweep: {error}") from error
-        queued = POINT in trial.user_attrs
+        taken = study.ask(sweep.distributions)
+        taken.set_user_attr(ALIVE, time.time())
+        queued = any(trial.number == taken.number for trial in held)
+        earlier = [trial for trial in _holding(study) if trial.number < taken.number]
+        full = not queued and (sweep.grid or len(earlier) >= sweep.size)  # others were faster
+        if not full and all(trial.params != taken.params for trial in earlier):
+            return taken
+        study.tell(taken, state=TrialState.FAIL)
         suggestions += not queued
-        with contextlib.suppress(UpdateFinishedTrialError):  # held to be dead before it was begun
-            trial.set_user_attr(ALIVE, time.time())
-            if _accepted(study, sweep, trial, queued):
-                return trial
     return None
-
-
-def _give_up_silent(study: optuna.Study) -> None:
-    """Fail the trials of processes that have not been heard of for a while."""
-    for trial in study.get_trials(deepcopy=False):
-        if trial.state == TrialState.RUNNING and trial.datetime_start is not None:
-            heard = trial.user_attrs.get(ALIVE)
-            if not isinstance(heard, float):
-                heard = trial.datetime_start.timestamp()
-            if time.time() - heard > PATIENCE:
-                study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
 
 def _queue_missing(study: optuna.Study, sweep: Sweep) -> None:
     """Queue the points that no trial holds, those of failed trials among them."""
-    trials = trials_of(study, sweep)
-    held = [trial.user_attrs[POINT] for trial in _holding(trials)]
-    begun = [trial.user_attrs[POINT] for trial in trials]
-    for point in [*begun, *(sweep.points() if sweep.grid else ())]:
+    held = [trial.params for trial in standing(study, sweep)]
+    for point in [*(trial.params for trial in trials_of(study, sweep)), *(sweep.points() if sweep.grid else ())]:
         if point not in held:
-            study.enqueue_trial(point, user_attrs={POINT: point})
+            waiting = optuna.create_trial(state=TrialState.WAITING, params=point, distributions=sweep.distributions)
+            study.add_trial(waiting)
             held.append(point)
 
 
-def _holding(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+def _holding(study: optuna.Study) -> list[FrozenTrial]:
     """Return the trials that keep others from training their points."""
-    return [trial for trial in trials if trial.state != TrialState.FAIL]
-
-
-def _accepted(study: optuna.Study, sweep: Sweep, trial: optuna.Trial, queued: bool) -> bool:
-    """Return whether a trial is to be trained; if not, it is told so."""
-    earlier = _holding([other for other in study.get_trials(deepcopy=False) if other.number < trial.number])
-    twin = next((other for other in earlier if other.user_attrs.get(POINT) == trial.params), None)
-    if not queued and (sweep.grid or len(earlier) >= sweep.size):  # others were faster
-        study.tell(trial, state=TrialState.FAIL)
-    elif twin is None:
-        trial.set_user_attr(POINT, trial.params)
-        return True
-    elif queued or not twin.state.is_finished():
-        study.tell(trial, state=TrialState.FAIL)
-    else:  # the sampler asks again for what is known
-        study.tell(trial, twin.value if twin.state == TrialState.COMPLETE else None, twin.state)
-    return False
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state != TrialState.FAIL]
 
 
 def trials_of(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
-    """Return the trials that were, are or will be in training; what else a database may hold is left out."""
-
-    def known(point: object) -> bool:
-        return isinstance(point, dict) and point.keys() == sweep.space.keys()
-
-    return [trial for trial in study.get_trials(deepcopy=False) if known(trial.user_attrs.get(POINT))]
+    """Return the trials of a sweep; what else a database may hold is left out."""
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.distributions == sweep.distributions]
 
 
-def first_of_point(trials: Sequence[FrozenTrial], point: Point) -> int:
+def standing(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
+    """Return the trial of each point that was, is or will be in training."""
+    first: dict[str, FrozenTrial] = {}
+    for trial in trials_of(study, sweep):
+        if trial.state != TrialState.FAIL:
+            first.setdefault(str(sorted(trial.params.items())), trial)
+    return list(first.values())
+
+
+def first_of_point(study: optuna.Study, sweep: Sweep, point: Point) -> int:
     """Return the number of the first trial of a point, whose folder later ones go on with."""
-    return next(trial.number for trial in trials if trial.user_attrs[POINT] == point)
+    return next(trial.number for trial in trials_of(study, sweep) if trial.params == point)
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Lets Ctrl-C wait: in the middle of a commit it would leave SQLite's database locked for this process."""
+def writing() -> Iterator[None]:
+    """Let Ctrl-C wait, and do no more for a trial that another process holds to be dead, this one having slept.
+
+    In the middle of a commit, Ctrl-C would leave SQLite's database locked for this process.
+    """
     waiting: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: waiting.append(number))
     try:
-        yield
+        with contextlib.suppress(UpdateFinishedTrialError):
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
     if waiting:
         signal.raise_signal(signal.SIGINT)
-
-
-@contextlib.contextmanager
-def unless_given_up() -> Iterator[None]:
-    """Do no more for a trial that another process holds to be dead, since this one was silent, asleep perhaps."""
-    with uninterrupted(), contextlib.suppress(UpdateFinishedTrialError):
-        yield

@@ -24,15 +24,15 @@ from silentgrad.lab.build import model_for
 from silentgrad.lab.data import Unit, load
 from silentgrad.lab.experiments import study as studies
 from silentgrad.lab.experiments.runner import GivenUp, Job, Workers, run_jobs, train_run
-from silentgrad.lab.experiments.space import Sweep, SweepError
+from silentgrad.lab.experiments.space import Point, Sweep
 from silentgrad.lab.store.files import read_json, read_metrics, write_atomically
 from silentgrad.lab.store.folders import RunFolder, SweepFolder
-from silentgrad.lab.store.records import Summary, content_of, read_summary, record_of
+from silentgrad.lab.store.records import read_summary
 from silentgrad.lab.tables import Column, Content, Table, comma_separated
 from silentgrad.lab.training import Settings
 from silentgrad.lab.training.loop import Loop
 
-DIVERGED, FIGURES = "diverged", "figures"  # why a trial diverged, and its summary, in the database
+DIVERGED, TEST, SECONDS = "diverged", "test", "seconds"  # of a trial in the database: why it did, and its figures
 
 
 class Outcome(NamedTuple):
@@ -61,9 +61,9 @@ def run_sweep(sweep: Sweep, storage: str, workers: Workers, quiet: bool = False)
 
     def jobs(study: optuna.Study) -> Iterator[Job | None]:
         while True:
-            with studies.uninterrupted():
-                trial = studies.take(study, sweep)
-                if trial is not None:
+            trial = None
+            with studies.writing():
+                if (trial := studies.take(study, sweep)) is not None:
                     taken.append(_Taken(study, trial, sweep, unit))
             yield None if trial is None else Job(taken[-1].work, taken[-1].watch, taken[-1].tell)
 
@@ -72,7 +72,7 @@ def run_sweep(sweep: Sweep, storage: str, workers: Workers, quiet: bool = False)
         try:
             run_jobs("trials", jobs(study), left, workers, quiet)
         finally:
-            with studies.uninterrupted():
+            with studies.writing():
                 for trial in taken:  # those that were interrupted
                     study.tell(trial.trial, state=TrialState.FAIL, skip_if_finished=True)
         return write_records(study, sweep, unit)
@@ -94,15 +94,14 @@ class _Taken:
     def __init__(self, study: optuna.Study, trial: optuna.Trial, sweep: Sweep, unit: Unit) -> None:
         self.study, self.trial, self.sweep, self.unit = study, trial, sweep, unit
         self.settings = sweep.at(trial.params)
-        number = studies.first_of_point(studies.trials_of(study, sweep), trial.params)
-        self.run = RunFolder(SweepFolder(sweep.folder).trial(number))
+        self.run = RunFolder(_folder(study, sweep, trial.params))
         self.work = partial(train_trial, self.settings, self.run.path)
         self.reported, self.heard = 0, time.monotonic()
 
     def watch(self) -> float:
         """Say that this process is alive, report the latest epochs, and end a trial that is not worth its time."""
         figures = self._figures()
-        with studies.unless_given_up():
+        with studies.writing():
             if time.monotonic() - self.heard > studies.HEARTBEAT:
                 self.heard = time.monotonic()
                 self.trial.set_user_attr(studies.ALIVE, time.time())
@@ -117,12 +116,14 @@ class _Taken:
         """Tell the study what the trial came to."""
         self.watch()
         reached: float | None
-        with studies.unless_given_up():
+        with studies.writing():
             state, reached = TrialState.PRUNED, None
             if self.run.failure.exists():
                 self.trial.set_user_attr(DIVERGED, str(read_json(self.run.failure)["message"]))
             elif self.run.summary.exists():
-                self.trial.set_user_attr(FIGURES, content_of(read_summary(self.run.summary)))
+                summary = read_summary(self.run.summary)
+                self.trial.set_user_attr(SECONDS, summary.seconds)
+                self.trial.set_user_attr(TEST, summary.figure)
                 state, reached = TrialState.COMPLETE, min(self._figures())
             self.study.tell(self.trial, reached, state, skip_if_finished=True)
             write_records(self.study, self.sweep, self.unit)
@@ -136,67 +137,54 @@ class _Taken:
 
 
 def write_records(study: optuna.Study, sweep: Sweep, unit: Unit) -> Outcome:
-    """Write the table of a sweep's trials, and the best one's recipe once one is complete.
-
-    Raises:
-        SweepError: The database holds a trial that is damaged.
-    """
-    everything, folder = studies.trials_of(study, sweep), SweepFolder(sweep.folder)
-    # In the place of a trial that failed stands another.
-    trials = sorted([trial for trial in everything if trial.state != TrialState.FAIL], key=_rank)
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    folders = [folder.trial(studies.first_of_point(everything, trial.user_attrs[studies.POINT])) for trial in trials]
+    """Write the table of a sweep's trials, and the best one's recipe once one is complete."""
+    trials, files = sorted(studies.standing(study, sweep), key=_rank), SweepFolder(sweep.folder)
+    folders = [_folder(study, sweep, trial.params) for trial in trials]
     figures = [Column(f"{split} {unit.title}", 4, unit.words) for split in ("valid.", "test")]
     columns = [Column("trial"), Column("state"), *map(Column, sweep.space), *figures]
     rows = [[path.name, *_row(trial, sweep)] for path, trial in zip(folders, trials, strict=True)]
+    complete = [trial for trial in trials if TEST in trial.user_attrs]
     table = Table("Trials, the best first", columns, rows, [0] if complete else [])
-    write_atomically(folder.trials, comma_separated(table).encode())
+    write_atomically(files.trials, comma_separated(table).encode())
     best = ""
     if complete:
-        assert complete[0].value is not None
-        best = f"test {unit.tell(_summary(complete[0]).figure)}, validation {unit.tell(complete[0].value)}"
-        write_atomically(folder.best, _recipe(sweep, complete[0], best, len(complete)).encode())
+        first, *_ = complete
+        best = f"test {unit.tell(first.user_attrs[TEST])}, validation {unit.tell(_reached(first))}"
+        write_atomically(files.best, _recipe(sweep, first, best, len(complete)).encode())
         best = f"{folders[0].name}: {best}"
     return Outcome(table, sum(trial.state.is_finished() for trial in trials), folders, best)
 
 
+def _folder(study: optuna.Study, sweep: Sweep, point: Point) -> Path:
+    return SweepFolder(sweep.folder).trial(studies.first_of_point(study, sweep, point))
+
+
 def _rank(trial: FrozenTrial) -> tuple[bool, float]:
     """Return the place of a trial: the complete ones first, by the best validation figure."""
-    reached = _reached(trial)
-    return trial.state != TrialState.COMPLETE, math.inf if reached is None else reached
+    return TEST not in trial.user_attrs, _reached(trial)
 
 
-def _reached(trial: FrozenTrial) -> float | None:
-    """Return the best validation figure; None if no epoch is finished."""
-    return trial.value if trial.state == TrialState.COMPLETE else min(trial.intermediate_values.values(), default=None)
+def _reached(trial: FrozenTrial) -> float:
+    """Return the best validation figure; infinite if no epoch is finished."""
+    return min(trial.intermediate_values.values(), default=math.inf)
 
 
 def _row(trial: FrozenTrial, sweep: Sweep) -> list[Content]:
     """Return the state of a trial, its point and its figures."""
-    state = trial.state.name.lower()
-    if DIVERGED in trial.user_attrs:
-        state = f"diverged: {trial.user_attrs[DIVERGED]}"
-    test = _summary(trial).figure if trial.state == TrialState.COMPLETE else None
-    point = [str(trial.user_attrs[studies.POINT][option]) for option in sweep.space]
-    return [state, *point, _reached(trial), test]
-
-
-def _summary(trial: FrozenTrial) -> Summary:
-    """Return the final figures of a complete trial."""
-    try:
-        return record_of(Summary, trial.user_attrs.get(FIGURES, {}))
-    except (TypeError, ValueError) as error:  # a database may hold anything
-        raise SweepError(f"trial {trial.number} in the database of --storage is damaged: {error}") from error
+    known, reached = trial.user_attrs, _reached(trial)
+    state = f"diverged: {known[DIVERGED]}" if DIVERGED in known else trial.state.name.lower()
+    point = [str(trial.params.get(option)) for option in sweep.space]
+    return [state, *point, reached if math.isfinite(reached) else None, known.get(TEST)]
 
 
 def _recipe(sweep: Sweep, best: FrozenTrial, told: str, complete: int) -> str:
     """Return the best trial's settings, in the form of the recipes."""
-    settings = sweep.at(best.user_attrs[studies.POINT])
+    settings = sweep.at(best.params)
     header = {
         "what": f"{settings.data.name}, the best of {complete} trials of {sweep.name} over {', '.join(sweep.space)}",
         "command": f"silentgrad train --config {SweepFolder(sweep.folder).best}",
         "expects": f"{told} (seed {settings.train.seed})",
-        "time": f"{_summary(best).seconds:.0f} seconds",
+        "time": f"{best.user_attrs[SECONDS]:.0f} seconds",
     }
     lines = [f"# {key}: {' '.join(value.splitlines())}\n" for key, value in header.items()]
     return "".join(lines) + settings.as_yaml()

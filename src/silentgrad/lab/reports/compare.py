@@ -6,7 +6,7 @@ Only runs of the same data are beside each other, since figures of different dat
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
@@ -22,22 +22,7 @@ from silentgrad.lab.tables import Column, Content, Table
 Flat = dict[str, str]  # setting -> value, groups joined by a point
 
 
-class ComparedData(NamedTuple):
-    """The final figures, one row per run, and the settings of each run that are not the same in all runs."""
-
-    results: Table
-    settings: dict[str, Flat]
-
-    def joined(self) -> Table:
-        """Return one table of the final figures and the settings."""
-        first, *_ = self.settings.values()
-        columns = [*self.results.columns, *map(Column, first)]
-        pairs = zip(self.results.rows, self.settings.values(), strict=True)
-        rows: list[list[Content]] = [[*row, *own.values()] for row, own in pairs]
-        return Table("The runs, their settings and figures", columns, rows, self.results.best)
-
-
-def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dict[str, ComparedData]:
+def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dict[str, Table]:
     """Write a page that compares runs, and return its tables by the data of the runs.
 
     One run is enough if it is told why the runs were made and what came of it, which then stands above all else.
@@ -46,8 +31,13 @@ def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dic
         raise RecordError("there is nothing to compare: give the folders of two runs or more")
     groups = by_data(dict(zip(run_names(folders), map(Run.read, folders), strict=True)))
     compared = {data: comparison(runs) for data, runs in groups.items()}
+    several = [f"Of {len(groups)} data sets: {', '.join(groups)}."] * (len(groups) > 1)
+    sections = []
+    for data, runs in groups.items():
+        sections.append(Section(data if several else "", _results(runs, compared[data])))
+        sections += curve_sections(runs, "Curves", f", {data}" if several else "")
     page.parent.mkdir(parents=True, exist_ok=True)
-    _page(groups, compared, told).write(page)
+    Page(f"{len(folders)} runs", [*filter(None, [told]), *several], sections).write(page)
     return compared
 
 
@@ -90,25 +80,25 @@ def common_unit(runs: Mapping[str, Run]) -> Unit:
     return common
 
 
-def comparison(runs: Mapping[str, Run]) -> ComparedData:
+def comparison(runs: Mapping[str, Run]) -> Table:
     """Return the final figures of runs, and the settings in which they differ."""
     unit = common_unit(runs)
     test, limit = f"test {unit.title}" + (f",{unit.of}" if unit.of else ""), f"limit {unit.title}"
     finished = {name: run.summary for name, run in runs.items() if run.summary is not None}
-    figures: dict[str, dict[str, Content]] = {}  # by the heads of their columns
+    figures: dict[str, dict[str, Content]] = {name: {} for name in runs}  # by the heads of their columns
     for name, summary in finished.items():
         figures[name] = {test: summary.figure, limit: summary.limit}
         figures[name] |= {unit.title_of(metric): value for metric, value in summary.metrics.items()}
         figures[name] |= {"KLD": summary.kld, "active": summary.active}
-    heads = dict.fromkeys(head for own in figures.values() for head in own)  # as they occur
-    found = [head for head in heads if any(own.get(head) is not None for own in figures.values())]
+    heads = dict.fromkeys(head for own in figures.values() for head, value in own.items() if value is not None)
+    settings = differences({name: run.config for name, run in runs.items()})
     rows: list[list[Content]] = []
     for name, run in runs.items():
-        rows.append([name, *map(figures.get(name, {}).get, found), *_spent(run)])
-    columns = [Column(head, unit=unit.counted_in(head)) for head in ("run", *found, "epochs", "time")]
+        rows.append([name, *map(figures[name].get, heads), *_spent(run), *settings[name].values()])
+    columns = [Column(head, unit=unit.counted_in(head)) for head in ("run", *heads, "epochs", "time")]
+    columns += map(Column, next(iter(settings.values())))
     best = [list(runs).index(min(finished, key=lambda name: finished[name].figure))] if finished else []
-    results = Table("The runs and their figures", columns, rows, best, notes=_beside(finished))
-    return ComparedData(results, differences({name: run.config for name, run in runs.items()}))
+    return Table("The runs, their settings and figures", columns, rows, best, notes=_beside(finished))
 
 
 def _beside(summaries: Mapping[str, Summary]) -> list[str]:
@@ -159,9 +149,9 @@ def first_reach(metrics: Metrics, metric: str, target: float) -> str:
         >>> first_reach({"epoch": [1, 2, 3], "seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, "bpd", 3.5)
         'epoch 2, 10.0 s'
     """
-    epochs = metrics["epoch"]
+    epochs, values = metrics["epoch"], metrics.get(f"valid_{metric}", [])
     seconds = metrics.get("seconds", [None] * len(epochs))
-    for epoch, second, value in zip(epochs, seconds, metrics.get(f"valid_{metric}", []), strict=False):
+    for epoch, second, value in zip(epochs, seconds, values, strict=False):
         if epoch is not None and value is not None and value <= target:
             return f"epoch {epoch:.0f}" + ("" if second is None else f", {duration(second)}")
     return "not reached"
@@ -181,19 +171,6 @@ def reaches(runs: Mapping[str, Run]) -> Table | None:
     ]
     columns = [Column("run"), *[Column(f"{target:g}") for target in targets]]
     return Table(f"First to reach a validation {unit.title} of", columns, rows)
-
-
-def _page(groups: Mapping[str, Mapping[str, Run]], compared: Mapping[str, ComparedData], told: str) -> Page:
-    """Return the whole page; with runs of several data sets, a part for each."""
-    title = f"{sum(map(len, groups.values()))} runs"
-    if len(groups) == 1:
-        (runs,), (found,) = groups.values(), compared.values()
-        return Page(title, [*filter(None, [told]), *_results(runs, found.joined())], curve_sections(runs, "Curves"))
-    sections = []
-    for data, runs in groups.items():
-        sections.append(Section(data, _results(runs, compared[data].joined())))
-        sections += curve_sections(runs, "Curves", f", {data}")
-    return Page(title, [f"Of {len(groups)} data sets: {', '.join(groups)}."], sections)
 
 
 def _results(runs: Mapping[str, Run], table: Table) -> list[Block]:

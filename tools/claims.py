@@ -6,6 +6,7 @@ these settings is the paper's own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -119,10 +120,9 @@ def _judged(claim: Claim, results: Results) -> list[Content]:
     ours, theirs = (results.rows(**claim.runs, method=method) for method in (claim.ours, claim.theirs))
     if not ours or not theirs:
         return [UNTESTED, None, None]
+    seeds = float(len({row.seed for row in ours} & {row.seed for row in theirs}))
     change = compared(ours, theirs, claim.metric)
     if change is None:
-        return ["no verdict: a run failed", None, float(min(len(ours), len(theirs)))]
-    seeds = float(len({row.seed for row in ours} & {row.seed for row in theirs}))
-    if change.margin is None or abs(change.mean) <= change.margin:
-        return ["undecided", change, seeds]
-    return ["holds here" if claim.better * change.mean > 0 else "fails here", change, seeds]
+        return ["no verdict: a run failed", None, seeds]
+    verdict = replace(change, mean=-claim.better * change.mean).verdict
+    return [{"helps": "holds here", "hurts": "fails here"}.get(verdict, "undecided"), change, seeds]
