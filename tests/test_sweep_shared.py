@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,29 +38,16 @@ def postgresql() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    make = [str(Path(program).with_name("initdb")), "-D", "data", "-U", "tester", "-A", "trust", "-E", "UTF8"]
-    subprocess.run([*make, "--locale", "C", "--no-sync"], cwd=folder, user=user, check=True, stdout=subprocess.DEVNULL)
-    serve = [program, "-D", "data", "-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]
-    server = subprocess.Popen(serve, cwd=folder, user=user, stderr=subprocess.DEVNULL)
-    try:
-        _wait_for(port, server)
-        yield f"postgresql+psycopg://tester@127.0.0.1:{port}"
-    finally:
-        server.send_signal(signal.SIGINT)  # ends without waiting for those who are connected
-        server.wait()
-        shutil.rmtree(folder)
 
+    def run(name: str, *words: str) -> None:
+        words = (str(Path(program).with_name(name)), "-D", "data", *words)
+        subprocess.run(words, cwd=folder, user=user, check=True, stdout=subprocess.DEVNULL)
 
-def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
-    import psycopg
-
-    while server.poll() is None:
-        try:
-            psycopg.connect(f"host=127.0.0.1 port={port} user=tester dbname=postgres").close()
-            return
-        except psycopg.OperationalError:
-            time.sleep(0.05)
-    pytest.fail("the PostgreSQL server did not start")
+    run("initdb", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
+    run("pg_ctl", "start", "-w", "-l", "log", "-o", f"-h 127.0.0.1 -p {port} -k {folder} -F")
+    yield f"postgresql+psycopg://tester@127.0.0.1:{port}"
+    run("pg_ctl", "stop", "-m", "fast")
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

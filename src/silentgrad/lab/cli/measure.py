@@ -1,5 +1,6 @@
 """`silentgrad variance` and `silentgrad bias`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -7,17 +8,18 @@ from typing import Annotated
 from rich.progress import track
 from rich.text import Text
 
-from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_variance
+from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
 from silentgrad.analysis.tally import FEWEST_BATCHES
 from silentgrad.decoders.precision import Link
 from silentgrad.estimators import Enumerate
+from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.shared import console, next_folder, require_folder, require_output, show_table
-from silentgrad.lab.experiments.bias import biases
-from silentgrad.lab.settings import ConfigError, Count, EstimatorName, Range, Seed
+from silentgrad.lab.experiments import paper
+from silentgrad.lab.settings import ConfigError, Count, EstimatorName, Range, Seed, family_named
 from silentgrad.lab.store.files import write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.tables import Column, Content, Table, WithError
-from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, read_config, train_model
+from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
 from silentgrad.lab.training.loading import load_checkpoint, observations_of
 from silentgrad.lab.training.measuring import estimators_of, rows_of, training_batches
 
@@ -98,6 +100,7 @@ def bias(
 
     With no options: trains two small models on the embedded digits, with linear and exponential precision link, and
     compares their closed forms and estimators that sample with the enumerated gradient. About a minute on two cores.
+    The paper does not say its images, latents, networks or epoch: only the order of its figures can be compared.
 
     Args:
         run: Folder of a run with few Bernoulli latents and learned precision, to be measured instead.
@@ -128,16 +131,30 @@ def bias(
     for each in runs:
         with console.status(Text(f"enumerating {each}, drawing {draws:,} times")):
             tractable, names = read_config(each).model.decoders.tractable, estimators or ["reinforce", "gumbel-softmax"]
-            for name, own in biases(each, names, images, draws, seed).items():
+            for name, own in _biases(each, names, images, draws, seed).items():
                 found.append((tractable, name, own))
     path = RunFolder(folder).bias
     write_rows_atomically(path, [{"link": of, "gradient": name, **asdict(own)} for of, name, own in found])
-    heads = ("link", "gradient", "deviation", "of which draws", "% of the true gradient")
+    heads = ("link", "gradient", "deviation", "of which draws", "% of the true gradient", "deviation (paper)")
     rows: list[list[Content]] = []
     for of, name, own in sorted(found, key=lambda measured: measured[2].deviation):
-        rows.append([of, name, own.deviation, own.noise, 100 * own.relative])
+        rows.append([of, name, own.deviation, own.noise, 100 * own.relative, paper.BIAS.get(name)])
     show_table(Table("", list(map(Column, heads)), rows))
     print(f"figures: {path}")
+
+
+def _biases(run: Path, names: Sequence[EstimatorName], count: int, draws: int, seed: int) -> dict[str, Bias]:
+    """Return how far gradients of a run are from the true one, by the estimator or closed form."""
+    config = read_config(run)
+    images = observations_of(config)
+    found = load_run(run, images)
+    if found.tractable is None or not Enumerate.suits(family_named(config.model.latent)):
+        raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")
+    vae = GuidedVAE(found.encoder, found.tractable, kl_weight=found.kl_weight, prior=found.prior).double()
+    x = next(training_batches(images, count, 1, seed)).double()
+    measured = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
+    sampled = dict(zip(names, estimators_of(config.model, names, epoch=1), strict=True))
+    return measured | gradient_bias(vae, x, sampled, draws, seed)
 
 
 def _trained(folder: Path, link: Link, data: DataConfig, latents: int, epochs: int, seed: int) -> Path:

@@ -18,7 +18,7 @@ from silentgrad.lab.settings import Count
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.fabric import fabric_for
 
-What = Literal["variance", "fixed", "bpd", "kld", "mse", "bias", "figures", "all", "circuits", "linear", "guide"]
+What = Literal["variance", "fixed", "bpd", "kld", "mse", "figures", "all", "circuits", "linear", "guide"]
 SHARED = dict.fromkeys(("bpd", "kld", "mse"), "learned")  # the file of tables that share runs; else that of its name
 EXPERIMENTS: dict[str, Experiment] = {
     **OF_THE_PAPER,

@@ -31,7 +31,6 @@ class Cell(NamedTuple):
     seed: int  # seed of the run
     variant: str  # what else tells its kind, as in fixed; empty if nothing does
     settings: Settings  # all settings of the run
-    title: str = ""  # what curves call the run; the names of the paper if empty
     point: tuple[tuple[str, Any], ...] = ()  # options that were tuned, each with its value
 
     @property
@@ -57,8 +56,6 @@ class Cell(NamedTuple):
     @property
     def label(self) -> str:
         """The run's name in curves and pictures."""
-        if self.title:
-            return self.title
         return f"{self.data} {paper.BLOCKS[self.latent].lower()} {paper.in_print(self.method)}"
 
 

@@ -74,12 +74,6 @@ class RunRow:
                 return epoch * (length or self.steps) // len(self.curve)
         return None
 
-    def best_by(self, seconds: float) -> float | None:
-        """Return the best figure of validation up to some time; None if there was none yet."""
-        assert self.seconds is not None
-        epochs = int(seconds / self.seconds * len(self.curve) + 1e-9)
-        return min(self.curve[:epochs], default=None)
-
 
 _ROW = TypeAdapter(RunRow)
 

@@ -1,29 +1,26 @@
 """The paper's tables and figures, declared: each figure of ours beside the paper's."""
 
-import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from silentgrad.analysis import Decomposition, gradient_variance
-from silentgrad.lab.data import Observations, load
-from silentgrad.lab.experiments import bias, paper
+from silentgrad.lab.build import plan_for
+from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import FIXED, KEPT_EPOCHS, Cell, Scale, fixed_cells, grid_cell, learned_cells
 from silentgrad.lab.experiments.experiment import (
     Experiment,
     FigureColumn,
-    FilledRow,
     Grid,
     Request,
     RowOfRuns,
     TableOfRuns,
     meaning,
 )
-from silentgrad.lab.experiments.ledger import key_of
 from silentgrad.lab.experiments.recipes import full_epochs
-from silentgrad.lab.experiments.results import Results, mean_of, spread
+from silentgrad.lab.experiments.results import Results, spread
+from silentgrad.lab.experiments.runner import loaded
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.tables import Column, Content
@@ -129,36 +126,29 @@ def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
         theirs = cell.method.replace(paper.OURS, paper.GUIDED)
         full = _described(grid_cell(cell.dataset, cell.latent, theirs, "paper", cell.variant).settings)
         own = _described(cell.settings)
-        differing = [name for name in full | own if own.get(name) != full.get(name)]
-        changes = [f"{name} {own.get(name, DEFAULT)} instead of {full.get(name, DEFAULT)}" for name in differing]
+        changes = [f"{name} {own[name]} instead of {full[name]}" for name in own if own[name] != full[name]]
         if changes:
             kind = " ".join(filter(None, (paper.DATASETS[cell.dataset], cell.variant)))
             concerned.setdefault((kind, ", ".join(changes)), {})[f"{cell.latent} {cell.method}"] = None
     return [f"Other than in the paper: {kind} ({', '.join(of)}): {change}." for (kind, change), of in concerned.items()]
 
 
-DEFAULT = "by default"
-
-
 def _described(settings: Settings) -> dict[str, object]:
-    """Return every option of a run whose value is not the laboratory's default, and the annealing rate."""
-    words = shlex.split(key_of(settings))[2:]
-    named = {option.rpartition(".")[2]: value for option, value in zip(words[::2], words[1::2], strict=True)}
-    described: dict[str, object] = {name: value for name, value in named.items() if name not in ("seed", "guided")}
-    if settings.model.tractable != "none" and settings.model.nonlinear and settings.model.estimator != "none":
-        described["annealing rate per epoch"] = round(1 / (settings.model.guided * settings.train.epochs), 5)
-    return described
+    """Return all that a run comes to by, with the annealing rate in place of the part of its epochs."""
+    plan = plan_for(settings)
+    described = {**asdict(plan.data), **asdict(plan.model), **asdict(plan.train)}
+    described["annealing rate per epoch"] = round(1 / (plan.model.guided * plan.train.epochs), 5)
+    if not plan.model.decoders.fading:
+        described["annealing rate per epoch"] = None
+    return {name: value for name, value in described.items() if name not in ("guided", "seed", "root", "keep")}
 
 
 class VarianceOfGradients(TableOfRuns):
     """The gradient's variance in these runs, at the epochs whose weights they kept."""
 
     def rows(self, results: Results) -> list[RowOfRuns]:
-        rows = []
-        for latent, method in paper.FIXED:
-            runs = {"latent": latent, "method": method, "seed": 0}
-            rows.append(RowOfRuns([paper.BLOCKS[latent], paper.METHODS[method]], runs))
-        return rows
+        labels = {(latent, method): [paper.BLOCKS[latent], paper.METHODS[method]] for latent, method in paper.FIXED}
+        return [RowOfRuns(own, {"latent": of, "method": by, "seed": 0}) for (of, by), own in labels.items()]
 
     def figures(self, request: Request) -> list[FigureColumn]:
         columns = []
@@ -180,22 +170,13 @@ class VarianceOfGradients(TableOfRuns):
         run, data = results.run(cell), cell.settings.data
 
         def measured(names: Sequence[str]) -> dict[str, Decomposition]:
-            observations = _observations(data.name, request.root)
+            observations = loaded(data.name, request.root)
             batches = training_batches(observations, data.batch_size, BATCHES[request.scale], seed=0)
             model = load_weights(run.path, run.kept(epoch), observations)
             (noise,) = gradient_variance(model, batches, DRAWS[request.scale], [model.tractable_estimator]).values()
             return dict.fromkeys(names, noise)
 
         return getattr(kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"], part)
-
-    def judge(self, filled: list[FilledRow]) -> list[str]:
-        sentences = []
-        for row, figures in filled:
-            percents = [f"{mean_of(part):.1f}" for name, part in figures.items() if name.startswith("Est %")]
-            ours, theirs = percents[:-3], percents[-3:]
-            told = f"the estimator's part is {', '.join(ours)} %; in the paper {', '.join(theirs)} %."
-            sentences.append(f"{', '.join(row.labels)}: {told}")
-        return sentences
 
     def notes(self, results: Results, request: Request) -> list[str]:
         cells = results.where(seed=0)
@@ -204,11 +185,6 @@ class VarianceOfGradients(TableOfRuns):
             f"{DRAWS[request.scale]} draws each; a fixed variance of 0.01."
         )
         return [how, *meaning(request), *reduced(cells, request)]
-
-
-@lru_cache(maxsize=1)  # rows of one dataset follow each other
-def _observations(name: str, root: Path | None) -> Observations:
-    return load(name, root)
 
 
 class Pictures(Experiment):
@@ -260,7 +236,6 @@ OF_THE_PAPER: dict[str, Experiment] = {
     "bpd": _learned_table("bpd", 2, -1),
     "kld": _learned_table("kld", 2, 1),
     "mse": _learned_table("mse", 2, -1),
-    "bias": bias.EXPERIMENT,
     "figures": Pictures(
         cells=lambda request: _fixed(request) + _learned(request), of_folders=True, refused=NO_CONVOLUTIONS
     ),

@@ -260,14 +260,14 @@ def train_run(settings: Settings, folder: Path, reports: Sequence[Report] = ()) 
             clock = ProcessorClock(folder)
             try:
                 data = settings.data
-                observations = _loaded(data.name, data.root, data.kind, data.selection)
+                observations = loaded(data.name, data.root, data.kind, data.selection)
                 train_model(*settings, folder, begun, quiet, [*reports, clock], observations)
                 clock()
             except DivergedError as error:
                 write_json_atomically(RunFolder(folder).failure, {"message": str(error)})
 
 
-_loaded = lru_cache(maxsize=1)(load)  # runs on one data set follow each other
+loaded = lru_cache(maxsize=1)(load)  # runs on one data set follow each other
 
 
 class ProcessorClock:
