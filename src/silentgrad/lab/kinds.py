@@ -101,7 +101,7 @@ class Unit(NamedTuple):
             >>> BITS_PER_DIMENSION.counted("bpd"), BITS_PER_DIMENSION.counted("kld")
             ('bits per dimension', 'nats per example')
         """
-        return self.words if metric == self.metric else COUNTED.get(metric, "")
+        return self.words if metric in (self.metric, "sampled") else COUNTED.get(metric, "")
 
     def counted_in(self, column: str) -> str:
         """Return what the numbers of a table's column count, by the words of its name; empty if none is known.

@@ -47,7 +47,6 @@ TOLERANCE = 1e-5
 INPUTS = {"encoder": "x", "decoder": "z"}
 COUNTED = (td.NegativeBinomial, ZeroInflated)
 ON_THE_HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist", "cifar10": "uoft-cs/cifar10"}
-UNITS = {"mse": "squared units of x, summed over outputs"}  # of metrics beside the bound; those of one's own tell none
 BOUNDS = {
     "exact": "the ELBO, whose expectation is in closed form",
     "lower bound": "a lower bound of the ELBO, in closed form",
@@ -204,9 +203,12 @@ def model_card(
     """Return the text of an exported model's README.md; `outputs` names the arrays that each network gives."""
     published, config, known = without_folders(settings), settings.model, run.environment
     name, data, samples = in_a_line(run.folder.resolve().name), published.data.name, settings.train.iwae_samples
+    sampled = {} if summary.sampled is None else {"sampled": summary.sampled}
+    figures = {summary.unit.metric: summary.figure} | sampled | summary.metrics | {"kld": summary.kld}
     rows: list[list[Content]] = []
     metrics = []  # what the hub lists a model by
-    for metric, word, value, unit in _figures(summary):
+    for metric, value in figures.items():
+        word, unit = summary.unit.title_of(metric), summary.unit.counted(metric)
         rows.append([word, value, unit])
         metrics.append({"type": metric, "value": value, "name": ", ".join(filter(None, [word, unit]))})
     rows.append(["active latents", summary.active, f"of {config.latent_dim}"])
@@ -234,17 +236,6 @@ def model_card(
         standardized=isinstance(observations, Reals),
         files=ExportFolder(Path()),
     )
-
-
-def _figures(summary: Summary) -> list[tuple[str, str, float, str]]:
-    """Return the numbers of the test: the name of each in a run's files, that in print, the number and its unit."""
-    unit = summary.unit
-    told = {unit.metric: (summary.figure, unit.words)}
-    if summary.sampled is not None:
-        told["sampled"] = summary.sampled, unit.words
-    told |= {name: (value, UNITS.get(name, "")) for name, value in summary.metrics.items()}
-    told["kld"] = summary.kld, "nats per example"
-    return [(name, unit.title_of(name), *figure) for name, figure in told.items()]
 
 
 def without_folders(settings: Settings) -> Settings:
