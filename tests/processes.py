@@ -27,7 +27,6 @@ context.set_forkserver_preload(
         "silentgrad.lab.reports.compare",
         "silentgrad.lab.cli.training",
         "silentgrad.lab.training.run",
-        "silentgrad.lab.training.run",
         "sklearn.datasets",
         "alembic.command",
         "psycopg",

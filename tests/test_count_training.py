@@ -84,18 +84,14 @@ def test_counts_have_a_linear_decoder_alone_by_the_exact_gradient(run: Path) -> 
 def test_what_was_given_is_never_changed() -> None:
     given = ModelConfig(nonlinear=True, estimator="none", likelihood="poisson", tractable="linear")
     assert resolve_model(given, "negative-binomial") == replace(given, start="ppca")
-    assert resolve_model(ModelConfig(nonlinear=True), "poisson").estimator == "reparameterized"
     assert resolve_model(ModelConfig(tractable="none"), "poisson").nonlinear
     assert resolve_model(ModelConfig(), "bernoulli").tractable == "linear"
     bits = {"latent": "bernoulli", "network": "conv"}
-    assert resolve_model(ModelConfig(**bits), "gaussian").tractable == "none"
     assert resolve_model(ModelConfig(**bits, tractable="constant"), "gaussian").tractable == "constant"
     assert resolve_model(ModelConfig(**bits, nonlinear=False, estimator="exact"), "gaussian").tractable == "constant"
     assert resolve_model(ModelConfig(**bits, estimator="none"), "gaussian").tractable == "constant"
     with pytest.raises(ConfigError, match=r"a linear decoder of bits .* choose --model.tractable none"):
         resolve_model(ModelConfig(**bits), "bernoulli")
-    images = resolve_model(ModelConfig(), "gaussian")
-    assert (images.tractable, images.nonlinear, images.estimator) == ("constant", True, "reparameterized")
     settings = resolve(Settings(DataConfig(), ModelConfig(), TrainConfig(lr=1e-3)), ["poisson"])
     assert (settings.train.lr, settings.train.lr_network) == (1e-3, None)
     settings = resolve(Settings(DataConfig(), ModelConfig(), TrainConfig(lr_network=0.0)), ["poisson"])
@@ -277,7 +273,7 @@ def interrupt(loop: Loop) -> None:
 
 def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
     data = DataConfig(name=str(h5ad), offset="size", covariates=["batch"], batch_size=16)
-    train = replace(TRAIN, epochs=4)
+    train = replace(TRAIN, epochs=4, decay="cosine", warmup=3)  # rates are functions of the step alone
     train_model(data, MODEL, train, tmp_path / "whole", quiet=True)
     with pytest.raises(CutError):
         train_model(data, MODEL, train, tmp_path / "cut", quiet=True, reports=[interrupt])

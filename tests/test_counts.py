@@ -93,22 +93,34 @@ def test_pieces_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 # --- files
 
 
+def unsorted() -> sp.csr_matrix:
+    """Make counts with rows of zeros, whose columns fall within each row."""
+    dense = counts().toarray()
+    dense[[0, 1, 30, 49]] = 0
+    backwards = sp.csr_matrix(dense)[:, ::-1].tocsr()
+    backwards.indices[:] = WIDTH - 1 - backwards.indices
+    backwards.has_sorted_indices = False
+    assert np.array_equal(backwards.toarray(), dense)
+    return backwards
+
+
+MATRICES: dict[str, Any] = {
+    **{dtype: counts(200).astype(dtype) for dtype in ("u1", "u2", "i4", "i8", "f4")},
+    "array": sp.csr_array(counts()),
+    "zeros": sp.csr_matrix((ROWS, WIDTH), dtype=int),
+    "unsorted": unsorted(),
+}
+
+
 @pytest.mark.parametrize("compressed", [True, False])
-@pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "i8", "f4"])
-def test_a_matrix_of_scipy_is_read_or_mapped(tmp_path: Path, compressed: bool, dtype: str) -> None:
-    path, matrix = tmp_path / "a.npz", counts(200).astype(dtype)
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_matrix_of_scipy_is_read_or_mapped(tmp_path: Path, compressed: bool, name: str) -> None:
+    path, matrix = tmp_path / "a.npz", MATRICES[name]
     sp.save_npz(path, matrix, compressed=compressed)
     found = load(str(path))
     assert isinstance(found, Counts)
     assert found.train[:1].dtype == torch.uint8
     assert_rows(found, matrix.toarray())
-
-
-@pytest.mark.parametrize("matrix", [sp.csr_array(counts()), sp.csr_matrix((ROWS, WIDTH), dtype=int)])
-def test_arrays_and_zeros_are_matrices_too(tmp_path: Path, matrix: Any) -> None:
-    for compressed in (True, False):
-        sp.save_npz(tmp_path / "a.npz", matrix, compressed)
-        assert_rows(load(str(tmp_path / "a.npz")), matrix.toarray())
 
 
 def test_numbers_of_another_machine_are_read(tmp_path: Path) -> None:
@@ -199,18 +211,6 @@ def test_counts_are_stored_in_the_smallest_type(tmp_path: Path, largest: int, dt
         assert found.rows("train").stored.dtype == dtype
         assert found.as_seen(found.rows("test")).dtype == torch.float32
         assert_rows(found, dense)
-
-
-def test_rows_without_entries_and_unsorted_ones_are_read(tmp_path: Path) -> None:
-    dense = counts().toarray()
-    dense[[0, 1, 30, 49]] = 0
-    matrix = sp.csr_matrix(dense)
-    backwards = matrix[:, ::-1].tocsr()
-    backwards.indices[:] = WIDTH - 1 - backwards.indices  # each row's columns fall
-    backwards.has_sorted_indices = False
-    assert np.array_equal(backwards.toarray(), dense)
-    sp.save_npz(tmp_path / "a.npz", backwards)
-    assert_rows(load(str(tmp_path / "a.npz")), dense)
 
 
 # --- damaged files

@@ -15,13 +15,13 @@ from torch import Tensor
 import processes
 from runs import fails, train_in_two
 from runs import rows as table_rows
-from silentgrad.errors import SilentgradError
 from silentgrad.guided import GuidedVAE, Losses
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Levels, load
 from silentgrad.lab.experiments.recipes import FOLDER, read_recipe
 from silentgrad.lab.experiments.recipes import recipe_header as header
 from silentgrad.lab.experiments.recipes import recipe_names as names
+from silentgrad.lab.settings import resolve
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Summary
 from silentgrad.lab.training import (
@@ -29,8 +29,6 @@ from silentgrad.lab.training import (
     ModelConfig,
     Settings,
     TrainConfig,
-    load_run,
-    load_weights,
     read_config,
     train_model,
 )
@@ -115,6 +113,7 @@ def test_two_processes_equal_one(data: list[str], tmp_path: Path, monkeypatch: p
     for name, value in load_file(one / "model.safetensors").items():
         torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
     for a, b in zip(rows(one), rows(two), strict=True):
+        assert a["weight"] == ""  # of one decoder there is nothing to weigh
         assert float(a["valid_bpd"]) == pytest.approx(float(b["valid_bpd"]), rel=1e-5)
     assert [path.name for path in two.parent.iterdir()] == ["digits-001"]
 
@@ -159,12 +158,6 @@ BY_HAND = {
         ModelConfig("bernoulli", 1024, network="strided", channels=64, tractable="linear", log_term="taylor",
                     start="random", nonlinear=True, estimator="reinforce", guided=1.0),
         TrainConfig(epochs=100, lr=5e-4),
-    ),
-    "mnist-gaussian-none-sg-paper": Settings(
-        DataConfig("mnist", batch_size=64),
-        ModelConfig("gaussian", 200, network="conv", tractable="linear", log_term="taylor", start="random",
-                    nonlinear=True, estimator="none", cutoff=100),
-        TrainConfig(epochs=200, lr=5e-4),
     ),
 }  # fmt: skip
 
@@ -262,14 +255,6 @@ def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.Capture
     assert limit < weighted < elbo - 0.1
 
 
-def test_a_model_of_another_shape_is_refused(few: Levels, tmp_path: Path) -> None:
-    trained(few, tmp_path / "run")
-    other = torch.zeros(3, 1, 9, 9, dtype=torch.uint8)
-    with pytest.raises(SilentgradError, match="does not fit"):
-        load_run(tmp_path / "run", Levels(other, other, other, "other", levels=17))
-    assert read_config(tmp_path / "run")[1].latent_dim == 2
-
-
 def test_a_guide_gives_way_within_epochs(few: Levels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its weight falls step by step from 1, over its part of the training: with half of two epochs, the first."""
     asked: list[float] = []
@@ -284,26 +269,24 @@ def test_a_guide_gives_way_within_epochs(few: Levels, tmp_path: Path, monkeypatc
     assert asked == [1.0, 0.5, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "rates", "moves"),
-    [
-        ({"latent": "bernoulli", "guided": 2.0}, (None, None), False),
-        ({"latent": "gaussian", "guided": 2.0}, (None, None), True),
-        ({"latent": "bernoulli", "guided": 2.0}, (5e-4, None), True),
-        ({"latent": "bernoulli", "guided": 2.0, "start": "random"}, (None, None), True),
-        ({"latent": "bernoulli", "guided": 2.0, "guide_estimator": "gumbel-softmax"}, (None, None), True),
-        ({"latent": "bernoulli", "estimator": "none"}, (None, None), True),
-        ({"latent": "bernoulli", "nonlinear": False, "estimator": "exact"}, (None, None), True),
-    ],
-)
-def test_a_guide_of_bits_stays_as_it_starts(
-    changes: dict[str, Any], rates: tuple[float | None, float | None], moves: bool, few: Levels, tmp_path: Path
-) -> None:
+BITS = ModelConfig(latent="bernoulli", guided=2.0, tractable="constant", latent_dim=2, hidden=[4])
+MOVING: list[tuple[dict[str, Any], float | None]] = [
+    ({"latent": "gaussian"}, None),
+    ({}, 5e-4),
+    ({"start": "random"}, None),
+    ({"guide_estimator": "gumbel-softmax"}, None),
+    ({"guided": 0.25, "estimator": "none"}, None),
+    ({"guided": 0.25, "nonlinear": False, "estimator": "exact"}, None),
+]
+
+
+def test_a_guide_of_bits_stays_as_it_starts(few: Levels, tmp_path: Path) -> None:
     """Unless a rate of its own is given, it starts at random, it is sampled, or it is all that there is."""
-    train = replace(QUICK, lr_mean=rates[0], lr_precision=rates[1], keep=[1, 2])
-    trained(few, tmp_path, train, tractable="constant", **changes)
-    kept = [load_weights(tmp_path, RunFolder(tmp_path).kept(epoch), few) for epoch in (1, 2)]
-    for name, parameter in kept[0].tractable.named_parameters():
-        moved = not torch.equal(parameter, dict(kept[1].tractable.named_parameters())[name])
-        assert moved == moves, name
-    assert read_config(tmp_path).train.lr_mean == (rates[0] if moves else 0.0)
+    for changes, rate in MOVING:
+        settings = Settings(DataConfig(), replace(BITS, **changes), replace(QUICK, lr_mean=rate))
+        assert resolve(settings, ["gaussian"]).train.lr_mean == rate, changes
+    train_model(DataConfig(), BITS, replace(QUICK, keep=[1, 2]), tmp_path, quiet=True, observations=few)
+    assert read_config(tmp_path).train.lr_mean == 0.0
+    first, second = (load_file(RunFolder(tmp_path).kept(epoch)) for epoch in (1, 2))
+    for name, weight in first.items():
+        assert torch.equal(weight, second[name]) == name.startswith("tractable."), name
