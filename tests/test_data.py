@@ -194,16 +194,16 @@ BROKEN: list[tuple[Read, str, bytes, str]] = [
     (fmt.read_array, "float.npy", single(np.ones((2, 3, 3))), "uint8, found float64"),
     (fmt.read_array, "flat.npy", single(pixels(2, 3)), r"shape .*, found uint8 of shape \(2, 3\)"),
     (fmt.read_array, "five.npy", single(pixels(2, 5, 5, 5)), r"C = 1 or 3, found"),
-    (fmt.read_array, "cut.npy", single(pixels(9, 9, 9))[:300], r"\(9, 9, 9\), found 172 bytes"),
-    (fmt.read_array, "object.npy", single(np.array([{}])), "uint8, found object"),
+    (fmt.read_array, "cut.npy", single(pixels(9, 9, 9))[:300], "cannot be read"),
+    (fmt.read_array, "object.npy", single(np.array([{}])), "cannot be read"),
     (fmt.read_array, "two.npz", saved(a=pixels(2, 3, 3), b=pixels(2, 3, 3)), r"\['a', 'b'\]"),
     (fmt.read_array, "cut.npz", saved(pixels(9, 9, 9))[:300], "truncated|cannot"),
     (fmt.read_array, "text.npz", b"no", "not a zip file"),
-    (fmt.read_array, "zip bomb.npz", lying_zip(), "memory"),
+    (fmt.read_array, "zip bomb.npz", lying_zip(), "bytes that are free"),
     (fmt.read_array, "empty archive.npz", b"PK\x05\x06" + bytes(18), "one array"),
     (fmt.read_array, "member that is no array.npz", in_npz(b"text", "data"), "images"),
     (fmt.read_array, "array in place of an archive.npz", npy(described()), "not a zip file"),
-    (imagenet, "zip bomb of rows.npz", lying_zip(), "shape"),
+    (imagenet, "zip bomb of rows.npz", lying_zip(), "bytes that are free"),
     (imagenet, "no such member.npz", in_npz(npy(described()), "other.npy"), "data"),
     (imagenet, "x.npz", saved(labels=np.ones(3)), "data"),
     (imagenet, "y.npz", saved(data=pixels(3, 47)), r"48\), found"),
@@ -412,7 +412,7 @@ def test_a_pickle_is_run_only_if_it_is_the_canonical_one(tmp_path: Path, monkeyp
     folder.mkdir()
     for name in names:
         (folder / name).write_bytes(pickle.dumps({b"data": Malicious(tmp_path / "executed")}))
-    refused(DataError, "data_batch_1: expected md5:c99.*, found md5:", lambda: load("cifar10", tmp_path))
+    refused(DataError, r"data_batch_\d: expected md5:\w+, found md5:", lambda: load("cifar10", tmp_path))
     assert not (tmp_path / "executed").exists()
     for name in names:
         (folder / name).write_bytes(python_2_batch(pixels(20, 3072)))

@@ -1,10 +1,7 @@
 """Kinds of observations, likelihoods that suit them, side columns, and units of results."""
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
-
-if TYPE_CHECKING:
-    from pydantic_core import CoreSchema
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["auto", "levels", "binarized", "reals", "counts"]
 CountLikelihoodName = Literal[
@@ -55,15 +52,6 @@ class Unit(NamedTuple):
     def from_print(cls, text: str) -> "Unit":
         title, space, of = text.partition(" ")
         return cls(title.lower(), space + of)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> "CoreSchema":
-        """Have a unit in records as it is in print."""
-        from pydantic_core import core_schema  # for records only
-
-        read = core_schema.no_info_plain_validator_function(cls.from_print)
-        written = core_schema.plain_serializer_function_ser_schema(lambda unit: unit.in_print)
-        return core_schema.chain_schema([core_schema.str_schema(), read], serialization=written)
 
     @property
     def title(self) -> str:

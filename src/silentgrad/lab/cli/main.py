@@ -28,25 +28,25 @@ from silentgrad.lab.settings.documents import HINTS, read_options
 from silentgrad.lab.settings.fields import converted
 from silentgrad.registry import ALIKE, did_you_mean
 
-# Module and function of each command, which is imported when it is called.
+# Module of each command, which is imported when it is called; the function has the name of the command.
 COMMANDS = {
-    "demo": "demo:demo",
-    "train": "training:train",
-    "evaluate": "finished:evaluate",
-    "reconstruct": "finished:reconstruct",
-    "sample": "finished:sample",
-    "latents": "finished:latents",
-    "factors": "factors:factors",
-    "variance": "measure:variance",
-    "bias": "measure:bias",
-    "reproduce": "reproduce:reproduce",
-    "benchmark": "benchmark:benchmark",
-    "sweep": "sweep:sweep",
-    "compare": "finished:compare",
-    "check": "finished:check",
-    "export": "finished:export",
-    "recipes": "lists:recipes",
-    "data": "lists:data",
+    "demo": "demo",
+    "train": "training",
+    "evaluate": "finished",
+    "reconstruct": "finished",
+    "sample": "finished",
+    "latents": "finished",
+    "factors": "factors",
+    "variance": "measure",
+    "bias": "measure",
+    "reproduce": "reproduce",
+    "benchmark": "benchmark",
+    "sweep": "sweep",
+    "compare": "finished",
+    "check": "finished",
+    "export": "finished",
+    "recipes": "lists",
+    "data": "lists",
 }
 FILE = "A YAML file of these options; one that is given beside it changes what the file says."
 RECIPE = "A recipe's name, or a file of settings; an option beside it changes what it says."
@@ -98,17 +98,15 @@ def _run(words: Sequence[str]) -> None:
 
 def summary(command: str) -> str:
     """Return the first line of a command's docstring, which is found in the text of its module."""
-    module, _, name = COMMANDS[command].partition(":")
-    text = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
-    found = re.search(rf'^def {name}\(.*?"""(.*?)$', text, re.DOTALL | re.MULTILINE)
+    text = Path(__file__).with_name(f"{COMMANDS[command]}.py").read_text("utf-8")
+    found = re.search(rf'^def {command}\(.*?"""(.*?)$', text, re.DOTALL | re.MULTILINE)
     assert found is not None
     return found[1]
 
 
 def function_of(command: str) -> Callable[..., None]:
     """Return the function of a command, imported now."""
-    module, _, name = COMMANDS[command].partition(":")
-    function: Callable[..., None] = getattr(import_module(f"silentgrad.lab.cli.{module}"), name)
+    function: Callable[..., None] = getattr(import_module(f"silentgrad.lab.cli.{COMMANDS[command]}"), command)
     return function
 
 

@@ -139,7 +139,7 @@ def listed(root: Path | None = None) -> list[Row]:
         wanted, where = ", ".join(sources.SOURCES[name][0].required), "not found"
         try:
             files = sources.find(name, root)
-            if files is not None:
+            if files:
                 wanted, where = ", ".join(files), str(_folder(files))
         except DataError as error:
             where = str(error)

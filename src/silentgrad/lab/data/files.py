@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from silentgrad.errors import SilentgradError
 
 Array = NDArray[Any]
 PIECE = 2**22  # elements that are in memory at a time
+# Readers of headers in versions of numpy's format.
+HEADERS = dict.fromkeys([(2, 0), (3, 0)], np.lib.format.read_array_header_2_0)
+HEADERS[1, 0] = np.lib.format.read_array_header_1_0
 _LOCAL_HEADER = 30  # bytes in front of the name of a member, of which the last four are the lengths of name and extras
 
 
@@ -71,66 +74,58 @@ def in_print(columns: Sequence[str], place: int) -> str:
 
 
 class Header(NamedTuple):
-    """Description of an array in numpy's format, whose content begins at a position in the file."""
+    """Description of an array of numbers: what numpy's format says of one, or HDF5."""
 
     shape: tuple[int, ...]
+    by_columns: bool
     dtype: np.dtype[Any]
-    start: int
 
-    def __str__(self) -> str:
-        return f"{self.dtype} of shape {self.shape}"
+    @property
+    def size(self) -> int:
+        """The bytes that the array claims."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
-    def require_size(self, path: Path, size: int) -> None:
-        """Refuse an array that claims another size than that of its file."""
-        content, whole = size - self.start, math.prod(self.shape) * self.dtype.itemsize
-        require(content == whole, path, f"an array of {self}", f"{content} bytes")
+    def require(self, path: Path, name: str, size: int) -> None:
+        """Refuse what is no array of numbers, or claims another size than its own in the file."""
+        require(self.dtype.kind in "fiu", path, f"numbers in {name}", f"{self.dtype} of shape {self.shape}")
+        require(size == self.size, path, f"{self.dtype} of shape {self.shape} in {name}", f"{size} bytes")
 
-
-def npy_header(file: IO[bytes]) -> Header:
-    first = np.lib.format.read_magic(file) == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return Header(shape, dtype, file.tell())
+    def mapped(self, file: Any, start: int) -> Array:
+        """Map the array from a position in a file."""
+        order: Any = "F" if self.by_columns else "C"
+        array = np.memmap(file, self.dtype, "r", start, self.shape, order) if self.size else np.empty(self.shape)
+        return np.asarray(array, self.dtype)
 
 
 def mapped_member(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
-    """Map an array of numbers of one dimension in an npz file."""
+    """Map an array of numbers in an npz file."""
     member = archive.getinfo(f"{name}.npy")
     with archive.open(member) as file:
-        header = npy_header(file)
-        _require_numbers(path, f"`{name}`", header.dtype, header.shape)
-        header.require_size(path, member.file_size)
+        header = Header(*HEADERS[np.lib.format.read_magic(file)](file))
+        start = file.tell()
+        header.require(path, f"`{name}`", member.file_size - start)
         if member.compress_type != zipfile.ZIP_STORED:
-            contents = iter(lambda: file.read(PIECE * header.dtype.itemsize), b"")
-            return _spilled(path, header.dtype, contents, *header.shape)
+            return _spilled(path, header, iter(lambda: file.read(PIECE), b""))
     with path.open("rb") as raw:
         raw.seek(member.header_offset + _LOCAL_HEADER - 4)
         content = member.header_offset + _LOCAL_HEADER + sum(struct.unpack("<2H", raw.read(4)))
-    return _mapped(path, header.dtype, content + header.start, *header.shape)
+    return header.mapped(path, content + start)
 
 
 def mapped_dataset(path: Path, dataset: Any) -> Array:
-    """Map an array of numbers of one dimension in an HDF5 file, which anndata writes in chunks."""
-    _require_numbers(path, dataset.name, dataset.dtype, dataset.shape)
+    """Map an array of numbers in an HDF5 file, which anndata writes in chunks."""
+    header = Header(dataset.shape, False, dataset.dtype)
+    header.require(path, dataset.name, header.size)
     contents = (dataset[first : first + PIECE].tobytes() for first in range(0, len(dataset), PIECE))
-    return _spilled(path, dataset.dtype, contents, len(dataset))
+    return _spilled(path, header, contents)
 
 
-def _require_numbers(path: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    numbers = dtype.kind in "fiu" and len(shape) == 1
-    require(numbers, path, f"numbers of one dimension in {name}", f"{dtype} of shape {shape}")
-
-
-def _spilled(path: Path, dtype: np.dtype[Any], contents: Iterator[bytes], length: int) -> Array:
-    """Map so many elements, whose bytes come in pieces, from a temporary file."""
-    size, folder = length * dtype.itemsize, tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free
-    require(size <= free, path, f"data that fit into the {free:,} bytes that are free in {folder}", f"{size:,} bytes")
+def _spilled(path: Path, header: Header, contents: Iterator[bytes]) -> Array:
+    """Map an array whose bytes come in pieces from a temporary file."""
+    folder = tempfile.gettempdir()
+    free, found = shutil.disk_usage(folder).free, f"{header.size:,} bytes"
+    require(header.size <= free, path, f"data that fit into the {free:,} bytes that are free in {folder}", found)
     with tempfile.TemporaryFile() as file:
         file.writelines(contents)
         file.flush()
-        return _mapped(file, dtype, 0, length)
-
-
-def _mapped(file: Any, dtype: np.dtype[Any], start: int, length: int) -> Array:
-    return np.asarray(np.memmap(file, dtype, "r", start, (length,))) if length else np.empty(0, dtype)
+        return header.mapped(file, 0)

@@ -6,15 +6,12 @@ raises :class:`DataError` with the file's name, what was expected and what was f
 """
 
 import gzip
-import math
 import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -22,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from silentgrad.lab.data.files import Header, npy_header, reading, require, require_memory
+from silentgrad.lab.data.files import Array, mapped_member, reading, require, require_memory
 
 Bytes = NDArray[np.uint8]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -61,65 +58,46 @@ def read_cifar_pickle(path: Path) -> Tensor:
     return torch.from_numpy(rows.reshape(-1, *_CIFAR_SHAPE))
 
 
-def _require_images(path: Path, header: Header, size: int) -> None:
-    """Refuse what is no array of bytes, or claims another size than that of its file."""
-    whole = min(header.shape, default=0) > 0
-    require(header.dtype == np.uint8 and whole, path, "images of uint8", header)
-    header.require_size(path, size)
-
-
-@contextmanager
-def _npz_member(path: Path, name: str | None) -> Iterator[tuple[Header, IO[bytes]]]:
-    """Open an array of an npz file, checked, at its beginning; without a name, `data` or the only one."""
+def _member(path: Path, name: str | None = None) -> Bytes:
+    """Map an array of images in an npz file; without a name, `data` or the only one."""
     content = "images" if name is None else f"`{name}`"
     with reading(path, f"an npz file with {content}"), zipfile.ZipFile(path) as archive:
         if name is None:
             names = [member.removesuffix(".npy") for member in archive.namelist()]
             require("data" in names or len(names) == 1, path, "one array, or one called `data`", names)
             name = "data" if "data" in names else names[0]
-        with archive.open(f"{name}.npy") as file:
-            header = npy_header(file)
-            _require_images(path, header, archive.getinfo(f"{name}.npy").file_size)
-            file.seek(0)
-            yield header, file
+        return _images(path, mapped_member(path, archive, name))
 
 
-def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
-    """Read downsampled ImageNet: npz files whose `data` is `(images, 3 * size * size)`, one after the other.
-
-    The headers come first, so that memory holds all images once and one file's twice, not everything twice.
-    """
-    counts, width = [], 3 * size * size
-    for path in paths:
-        with _npz_member(path, "data") as (header, _):
-            require(header.shape[1:] == (width,), path, f"`data` of shape (images, {width})", f"shape {header.shape}")
-            counts.append(header.shape[0])
-    require_memory(sum(counts) * width, paths[0].parent)
-    images = torch.empty(sum(counts), 3, size, size, dtype=torch.uint8)
-    for path, part in zip(paths, images.split(counts), strict=True):
-        part.copy_(torch.from_numpy(_from_npz(path, "data")).reshape(part.shape))
-    return images
-
-
-def _from_npz(path: Path, name: str | None) -> Bytes:
-    with _npz_member(path, name) as (header, file):
-        require_memory(math.prod(header.shape), path)
-        array: Bytes = np.lib.format.read_array(file, allow_pickle=False)
+def _images(path: Path, array: Array) -> Bytes:
+    """Refuse what is no array of bytes."""
+    images = array.dtype == np.uint8 and array.size > 0
+    require(images, path, "images of uint8", f"{array.dtype} of shape {array.shape}")
     return array
 
 
+def read_imagenet(paths: Sequence[Path], size: int) -> Tensor:
+    """Read downsampled ImageNet: npz files whose `data` is `(images, 3 * size * size)`, one after the other."""
+    parts, width = [], 3 * size * size
+    for path in paths:
+        part = _member(path, "data")
+        require(part.shape[1:] == (width,), path, f"`data` of shape (images, {width})", f"shape {part.shape}")
+        parts.append(part)
+    require_memory(sum(part.nbytes for part in parts), paths[0].parent)
+    return torch.from_numpy(np.concatenate(parts).reshape(-1, 3, size, size))
+
+
 def read_array(path: Path) -> Tensor:
-    """Map a `.npy` file, which stays on disk, or read a `.npz` file's `data` or only array.
+    """Map a `.npy` file, or a `.npz` file's `data` or only array.
 
     Shapes: `(images, height, width)`, `(images, height, width, channels)` or `(images, channels, height, width)`, with
     one or three channels; where both of the latter would fit, the channels come first.
     """
     if path.suffix == ".npz":
-        array = _from_npz(path, None)
+        array = _member(path)
     else:
-        with reading(path, "a numpy array"), path.open("rb") as file:
-            _require_images(path, npy_header(file), path.stat().st_size)
-            array = np.lib.format.open_memmap(path, mode="r")
+        with reading(path, "a numpy array"):
+            array = _images(path, np.lib.format.open_memmap(path, mode="r"))
     with warnings.catch_warnings():
         # a read-only map is meant: a writable one would have to fit into memory
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

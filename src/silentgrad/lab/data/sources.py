@@ -19,16 +19,21 @@ class Source:
     """One form in which a dataset is distributed."""
 
     required: Mapping[str, Sequence[str]]  # names of files and the identities accepted for each; none means any
-    optional: Mapping[str, Sequence[str]] = field(default_factory=dict)  # used if present: it may be there in part
+    optional: Mapping[str, Sequence[str]] = field(default_factory=dict)  # patterns of names, used if present
     folder: str = "."  # that unpacking the official archive makes
     mirrors: Sequence[str] = ()  # addresses to which the name of a file is appended
     archive: Mapping[str, str] = field(default_factory=dict)  # that mirrors hold instead of files: name and checksum
     hint: str = ""  # how else to come by the files
 
-    @property
-    def files(self) -> Mapping[str, Sequence[str]]:
-        """Names of all files and the identities accepted for each."""
-        return {**self.required, **self.optional}
+    def found(self, place: Path) -> dict[str, Path]:
+        """Return the files in a folder, verified; none if a required one is missing."""
+        accepted = {path: own for each, own in {**self.optional, **self.required}.items() for path in place.glob(each)}
+        found = {path.name: path for path in accepted if path.is_file()}
+        if not self.required.keys() <= found.keys():
+            return {}
+        for path in found.values():
+            _require_genuine(path, accepted[path])
+        return found
 
 
 SOURCES: Mapping[str, tuple[Source, ...]] = {
@@ -49,24 +54,21 @@ def _root(given: Path | None) -> Path:
 def locate(name: str, root: Path | None) -> dict[str, Path]:
     """Return files of a dataset by their names, from `root/<name>/`, `root/`, the cache or a mirror, in this order."""
     files = find(name, root)
-    if files is None:
+    if not files:
         _download(name, _root(root))
         files = find(name, root)
-    if files is None:
+    if not files:
         raise _missing(name, _root(root))
     return files
 
 
-def find(name: str, root: Path | None) -> dict[str, Path] | None:
-    """Return the files of a dataset that are on this machine, verified; None if a required one is missing."""
+def find(name: str, root: Path | None) -> dict[str, Path]:
+    """Return the files of a dataset that are on this machine, verified; none if a required one is missing."""
     for folder in (_root(root) / name, _root(root), cache() / name):
         for source in SOURCES[name]:
-            for place in (folder, folder / source.folder):
-                files = {file: place / file for file in source.files if (place / file).is_file()}
-                if source.required.keys() <= files.keys():
-                    _require_genuine(source, files)
-                    return files
-    return None
+            if files := source.found(folder) or source.found(folder / source.folder):
+                return files
+    return {}
 
 
 def _missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
@@ -81,21 +83,18 @@ def _missing(name: str, root: Path, failures: Sequence[str] = ()) -> DataError:
     return DataError("\n".join(lines))
 
 
-def _require_genuine(source: Source, paths: Mapping[str, Path]) -> None:
-    """Refuse a file whose checksum or size is none of those accepted."""
-    for file, path in paths.items():
-        accepted = source.files[file]
-        kinds = sorted({identity.partition(":")[0] for identity in accepted})
-        found = [f"{kind}:{path.stat().st_size if kind == 'size' else pooch.file_hash(path, kind)}" for kind in kinds]
-        if accepted and not set(found) & set(accepted):
-            expected = " or ".join(accepted)
-            raise DataError(f"{path}: expected {expected}, found {', '.join(found)}; replace or remove it")
+def _require_genuine(path: Path, accepted: Sequence[str]) -> None:
+    """Refuse a file whose checksum or size is none of those accepted, if any are."""
+    kinds = sorted({identity.partition(":")[0] for identity in accepted})
+    found = [f"{kind}:{path.stat().st_size if kind == 'size' else pooch.file_hash(path, kind)}" for kind in kinds]
+    if accepted and not set(found) & set(accepted):
+        expected = " or ".join(accepted)
+        raise DataError(f"{path}: expected {expected}, found {', '.join(found)}; replace or remove it")
 
 
 def _download(name: str, root: Path) -> None:
-    source, unpack = SOURCES[name][0], None
-    if source.archive:
-        unpack = pooch.Untar(members=[f"{source.folder}/{file}" for file in source.files], extract_dir=".")
+    source = SOURCES[name][0]
+    unpack = pooch.Untar(extract_dir=".") if source.archive else None
     single = {file: identities[0] for file, identities in source.required.items() if identities}
     for file, checksum in (source.archive or single).items():
         failures = []

@@ -16,7 +16,6 @@ from silentgrad.lab.data.files import (
     DataError,
     in_print,
     mapped_member,
-    npy_header,
     reading,
     require,
     require_memory,
@@ -27,6 +26,7 @@ EXPECTED = "a CSR matrix, as scipy.sparse.save_npz writes it"
 MARKS = {"format.npy", "shape.npy"}  # what SciPy writes whatever the form of the matrix, and nobody else
 TYPES = (np.uint8, np.int16, np.int32, np.int64)  # of counts: those that torch can calculate with
 TOO_LARGE = 2**62  # for a count
+MOST_SMALL = 1000  # bytes of a word or two numbers, with the header of the array
 
 
 def is_matrix(path: Path) -> bool:
@@ -47,11 +47,9 @@ def read_matrix(path: Path) -> SparseMatrix:
 
 
 def _small(path: Path, archive: zipfile.ZipFile, name: str) -> Array:
+    size = archive.getinfo(f"{name}.npy").file_size
+    require(size <= MOST_SMALL, path, f"a word or two numbers in `{name}`", f"{size:,} bytes")
     with archive.open(f"{name}.npy") as file:
-        header = npy_header(file)
-        small = header.dtype.kind in "iuSU" and header.shape in ((), (2,)) and header.dtype.itemsize <= 64
-        require(small, path, f"a word or two numbers in `{name}`", header)
-        file.seek(0)
         array: Array = np.lib.format.read_array(file, allow_pickle=False)
     return array
 
@@ -61,6 +59,8 @@ def checked(path: Path, shape: Array, starts: Array, indices: Array, entries: Ar
     positive = shape.shape == (2,) and shape.dtype.kind in "iu" and shape.min() > 0
     require(bool(positive), path, "a matrix with rows and columns", f"one of shape {shape.tolist()}")
     rows, width = map(int, shape)
+    for part in (starts, indices, entries):
+        require(part.ndim == 1, path, "numbers of one dimension in the parts of a matrix", f"shape {part.shape}")
     require(len(starts) == rows + 1, path, f"{rows + 1} starts of rows", len(starts))
     require(starts.dtype.kind in "iu" and indices.dtype.kind in "iu", path, "places that are integers", starts.dtype)
     require_memory(8 * len(starts), path)

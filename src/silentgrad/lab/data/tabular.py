@@ -19,7 +19,7 @@ from torch import Tensor
 from silentgrad.lab.data import columns as side
 from silentgrad.lab.data.batches import Splits, cut, permutation
 from silentgrad.lab.data.columns import TableRows
-from silentgrad.lab.data.files import DataError, in_print, npy_header, reading, require, require_memory
+from silentgrad.lab.data.files import DataError, in_print, reading, require, require_memory
 from silentgrad.lab.data.h5ad import read_h5ad
 from silentgrad.lab.data.observations import Counts, Observations, Reals
 from silentgrad.lab.data.sparse import counts_of, is_matrix, read_matrix
@@ -39,8 +39,8 @@ def holds_images(path: Path) -> bool:
         return not is_matrix(path)
     if path.suffix != ".npy":
         return path.suffix not in READERS
-    with reading(path, "a numpy array"), path.open("rb") as file:
-        return len(npy_header(file).shape) != 2
+    with reading(path, "a numpy array"):
+        return np.lib.format.open_memmap(path, mode="r").ndim != 2
 
 
 def is_counted(path: Path, kind: Kind) -> bool:
@@ -221,13 +221,11 @@ def _read_npy(path: Path, selection: Selection) -> TableRows:
     _places(path, (), selection, "an array")
     expected = "a table of numbers, (rows, columns)"
     with reading(path, expected):
-        with path.open("rb") as file:
-            header = npy_header(file)
-        numbers = header.dtype.kind in "fiu" and len(header.shape) == 2 and min(header.shape) > 0
-        require(numbers, path, expected, header)
-        header.require_size(path, path.stat().st_size)
-        require_memory(8 * math.prod(header.shape), path)
-        return TableRows(path, torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float64)))
+        array = np.lib.format.open_memmap(path, mode="r")
+        numbers = array.dtype.kind in "fiu" and array.ndim == 2 and array.size > 0
+        require(numbers, path, expected, f"{array.dtype} of shape {array.shape}")
+        require_memory(8 * array.size, path)
+        return TableRows(path, torch.from_numpy(array.astype(np.float64)))
 
 
 def _read_npz(path: Path, selection: Selection) -> TableRows:

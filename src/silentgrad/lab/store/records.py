@@ -12,9 +12,9 @@ import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -26,6 +26,8 @@ from silentgrad.lab.store.folders import RunFolder
 
 TRAVERSED = 8  # images of a latent's traversal
 Weighted = tuple[str, float]  # a column's name, and what a latent adds to its u per unit
+
+UnitInPrint = Annotated[Unit, PlainValidator(Unit.from_print), PlainSerializer(lambda unit: unit.in_print)]
 
 _T = TypeVar("_T")
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # which takes milliseconds to make
@@ -43,7 +45,7 @@ class Baseline:
 class Evaluated:
     """Figures of a model on some examples, averages over them."""
 
-    unit: Unit  # of the figure and of the sampled ELBO
+    unit: UnitInPrint  # of the figure and of the sampled ELBO
     figure: float  # the bound: the lower, the better
     metrics: Mapping[str, float]  # beside the bound, by name
     kld: float  # from the prior, in nats
