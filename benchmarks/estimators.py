@@ -18,11 +18,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from silentgrad.estimators import PriorIntegrand, integrand_of
-from silentgrad.lab.experiments.benchmark.protocol import estimator_named
-from silentgrad.lab.networks import NonlinearBernoulli, conv_network
+from silentgrad.estimators import ESTIMATORS, PriorIntegrand, integrand_of
+from silentgrad.lab.networks import NonlinearLikelihood, conv_network
 from silentgrad.lab.settings import EstimatorName, suitable_estimators
 from silentgrad.latents.families import Bernoulli, Family, Gaussian
+from silentgrad.likelihoods import Bernoulli as Bits
 
 BATCH, LATENTS, WIDTH, SIDE = 100, 200, 200, 28
 ROUNDS = {"fully connected": 31, "convolutions": 7}
@@ -58,7 +58,7 @@ def ratio(name: EstimatorName, family: Family, decoder: nn.Module, x: Tensor, ro
     """Return the time of a step in parts of that of its evaluations."""
     integrand = PriorIntegrand(integrand_of(decoder, x), family.prior())
     numbers, vector = torch.randn(BATCH, family.numbers), torch.randn(BATCH, LATENTS)
-    estimator = estimator_named(name, LATENTS)
+    estimator = ESTIMATORS[name].sized(LATENTS)
     twice = estimator.differentiated_twice
     once = estimator.evaluations(LATENTS) - twice
 
@@ -100,13 +100,13 @@ def main() -> None:
     networks = {"fully connected": fully_connected(), "convolutions": conv_network(LATENTS, shape, 8, numbers=1)}
     print(f"{'estimator':24} {'evaluations':>12} {'fully connected':>16} {'convolutions':>13}")
     for name, family in measured().items():
-        declared = estimator_named(name, LATENTS).evaluations(LATENTS)
+        declared = ESTIMATORS[name].sized(LATENTS).evaluations(LATENTS)
         told = f"{name:24} {declared:12}"
         for title, network in networks.items():
             rounds = ROUNDS[title]
             if declared > 20:
                 rounds = 1
-            told += f" {ratio(name, family, NonlinearBernoulli(network, shape), x, rounds):14.2f}"
+            told += f" {ratio(name, family, NonlinearLikelihood(network, shape, Bits()), x, rounds):14.2f}"
         print(told, flush=True)
     print(f"the limit is {LIMIT}")
 

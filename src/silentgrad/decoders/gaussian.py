@@ -339,9 +339,16 @@ class StandardizedDecoder(LinearDecoder):
         return groups
 
     def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
-        """Start from data like every linear decoder, with the mean at the center."""
+        """Start from data like every linear decoder, with the mean at the center.
+
+        The method "moments" starts the scale of every output too, and leaves the weights on z as they are.
+        """
         start_contexts(self, data)
         with torch.no_grad():
+            if method == "moments":
+                variances, means = torch.var_mean(data.flatten(1), 0)
+                self.start_outputs(means, variances, self.affine.weight * variances.sqrt().unsqueeze(1))
+                return
             self.affine.weight *= self.scale.unsqueeze(1)  # in the units of x, as the others have them
             super().init_from_data(data, method, prior)
             self.center.copy_(self.affine.bias)

@@ -16,12 +16,14 @@ from silentgrad.lab.data import Levels, Observations, kind_of
 from silentgrad.lab.kinds import COMPONENTS, OF_COUNTS, LikelihoodName
 from silentgrad.lab.settings import (
     SILENT,
+    TEMPERATURE,
     ConfigError,
     EstimatorName,
     ModelConfig,
     Plan,
     Settings,
     family_named,
+    has_temperature,
     resolve,
     resolve_model,
 )
@@ -98,9 +100,11 @@ def _model(config: ModelConfig, outputs: Outputs, epochs: int) -> GuidedVAE:
     try:
         nonlinear = _nonlinear_decoder(config, family, outputs) if config.nonlinear else None
         tractable = tractable_decoder(config, family, outputs)
+        encoder, prior = _encoder(config, family, outputs), _prior(config, family)
+        # Last, so that models which differ in the estimator only start alike, with networks in it or without.
         tractable_estimator, estimator = _estimators(config, family)
         vae = GuidedVAE(
-            encoder=_encoder(config, family, outputs),
+            encoder=encoder,
             tractable=tractable,
             nonlinear=nonlinear,
             tractable_estimator=tractable_estimator,
@@ -110,7 +114,7 @@ def _model(config: ModelConfig, outputs: Outputs, epochs: int) -> GuidedVAE:
             weighting="encoder" if follows_guide else config.weighting,
             cutoff=config.cutoff,
             kl_weight=kl_weight,
-            prior=_prior(config, family),
+            prior=prior,
         )
     except (RuntimeError, MemoryError) as error:  # what torch says to more numbers than memory holds
         raise ConfigError(
@@ -144,7 +148,7 @@ def weights_on_z(vae: GuidedVAE) -> Iterator[Tensor]:
 # Decoders
 
 
-def _of_counts(network: nn.Module, config: ModelConfig, outputs: Outputs) -> nets.NonlinearLikelihood:
+def _of_likelihood(network: nn.Module, config: ModelConfig, outputs: Outputs) -> nets.NonlinearLikelihood:
     likelihood = LIKELIHOODS[str(config.likelihood)](outputs.event_shape)
     return nets.NonlinearLikelihood(network, outputs.event_shape, likelihood, outputs.covariates)
 
@@ -161,10 +165,10 @@ def _of_components(network: nn.Module, config: ModelConfig, outputs: Outputs) ->
 HEADS: Mapping[str, tuple[int, Callable[[nn.Module, ModelConfig, Outputs], nn.Module]]] = {
     "gaussian": (2, lambda network, _, outputs: nets.NonlinearGaussian(network, outputs.event_shape, outputs.levels)),
     "logistic": (2, lambda network, _, outputs: nets.NonlinearLogistic(network, outputs.event_shape, outputs.levels)),
-    "bernoulli": (1, lambda network, _, outputs: nets.NonlinearBernoulli(network, outputs.event_shape)),
+    "constant": (1, lambda network, _, outputs: nets.NonlinearStandardized(network, outputs.event_shape)),
     "mixture": (3, _of_components),
     "circuit": (3, _of_components),
-    **dict.fromkeys(OF_COUNTS, (1, _of_counts)),
+    **dict.fromkeys(("bernoulli", *OF_COUNTS), (1, _of_likelihood)),
 }
 
 
@@ -182,7 +186,7 @@ def _nonlinear_decoder(config: ModelConfig, family: Family, outputs: Outputs) ->
 def annealed(config: ModelConfig, name: Literal["variance", "temperature"]) -> Schedule:
     """Return a setting over epochs: from its start down to its end by a factor each, or always its end."""
     start, factor, end = (getattr(config, f"{name}{suffix}") for suffix in ("_start", "_factor", ""))
-    return constant(end) if start is None else geometric(start, factor, end)
+    return constant(end or TEMPERATURE) if start is None else geometric(start, factor, end or TEMPERATURE)
 
 
 # Latents, the encoder and estimators
@@ -236,4 +240,7 @@ def build_estimator(config: ModelConfig, name: EstimatorName | None = None) -> E
         return est.Exact(allow_approximation=True)  # the log term is its user's choice
     if name.startswith(SILENT):
         return est.SilentControlVariate(build_estimator(config, name.removeprefix(SILENT)))
-    return ESTIMATORS.resolve(name).sized(build_family(config).shape.numel())
+    chosen: Any = ESTIMATORS.resolve(name)
+    if config.temperature is not None and has_temperature(name):
+        return chosen(temperature=config.temperature)
+    return chosen.sized(build_family(config).shape.numel())

@@ -7,7 +7,7 @@ Kind = Literal["auto", "levels", "binarized", "reals", "counts"]
 CountLikelihoodName = Literal[
     "negative-binomial", "poisson", "zero-inflated-poisson", "zero-inflated-negative-binomial"
 ]
-LikelihoodName = Literal["gaussian", "logistic", "bernoulli", "mixture", "circuit", CountLikelihoodName]
+LikelihoodName = Literal["gaussian", "constant", "logistic", "bernoulli", "mixture", "circuit", CountLikelihoodName]
 
 TractableKind = Literal["none", "fixed", "constant", "linear", "exp", "mixture", "circuit"]
 LeafKind = Literal["exp", "constant", "logistic", "categorical"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
-from silentgrad.lab.experiments.benchmark.comparison import benchmark_findings
+from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, measure
 from silentgrad.lab.experiments.benchmark.protocol import (
     BenchmarkPlan,
     BenchmarkScale,
@@ -16,7 +16,11 @@ from silentgrad.lab.experiments.benchmark.protocol import (
     NetworkKind,
     settings_of,
 )
-from silentgrad.lab.experiments.benchmark.runs import carry_out
+from silentgrad.lab.experiments.cells import Cell
+from silentgrad.lab.experiments.experiment import Request
+from silentgrad.lab.experiments.ledger import Ledger
+from silentgrad.lab.experiments.results import Results
+from silentgrad.lab.experiments.runner import run_all, workers_at
 from silentgrad.lab.reports.experiment import write_findings
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.settings import ConfigError, Count, EstimatorName, estimator_class
@@ -71,7 +75,7 @@ def benchmark(
         raise ConfigError(
             "there is nothing to compare: a circuit needs --likelihoods gaussian, --datasets mnist and --latents bits"
         )
-    plan = BenchmarkPlan(scale, settings, estimators, seeds, folder, root, accelerator, tune)
+    plan = BenchmarkPlan(scale, settings, estimators, folder, root, accelerator)
     for setting in settings:
         family = type(setting.family(plan.size))
         for name in estimators or ():
@@ -82,17 +86,26 @@ def benchmark(
             raise ConfigError(
                 f"none of --estimators suits {setting.name}: choose among {', '.join(setting.estimators())}"
             )
+    request, ledger = Request(scale, seeds or plan.size.seeds, datasets, root, tune), Ledger()
+    experiment = benchmark_of(plan)
+
+    def make(cells: Sequence[Cell]) -> None:
+        run_all(cells, plan.folder, jobs, root, accelerator, cluster, ledger)
+
     with going_on():
-        carry_out(plan, jobs, cluster)
+        results = Results(folder, experiment.make(request, ledger, make), ledger)
+        with workers_at(cluster, jobs, accelerator) as workers:
+            measure(plan, workers)
+        found = experiment.build(results, request)
     chosen: dict[str, Iterable[str] | None] = {"datasets": datasets, "likelihoods": likelihoods, "networks": networks}
     chosen |= {"latents": latents, "estimators": estimators}
     words = [f" --{option} {','.join(values)}" for option, values in chosen.items() if values]
     words += [f" --seeds {seeds}"] if seeds is not None else []
     words += [" --tune true"] if tune else []
-    found = benchmark_findings(plan, f"silentgrad benchmark --scale {scale}{''.join(words)}")
+    found = replace(found, command=f"silentgrad benchmark --scale {scale}{''.join(words)}")
     own = [table for table in found.tables if table.name in [setting.name for setting in settings]]
     show_findings(replace(found, parts=own, notes=[]))
-    print(f"all figures: {folder / 'benchmark.csv'}   page: {write_findings(folder, found)}")
+    print(f"gradients: {folder / 'gradients.csv'}   page: {write_findings(folder, found)}")
     return found
 
 
@@ -114,4 +127,4 @@ def run_benchmark(
     """
     places = {name: None if path is None else Path(path) for name, path in (("folder", folder), ("root", root))}
     names = None if estimators is None else list(estimators)
-    return benchmark(estimators=names, **{"jobs": 1, **places, **options})
+    return benchmark(estimators=names, **{"jobs": 0, **places, **options})

@@ -128,7 +128,7 @@ class Levels(Observations):
     whole: bool = False  # a model sees the levels themselves, of which its likelihood gives probabilities
 
     unit = kinds.BITS_PER_DIMENSION
-    likelihoods = ("gaussian", "logistic", "mixture", "circuit")
+    likelihoods = ("gaussian", "constant", "logistic", "mixture", "circuit")
 
     @property
     def resolution(self) -> int:
@@ -209,7 +209,7 @@ class Reals(Observations):
     deviation: Tensor = field(init=False)
 
     unit = kinds.NATS_PER_ENTRY
-    likelihoods = ("gaussian", "mixture", "circuit")
+    likelihoods = ("gaussian", "constant", "mixture", "circuit")
     seen_as = "standardized, by each column's mean and standard deviation in the training rows"
 
     def __post_init__(self) -> None:

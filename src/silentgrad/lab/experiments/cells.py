@@ -38,7 +38,7 @@ class Cell(NamedTuple):
         """The name of the run's folder."""
         kind = "-".join(filter(None, (self.dataset, self.variant, self.latent, self.method)))
         tuned = "".join(f"-{option.partition('.')[2]}{value}" for option, value in self.point)
-        return f"{kind}{tuned}-seed{self.seed}"
+        return f"{kind.replace(':', '-')}{tuned}-seed{self.seed}"
 
     def at(self, point: Mapping[str, Any], seed: int) -> "Cell":
         """Return the run with values of some options, and with another seed."""

@@ -35,6 +35,7 @@ class RunRow:
     test: float | None = None  # figure of the test, which chooses nothing
     sampled: float | None = None  # the ELBO by samples on the test, where the figure is another number
     sampled_error: float | None = None  # its standard error
+    training: float | None = None  # the ELBO of as many training examples
     mse: float | None = None
     kld: float | None = None  # in nats
     active: int | None = None  # latents that are used
@@ -99,6 +100,7 @@ def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
         "test": summary.figure,
         "sampled": summary.sampled,
         "sampled_error": summary.sampled_error,
+        "training": summary.training,
         "kld": summary.kld,
         "limit": summary.limit,
     }
@@ -108,7 +110,8 @@ def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
     return RunRow(
         run=name,
         seed=seed,
-        steps=summary.epochs * -(-summary.training_examples // settings.data.batch_size),
+        steps=summary.epochs
+        * (settings.train.epoch_steps or -(-summary.training_examples // settings.data.batch_size)),
         examples=summary.training_examples,
         valid=curve[summary.best_epoch - 1] if len(curve) >= summary.best_epoch else None,
         active=summary.active,

@@ -84,15 +84,26 @@ def run_jobs(title: str, jobs: Iterable[Job | None], total: int, workers: Worker
 def workers_at(cluster: str | None, jobs: int | None, accelerator: str) -> contextlib.AbstractContextManager[Workers]:
     """Return workers of the Dask scheduler at an address, or of this machine: one per core, or one on an accelerator.
 
+    Of 0 jobs it is this process itself, for which a script needs no guard of its main part.
+
     Raises:
         ExperimentError: The cluster cannot be used, or a worker was killed.
     """
+    if cluster is None and jobs == 0:
+        return contextlib.nullcontext(Workers(_done, lambda: 1))
     if cluster is None:
         on_cores = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
         return _local(jobs or (on_cores and os.cpu_count()) or 1)
     if jobs is not None:
         raise ExperimentError("--jobs is the number of processes of this machine; a --cluster has workers of its own")
     return _dask(cluster)
+
+
+def _done(work: Callable[[], object]) -> "Future[object]":
+    """Do a job in this process."""
+    future: Future[object] = Future()
+    future.set_result(work())
+    return future
 
 
 @contextlib.contextmanager

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from silentgrad.lab.networks.decoders import (
-    NonlinearBernoulli,
     NonlinearCircuit,
     NonlinearGaussian,
     NonlinearLikelihood,
     NonlinearLogistic,
+    NonlinearStandardized,
     conv_network,
     mlp_network,
     strided_network,
@@ -25,6 +25,8 @@ from silentgrad.lab.networks.encoders import (
     Encoder,
     InLevels,
     conv_body,
+    leaky_body,
+    leaky_relu,
     mlp_body,
     strided_body,
 )
@@ -59,6 +61,14 @@ NETWORKS: dict[str, Network] = {
     "mlp": Network(
         lambda event_shape, outputs, sizes: mlp_body(event_shape, outputs, sizes.hidden),
         lambda latents, event_shape, sizes, numbers: mlp_network(latents, event_shape, sizes.hidden[::-1], numbers),
+        sizes=["hidden"],
+    ),
+    "leaky": Network(
+        lambda event_shape, outputs, sizes: leaky_body(event_shape, outputs, sizes.hidden),
+        lambda latents, event_shape, sizes, numbers: mlp_network(
+            latents, event_shape, sizes.hidden[::-1], numbers, leaky_relu
+        ),
+        images_only=True,
         sizes=["hidden"],
     ),
     "conv": _convolutional(conv_body, conv_network),

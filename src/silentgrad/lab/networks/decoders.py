@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -100,11 +100,32 @@ class NonlinearLogistic(Elementwise):
         return td.Independent(outputs, len(self.event_shape))
 
 
-class NonlinearBernoulli(Elementwise):
-    """p(x = 1|z) = sigmoid(u(z)), one u per output."""
+class NonlinearStandardized(Elementwise):
+    """p(x|z) = N(center + scale u(z), scale^2): a network's `silentgrad.StandardizedGaussian`.
+
+    The network gives one u per output, and the scale is learned, the same for every z.
+    """
+
+    center: Tensor
+
+    def __init__(self, network: nn.Module, event_shape: Sequence[int]) -> None:
+        super().__init__(network, event_shape)
+        self.register_buffer("center", torch.zeros(self.event_shape))
+        self.log_scale = nn.Parameter(torch.full(self.event_shape, -START_LOG_PRECISION / 2))
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        return super().parameter_groups() | {"precision": [self.log_scale]}
 
     def forward(self, z: Tensor) -> td.Independent:
-        return td.Independent(td.Bernoulli(logits=self.numbers(z, 1)), len(self.event_shape))
+        u = self.numbers(z, 1)
+        scale = self.log_scale.exp().expand_as(u)
+        return td.Independent(td.Normal(self.center + scale * u, scale, validate_args=False), len(self.event_shape))
+
+    def init_from_data(self, data: Tensor) -> None:
+        """Start where every output has its mean and its deviation."""
+        with torch.no_grad():
+            self.center.copy_(data.mean(0))
+            self.log_scale.copy_(data.std(0).log())
 
 
 class NonlinearLikelihood(Elementwise):
@@ -159,12 +180,16 @@ class NonlinearLikelihood(Elementwise):
 
 
 def mlp_network(
-    latent_dim: int, event_shape: Sequence[int], hidden: Sequence[int] = (512,), numbers: int = 2
+    latent_dim: int,
+    event_shape: Sequence[int],
+    hidden: Sequence[int] = (512,),
+    numbers: int = 2,
+    unit: Callable[[], nn.Module] = nn.ReLU,
 ) -> nn.Module:
     """Return a fully connected network, for small machines."""
     colors, *size = event_shape
     widths = [latent_dim, *hidden, numbers * torch.Size(event_shape).numel()]
-    return nn.Sequential(*fully_connected(widths), nn.Unflatten(1, (numbers * colors, *size)))
+    return nn.Sequential(*fully_connected(widths, unit), nn.Unflatten(1, (numbers * colors, *size)))
 
 
 def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32, numbers: int = 2) -> nn.Module:

@@ -32,6 +32,11 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> td.Distribution:
         return self.family.latent(self.body(x))
 
+    def init_from_data(self, data: Tensor) -> None:
+        """Start a body that starts from what it sees."""
+        if isinstance(self.body, Centered | InLevels):
+            self.body.init_from_data(data)
+
 
 class InLevels(nn.Module):
     """A body that sees whole levels from 0 to levels - 1 as numbers from 0 to 1."""
@@ -43,6 +48,10 @@ class InLevels(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         numbers: Tensor = self.body((x + 0.5) / self.levels)
         return numbers
+
+    def init_from_data(self, data: Tensor) -> None:
+        if isinstance(self.body, Centered):
+            self.body.init_from_data((data + 0.5) / self.levels)
 
 
 class Blind(nn.Module):
@@ -81,16 +90,44 @@ class CountEncoder(Encoder):
         return partial(self, side_info=side_info)
 
 
+class Centered(nn.Sequential):
+    """Layers that see x without its mean over training examples."""
+
+    mean: Tensor
+
+    def __init__(self, event_shape: Sequence[int], *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.register_buffer("mean", torch.zeros(tuple(event_shape)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers: Tensor = super().forward(x - self.mean)
+        return numbers
+
+    def init_from_data(self, data: Tensor) -> None:
+        self.mean.copy_(data.mean(0))
+
+
+def leaky_relu() -> nn.Module:
+    """Return the unit of papers on discrete latents."""
+    return nn.LeakyReLU(0.3)
+
+
+def leaky_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int]) -> nn.Module:
+    """Return the body of the protocol that papers on discrete latents share."""
+    layers = fully_connected([torch.Size(event_shape).numel(), *hidden, outputs], leaky_relu)
+    return Centered(event_shape, nn.Flatten(), *layers)
+
+
 def mlp_body(event_shape: Sequence[int], outputs: int, hidden: Sequence[int] = (512,)) -> nn.Module:
     """Return a fully connected body, for small machines."""
     return nn.Sequential(nn.Flatten(), *fully_connected([torch.Size(event_shape).numel(), *hidden, outputs]))
 
 
-def fully_connected(widths: Sequence[int]) -> list[nn.Module]:
-    """Return linear layers from each width to the next, with ReLUs between them."""
+def fully_connected(widths: Sequence[int], unit: Callable[[], nn.Module] = nn.ReLU) -> list[nn.Module]:
+    """Return linear layers from each width to the next, with units between them."""
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
+        layers += [nn.Linear(before, after), unit()]
     return layers[:-1]
 
 

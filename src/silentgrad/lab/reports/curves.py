@@ -21,7 +21,7 @@ from silentgrad.lab.store.files import Metrics
 from silentgrad.lab.store.records import Run
 
 if TYPE_CHECKING:
-    from silentgrad.lab.runs.findings import ElboProgress
+    from silentgrad.lab.runs.findings import Curves
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
 # Okabe and Ito's colors, told apart by color-blind readers, without yellow, which is faint on white
@@ -78,14 +78,14 @@ def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None =
     return _figure(_panels(lines, unit, limit), _legend_height(runs))
 
 
-def progress_curves(progress: Mapping[str, "ElboProgress"]) -> Figure:
-    """Draw the training ELBO of all estimators over steps and over seconds, the exact one in a broad line."""
-    steps, seconds = Panel("ELBO in nats per image", "step", {}), Panel("ELBO in nats per image", "seconds", {})
-    for place, (name, own) in enumerate(progress.items()):
+def progress_curves(curves: "Curves") -> Figure:
+    """Draw the validation figure of all estimators over steps and over seconds, the exact one in a broad line."""
+    steps, seconds = (Panel(curves.unit.axis_title(curves.unit.metric), clock, {}) for clock in ("step", "seconds"))
+    for place, (name, own) in enumerate(curves.lines.items()):
         style = _look(place, 2.6 if name == "exact" else 1.3)
-        steps.lines[name] = Points(own.steps, own.elbos), style
-        seconds.lines[name] = Points(own.seconds, own.elbos), style
-    return _figure([steps, seconds], _legend_height(progress), higher=True)
+        steps.lines[name] = Points(own.steps, own.figures), style
+        seconds.lines[name] = Points(own.seconds, own.figures), style
+    return _figure([steps, seconds], _legend_height(curves.lines))
 
 
 def caption(unit: Unit, limit: float | None) -> str:
@@ -103,7 +103,7 @@ def _panels(lines: Callable[[str, str], dict[str, Line]], unit: Unit, limit: flo
     return [Panel(unit.axis_title(metric), clock, lines(metric, clock), own) for metric, clock, own in plan]
 
 
-def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTHING, higher: bool = False) -> Figure:
+def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTHING) -> Figure:
     """Draw panels, two in a row, under a legend of so many inches; the first has the weight too."""
     rows = len(panels) // 2
     figure = Figure(figsize=(8.0, 3.0 * rows + legend_height), dpi=DPI, layout="constrained")
@@ -119,8 +119,7 @@ def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTH
         if not values:
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
         else:
-            sign = -1 if higher else 1  # the higher is the better
-            axes.set_ylim(*sorted(sign * end for end in y_limits([sign * value for value in values], panel.limit)))
+            axes.set_ylim(*y_limits(values, panel.limit))
         dress(axes, panel.title, panel.clock)
     if weight.y:
         drawn[WEIGHT] = _tractable_weight(figure.axes[0], weight)

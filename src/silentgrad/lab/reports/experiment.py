@@ -16,7 +16,7 @@ from silentgrad.lab.store.files import write_atomically, write_json_atomically
 from silentgrad.lab.store.records import Run
 from silentgrad.lab.tables import Table, comma_separated, latex, markdown
 
-PROGRESS = "ELBO of training images in nats per image, first seed, over steps and over seconds of training."
+PROGRESS = "{} of validation images, first seed, over steps and over seconds of training."
 
 
 def write_findings(folder: Path, found: Findings) -> Path:
@@ -75,7 +75,8 @@ def _sections(folder: Path, found: Findings) -> list[Section]:
         if isinstance(part, Table):
             sections.append(Section("" if part.title == found.title else part.title, [part]))
         elif isinstance(part, Curves):
-            sections.append(Section("", [Picture(progress_curves(part.lines), PROGRESS)]))
+            told = PROGRESS.format(part.unit.in_words)
+            sections.append(Section("", [Picture(progress_curves(part), told)]))
         else:
             sections.append(Section(part.title, [_reconstructions(folder, part)]))
     return sections

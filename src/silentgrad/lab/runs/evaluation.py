@@ -80,6 +80,7 @@ def evaluate_model(
     samples: int = 1,
     share: Share = ALONE,
     draws: int | None = None,
+    rows: Rows | None = None,
 ) -> SplitEvaluation:
     """Return the figures of a model on a split.
 
@@ -91,8 +92,9 @@ def evaluate_model(
         share: What this process does of it; all processes get the figures of one, bit-identical.
         draws: Draws of z per example, at the most, for the ELBO by samples beside a closed form that is not exact; as
             many as decode 100,000 examples if absent. Of one draw the error is not known.
+        rows: The rows of the split that are taken; all if absent.
     """
-    rows = observations.rows(split)
+    rows = rows or observations.rows(split)
     like = next(model.parameters(), torch.empty(0))
     with evaluating(model), own_draws(like.device) as seed, torch.autocast(like.device.type, enabled=False):
         x, side_info = seen(observations, rows.between(0, 1), like)  # one example tells about all

@@ -6,23 +6,25 @@ Experiments make them, and reports write them as files and as a page.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from silentgrad.lab.kinds import Unit
 from silentgrad.lab.tables import Table
 
 
 @dataclass(frozen=True)
-class ElboProgress:
-    """The training ELBO of an estimator over steps and over seconds."""
+class Progress:
+    """The validation figure of an estimator over steps and over seconds."""
 
     steps: Sequence[int]
     seconds: Sequence[float]  # that so many steps take, by the time of one step measured alone
-    elbos: Sequence[float]  # of training examples, in nats
+    figures: Sequence[float]
 
 
 @dataclass(frozen=True)
 class Curves:
     """Curves that stand under the table before them."""
 
-    lines: Mapping[str, ElboProgress]  # by the estimator's name
+    lines: Mapping[str, Progress]  # by the estimator's name
+    unit: Unit
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ from silentgrad.lab.settings.fields import COUNT, SEED, ConfigError, Count, Rang
 from silentgrad.lab.settings.options import (
     GROUPS,
     SILENT,
+    TEMPERATURE,
     DataConfig,
     Decay,
     Decoders,
     EstimatorName,
     ModelConfig,
+    Optimizer,
     Settings,
     TrainConfig,
+    has_temperature,
 )
 from silentgrad.lab.settings.plan import (
     Plan,

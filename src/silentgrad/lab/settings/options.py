@@ -4,12 +4,14 @@ A number outside its range is refused where it is set, so that no settings hold 
 concern of `silentgrad.lab.settings.plan`.
 """
 
+import inspect
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
+from silentgrad.estimators import ESTIMATORS
 from silentgrad.lab.kinds import (
     COMPONENTS,
     NO_OFFSET,
@@ -41,9 +43,11 @@ from silentgrad.objective import Weighting
 
 EstimatorName = str  # one of ESTIMATORS, package.module:Class, or "none" for no estimator
 PriorKind = Literal["standard", "learned", "mixture"]
-Start = Literal["random", "mean", "ppca"]
+Start = Literal["random", "mean", "moments", "ppca"]
 Decay = Literal["none", "cosine"]
+Optimizer = Literal["adamw", "adam"]
 RATE = 5e-4
+TEMPERATURE = 0.5  # that gumbel-softmax ends at, if nothing is said
 PARTED = tuple(COMPONENTS)  # what is made of components
 SILENT = "silent-"  # before the name of an estimator that the silent control variate is put around
 
@@ -74,6 +78,18 @@ PRECISION = Owner(
 CATEGORICAL = Owner(
     "is not for --model.latent {model.latent}: it has no categories",
     lambda model: "categories" in FAMILIES.resolve(model.latent).options,
+)
+
+
+def has_temperature(estimator: EstimatorName) -> bool:
+    """Return whether an estimator is made with a temperature."""
+    name = estimator.removeprefix(SILENT)
+    return name != "none" and "temperature" in inspect.signature(ESTIMATORS.resolve(name)).parameters
+
+
+TEMPERED = Owner(
+    "is for an estimator that has one, such as --model.estimator gumbel-softmax",
+    lambda model: has_temperature(model.estimator) or has_temperature(model.guide_estimator),
 )
 
 
@@ -176,10 +192,10 @@ class ModelConfig(Group, word="model"):
     prior_components: int | None = option(None, COUNT, of=one_of(prior=["mixture"]))
     """Number of components of the prior's mixture; 10 if absent."""
     network: str = "mlp"
-    """Network of the encoder and of the nonlinear decoder: mlp for small machines; conv and strided, the paper's
-    convolutional ones, for images."""
+    """Network of the encoder and of the nonlinear decoder: mlp for small machines; for images also leaky, whose units
+    are LeakyReLUs and whose encoder sees x without its mean, and conv and strided, the paper's convolutional ones."""
     hidden: list[int] = option([512], COUNT, of=_network_with("hidden"))
-    """Widths of the mlp's hidden layers."""
+    """Widths of the hidden layers of mlp and leaky; [] for none."""
     channels: int = option(32, COUNT, of=_network_with("channels"))
     """Number of channels of the convolutions of --model.network conv, or of the first one of strided; the paper does
     not give its own."""
@@ -217,8 +233,8 @@ class ModelConfig(Group, word="model"):
     package.module:Class. With both decoders, none trains the encoder by the linear one only ("None + SG"). silent-NAME
     puts the silent control variate around an unbiased one, for mixtures and circuits with Gaussian leaves. If absent,
     the latents' own: reparameterized, gumbel-softmax or rloo; exact for counts with a linear decoder alone."""
-    temperature: float = option(0.5, POSITIVE, of=GUMBEL_SOFTMAX)
-    """Temperature of the estimator gumbel-softmax."""
+    temperature: float | None = option(None, POSITIVE, of=TEMPERED)
+    """Temperature of the estimator; its own if absent, 0.5 of gumbel-softmax."""
     temperature_start: float | None = option(None, POSITIVE, of=GUMBEL_SOFTMAX)
     """Temperature of gumbel-softmax in the first epoch, which shrinks to --model.temperature; constant if absent."""
     temperature_factor: float = option(0.9, SHARE, of=_with("temperature_start"))
@@ -247,12 +263,13 @@ class ModelConfig(Group, word="model"):
     kl_warmup: float = option(0.0, Range(0, 1))
     """Part of the training in which the KL divergence's weight rises from 0."""
     start: Start | None = None
-    """Start of the tractable decoder: random, the mean image, or probabilistic PCA. If absent, ppca for counts and
-    where the learned variance is constant, as in mixtures and circuits; else random."""
+    """Start of the tractable decoder: random; the mean image; moments, the mean and the constant variance of every
+    output; or probabilistic PCA. If absent, ppca for counts and where the learned variance is constant, as in mixtures
+    and circuits; else random."""
     likelihood: LikelihoodName | None = None
-    """Likelihood of the nonlinear decoder: gaussian, or a mixture or circuit of --model.leaves; logistic of whole
-    levels, also with --model.tractable linear; bernoulli of binarized images. For counts that of both decoders. If
-    absent, gaussian, bernoulli or negative-binomial."""
+    """Likelihood of the nonlinear decoder: gaussian, or constant, one whose learned variance does not depend on z; a
+    mixture or circuit of --model.leaves; logistic of whole levels, also with --model.tractable linear; bernoulli of
+    binarized images. For counts that of both decoders. If absent, gaussian, bernoulli or negative-binomial."""
 
     @property
     def discrete(self) -> bool:
@@ -273,9 +290,13 @@ class TrainConfig(Group, word="train"):
     """The training of a run."""
 
     epochs: int = option(60, COUNT)
-    """Number of passes over the training rows."""
+    """Number of epochs: of passes over the training rows, unless --train.epoch_steps is given."""
+    epoch_steps: int | None = option(None, COUNT)
+    """Number of steps of an epoch, each of rows drawn from all; one pass over the rows if absent."""
+    optimizer: Optimizer = "adamw"
+    """Optimizer: AdamW, betas (0.9, 0.95); or Adam, betas (0.9, 0.999), as papers on estimators have it."""
     lr: float | None = option(None, POSITIVE)
-    """Learning rate of AdamW, betas (0.9, 0.95). If absent, 5e-4; for counts 1e-2, and --train.lr_network 2e-3."""
+    """Learning rate. If absent, 5e-4; for counts 1e-2, and --train.lr_network 2e-3."""
     lr_network: float | None = option(None, NOT_NEGATIVE)
     """Learning rate of the networks, of encoder and nonlinear decoder; --train.lr if absent. The other parameters of a
     circuit tolerate ten times this rate."""

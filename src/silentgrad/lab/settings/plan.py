@@ -15,7 +15,16 @@ from silentgrad.estimators import ESTIMATORS, Estimator
 from silentgrad.lab.kinds import OF_COUNTS, OF_LEVELS, LeafKind, LikelihoodName, TractableKind
 from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.settings.fields import ConfigError
-from silentgrad.lab.settings.options import PARTED, SILENT, EstimatorName, ModelConfig, Settings, Start, TrainConfig
+from silentgrad.lab.settings.options import (
+    PARTED,
+    SILENT,
+    TEMPERATURE,
+    EstimatorName,
+    ModelConfig,
+    Settings,
+    Start,
+    TrainConfig,
+)
 from silentgrad.lab.settings.tractable import Outputs, tractable_decoder
 from silentgrad.latents.families import FAMILIES, Family
 from silentgrad.registry import did_you_mean
@@ -179,7 +188,7 @@ def _objections_to_options(model: ModelConfig) -> Iterator[str]:
         yield f"--model.network {model.network} is no network: choose among {', '.join(NETWORKS)}.{near}"
     yield from _without_owner("model", model, model)
     for name in ("temperature", "variance"):
-        start, end = getattr(model, f"{name}_start"), getattr(model, name)
+        start, end = getattr(model, f"{name}_start"), getattr(model, name) or TEMPERATURE
         if start is not None and start < end:
             yield f"--model.{name}_start has to be at least --model.{name}, {end}; got {start}"
 
@@ -204,6 +213,10 @@ def _objections_to_decoders(model: ModelConfig, family: type[Family]) -> Iterato
         yield f"--model.start {model.start} is for a tractable decoder: --model.tractable other than none"
     if tractable in PARTED and model.start == "mean":
         yield "--model.start mean is for linear decoders: choose ppca or random"
+    if tractable != "constant" and model.start == "moments":
+        yield "--model.start moments is for --model.tractable constant"
+    if model.likelihood == "constant" and not nonlinear:
+        yield "--model.likelihood constant is for a nonlinear decoder: --model.nonlinear true"
     if model.likelihood in OF_COUNTS:
         yield from _objections_to_variance("counts", model)
         if tractable in PARTED:

@@ -59,6 +59,7 @@ class Evaluated:
 class Summary(Evaluated):
     """The final figures of a run, of the test; those that are not known are None."""
 
+    training: float | None = None  # the ELBO of as many training examples
     limit: float | None = None  # the best that any model of this kind could have
     baseline: Baseline | None = None  # a model without latents of the same likelihood
     baselines: Mapping[str, float] = field(default_factory=dict)  # of all simple models without latents, by name

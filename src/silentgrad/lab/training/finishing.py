@@ -14,7 +14,7 @@ from silentgrad.estimators import Exact
 from silentgrad.exactness import weakest
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Counts, Observations, Reals, Rows, SplitName
-from silentgrad.lab.networks import NonlinearBernoulli
+from silentgrad.lab.networks import NonlinearLikelihood
 from silentgrad.lab.runs.baseline import baseline, simple_models
 from silentgrad.lab.runs.evaluation import BATCH, evaluating, seen
 from silentgrad.lab.settings import ModelConfig, family_named
@@ -68,13 +68,14 @@ def _closed_form(vae: GuidedVAE, observations: Observations) -> str | None:
     return weakest(vae.tractable.exactness(q), vae.prior_of(q).exactness).value
 
 
-def summary_of(loop: Loop, model: ModelConfig, best_epoch: int, seconds: float) -> Summary:
-    """Return the final figures of a run; the loop's last evaluation is that of the test."""
+def summary_of(loop: Loop, model: ModelConfig, best_epoch: int, seconds: float, trained: Evaluated) -> Summary:
+    """Return the final figures of a run, whose last evaluation is that of the test; `trained` is that of training."""
     observations, test = loop.observations, loop.evaluation
     figures = {own.name: getattr(test, own.name) for own in fields(Evaluated)}
     fixed = model.tractable == "fixed" and not model.nonlinear  # a variance that the model cannot learn
     return Summary(
         **figures | {"exactness": str(test.exactness)},
+        training=trained.figure if trained.sampled is None else trained.sampled,
         limit=limit(model, observations),
         baseline=baseline(observations, model.variance if fixed else None),
         baselines=simple_models(observations),
@@ -123,7 +124,7 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         samples, reconstruction = generated(vae, SAMPLES), vae.decoder(q.sample())
         means, moved = shown(reconstruction), traversals(vae, observations)
     # A picture of one fixed variance, or of none, would show nothing.
-    plain = hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearBernoulli)
+    plain = hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)
     stds = None if plain or not has_mean(reconstruction) else reconstruction.stddev
     scale = observations.brightness
     made = {"originals": x, "means": means, "samples": samples, "stds": stds, "traversals": moved}

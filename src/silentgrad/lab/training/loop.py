@@ -23,17 +23,19 @@ from silentgrad.estimators import Exact
 from silentgrad.guided import GuidedVAE, Losses
 from silentgrad.lab.data import Batches, Observations, Part, Rows, SplitName, mixed
 from silentgrad.lab.runs.evaluation import Share, SplitEvaluation, evaluate_model
-from silentgrad.lab.settings import Decay, TrainConfig
+from silentgrad.lab.settings import Decay, Optimizer, TrainConfig
 from silentgrad.lab.training.fabric import Fabric
 from silentgrad.schedules import Schedule
 
 ADVICE = "Try lower learning rates (--train.lr, --train.lr_network, --train.lr_precision) or --train.clip 1.0."
 CHECKED = 16  # steps between looks at the loss, each of which waits for the device
 RATES = ("lr", "lr_network", "lr_mean", "lr_precision")
-ADAMW = partial(torch.optim.AdamW, betas=(0.9, 0.95), fused=True)
+OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": partial(torch.optim.AdamW, betas=(0.9, 0.95), fused=True),
+    "adam": partial(torch.optim.Adam, fused=True),
+}
 
 Report = Callable[["Loop"], None]
-Groups = list[dict[str, Any]]
 
 
 class DivergedError(SilentgradError):
@@ -57,7 +59,7 @@ def rate_of(step: int, steps: int, warmup: float, decay: Decay) -> float:
     return risen * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-def parameter_groups(model: GuidedVAE, train: TrainConfig) -> Groups:
+def parameter_groups(model: GuidedVAE, train: TrainConfig) -> list[dict[str, Any]]:
     """Return the parameters by learning rate; those that no part of the model claims have `lr`."""
     claimed: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
     claimed["lr_network"] += model.encoder.parameters()
@@ -86,8 +88,6 @@ class Loop:
         observations: The data that it is trained and measured on.
         batch_size: Rows per step, over all processes.
         variance: The fixed variance over epochs, for a decoder that has one.
-        epoch_steps: Number of steps of an epoch, each of rows drawn from all; one pass over the rows if absent.
-        optimizer: Function that makes the optimizer of some parameter groups.
     """
 
     evaluation: SplitEvaluation  # the latest, of validation or test
@@ -100,20 +100,18 @@ class Loop:
         observations: Observations,
         batch_size: int,
         variance: Schedule,
-        epoch_steps: int | None = None,
-        optimizer: Callable[[Groups], torch.optim.Optimizer] = ADAMW,
     ) -> None:
         self.fabric, self.model, self.train = fabric, model, train
         self.observations, self.variance = observations, variance
         rows, processes = observations.rows("train"), fabric.world_size
-        self.batches = Batches(rows, batch_size, True, train.seed, fabric.global_rank, processes, steps=epoch_steps)
+        self.batches = Batches(rows, batch_size, True, train.seed, fabric.global_rank, processes, train.epoch_steps)
         wrapped: Any = fabric.setup_module(model)
         # Fabric's wrapper looks at every argument of every call, which costs as much as a small layer.
         wraps = processes > 1 or train.precision.endswith("mixed")
         self.forward: Callable[..., Losses] = wrapped if wraps else model
         self.backward: Callable[[Tensor], None] = fabric.backward if wraps else Tensor.backward
         self.dtype = next(model.parameters()).dtype
-        self.optimizer = optimizer(parameter_groups(model, train))
+        self.optimizer = OPTIMIZERS[train.optimizer](parameter_groups(model, train))
         self.epoch = 0  # the latest, counted from 1
         self.step = 0  # steps so far, over all epochs
         self.losses: list[Tensor] = []  # of the epoch's steps
@@ -136,11 +134,13 @@ class Loop:
                 report(self)
 
     def evaluate(self, split: SplitName, samples: int = 1) -> None:
-        """Measure the model on a split."""
+        """Measure the model on a split; of the training rows on as many as the test has."""
         share = Share(self.fabric.global_rank, self.fabric.world_size, self._total)
         with self._noticing_divergence():
-            draws = 1 if split == "valid" else None  # validation chooses between epochs, and tells no gap
-            self.evaluation = evaluate_model(self.model, self.observations, split, samples, share, draws)
+            draws = None if split == "test" else 1  # validation chooses between epochs, and tells no gap
+            count = len(self.observations.test)
+            rows = self.observations.rows(split).between(0, count) if split == "train" else None
+            self.evaluation = evaluate_model(self.model, self.observations, split, samples, share, draws, rows)
         found = self.evaluation
         if not math.isfinite(found.figure):
             raise DivergedError(f"{split} {found.unit.title} is {found.figure} after epoch {self.epoch}. {ADVICE}")
@@ -229,7 +229,7 @@ class Loop:
         try:
             yield
         except ValueError as error:
-            if isinstance(error, SilentgradError) and not isinstance(error, DomainError):
+            reason, of_numbers, _ = str(error).partition(", but found")  # torch goes on with every number of the tensor
+            if not (of_numbers or isinstance(error, DomainError)):
                 raise
-            reason = str(error).partition(", but found")[0]  # torch goes on with every number of the tensor
             raise DivergedError(f"{reason} (in epoch {self.epoch}). {ADVICE}") from error

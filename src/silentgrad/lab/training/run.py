@@ -100,8 +100,10 @@ def train_model(
             on_step(loop)
             loop.run([lambda loop: loop.evaluate("valid"), advance, *reports], on_step)
         vae.load_state_dict(read_checkpoint(run.checkpoint)["best"]["model"])
+        loop.evaluate("train")
+        trained = loop.evaluation
         loop.evaluate("test", train.iwae_samples)
-        summary = summary_of(loop, model, checkpoint.best["epoch"], recorder.seconds)
+        summary = summary_of(loop, model, checkpoint.best["epoch"], recorder.seconds, trained)
         if fabric.is_global_zero:
             # The environment is that of the process which began the run; what its model has to tell comes last.
             began = files.read_json(run.environment) if run.environment.exists() else {}
@@ -174,14 +176,14 @@ def _make_folder(run: RunFolder, plan: Plan) -> None:
 
 
 def _start_from_data(vae: GuidedVAE, model: ModelConfig, observations: Observations, seed: int) -> None:
-    """Start the decoders that have an `init_from_data`, which is given whatever of the run it has arguments for."""
-    decoders: list[Any] = [vae.nonlinear] if model.start == "random" else [vae.nonlinear, vae.tractable]
+    """Start the parts that have an `init_from_data`, which is given whatever of the run it has arguments for."""
+    parts: list[Any] = [vae.encoder, vae.nonlinear, *([] if model.start == "random" else [vae.tractable])]
     fitting = START_ENTRIES // observations.event_shape.numel()
     rows = observations.rows("train").between(0, min(START_ROWS, fitting))  # a part is enough
     x, side_info = seen(observations, rows, torch.empty(0), mixed(seed, 0, 0))
     assert vae.prior is not None
     known = {"method": model.start, "prior": vae.prior(), "offset": side_info.offset, "mask": side_info.mask}
-    for start in [decoder.init_from_data for decoder in decoders if hasattr(decoder, "init_from_data")]:
+    for start in [part.init_from_data for part in parts if hasattr(part, "init_from_data")]:
         taken = inspect.signature(start).parameters
         start(x, **{name: value for name, value in known.items() if name in taken})
 

@@ -4,29 +4,32 @@ The papers' claims about which estimator varies less are held against what was m
 evaluations the variances are compared, elsewhere the variances times evaluations.
 """
 
-import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 from silentgrad.analysis import DRAWS, Decomposition
 from silentgrad.lab.experiments.benchmark.gradients import ToyNoise, milliseconds_of, toys_of, variances_at
-from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, BenchmarkRun, Setting
-from silentgrad.lab.experiments.benchmark.runs import Result, read_result, runs_by
-from silentgrad.lab.experiments.results import paired, spread
-from silentgrad.lab.runs.findings import Curves, ElboProgress, Findings
-from silentgrad.lab.settings import EstimatorName
+from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, Setting
+from silentgrad.lab.experiments.cells import Cell
+from silentgrad.lab.experiments.experiment import (
+    FigureColumn,
+    FilledRow,
+    Request,
+    RowOfRuns,
+    made,
+    over_seeds,
+)
+from silentgrad.lab.experiments.ledger import Ledger
+from silentgrad.lab.experiments.results import Results, mean_of
+from silentgrad.lab.experiments.runner import Job, Workers, run_jobs
+from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
+from silentgrad.lab.runs.findings import Curves, Findings, Progress
 from silentgrad.lab.tables import Column, Content, Table
 
-TITLE = "Estimators of the gradient of bits, side by side"
-HEADS = [  # of a setting's own table
-    Column("estimator"),
-    Column("test bound", 1),
-    Column("training ELBO", 1),
-    Column("tuned"),
-    Column("ms a step", 1),
-]
+OF_RUNS = ("chosen by validation", "test bound", "training ELBO", "against exact", "verdict", "steps to the level")
+OF_SETTING = ("method", *OF_RUNS, "ms a step")  # the columns of a setting's own table
 TOY_COLUMNS = [
     Column("problem"),
     Column("estimator"),
@@ -48,138 +51,173 @@ ORDERS = [  # the one of less variance, the one of more, and whose claim it is
     ("nvil", "reinforce", "Mnih and Gregor 2014"),
 ]
 
+SHORT = "The papers train for 1,000,000 steps, so that none of their figures stands beside these."
+
 Noises = Mapping[int, Mapping[str, Decomposition]]  # by step and estimator
+OfNoise = Callable[[Decomposition], Content]
 
 
-@dataclass(frozen=True)
-class Found:
-    """All that was found in a setting."""
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(Comparison):
+    """A table of all settings, one of each, the orders of variances and the toy problems."""
 
     plan: BenchmarkPlan
-    setting: Setting
 
-    @cached_property
-    def results(self) -> dict[EstimatorName, list[Result]]:
-        """The runs of each estimator that was trained, by seed."""
-        names = self.plan.trained(self.setting)
-        return {name: [read_result(self.plan.folder / run.name) for run in self._runs(name)] for name in names}
+    def make(self, request: Request, ledger: Ledger, make: Callable[[Sequence[Cell]], None]) -> list[Cell]:
+        make(self.plan.references())
+        return super().make(request, ledger, make)
 
-    @cached_property
-    def noises(self) -> Noises:
-        """The variance of each estimator's gradient, by step."""
-        return {step: variances_at(self.plan, self.setting, step) for step in self.plan.size.measured}
+    def rows(self, results: Results) -> list[RowOfRuns]:
+        """Return the rows of each setting: the exact one first, then by test bound, and what has to be beaten."""
+        rows = super().rows(results)
+        for setting in self.plan.settings:
+            runs = self._runs(setting)
+            for name in set(self.plan.names(setting)) - set(self.plan.trained(setting)):
+                rows.append(RowOfRuns([self.plan.title(setting), name, "not trained"], {**runs, "method": name}))
+        titles = list(map(self.plan.title, self.plan.settings))
 
-    @cached_property
-    def times(self) -> dict[str, float]:
-        """Milliseconds of a step."""
-        return milliseconds_of(self.plan, self.setting)
+        def order(row: RowOfRuns) -> tuple[int, bool, bool, float, str]:
+            test = mean_of(results.over_seeds("test", **row.runs))
+            return titles.index(row.labels[0]), bool(row.model), row.labels[1] != "exact", test, row.labels[1]
 
-    @cached_property
-    def ranked(self) -> list[EstimatorName]:
-        """Estimators by their test bound, the exact one first and those that were not trained last."""
-        return sorted(self.plan.names(self.setting), key=lambda name: (name != "exact", -self.bound(name)))
+        return sorted(rows, key=order)
 
-    def _runs(self, name: EstimatorName) -> list[BenchmarkRun]:
-        return runs_by(self.plan, self.setting, name)
+    def figures(self, request: Request) -> list[FigureColumn]:
+        *_, last = self.plan.size.measured
+        at, measured = f", step {self.step(last):,}", partial(self._measured, last)
+        return [
+            over_seeds("test bound", "test"),
+            over_seeds("training ELBO", "training"),
+            FigureColumn(Column("against exact", judges=True), self._difference),
+            FigureColumn(Column("verdict", judges=True), self._verdict),
+            FigureColumn(Column("steps to the level", 0), self._steps),
+            FigureColumn(Column("ms a step", 1), self._milliseconds),
+            measured("evaluations", lambda noise: float(noise.evaluations or 0), 0),
+            measured("unbiased", lambda noise: "yes" if noise.unbiased else ""),
+            *(
+                self._measured(epoch, f"variance, step {self.step(epoch):,}", lambda noise: noise.est)
+                for epoch in self.plan.size.measured
+            ),
+            measured(f"bias²{at}", lambda noise: noise.squared_bias),
+            *(measured(f"squared error of {draws} draws{at}", partial(_squared_error, draws)) for draws in DRAWS),
+            measured(f"variance x evaluations{at}", lambda noise: noise.work),
+            measured(f"signal-to-noise{at}", lambda noise: noise.snr),
+            measured(f"cosine to exact{at}", lambda noise: noise.cosine, 3),
+        ]
 
-    def bounds(self, name: EstimatorName) -> list[float]:
-        """Return the test bounds of an estimator's runs; none if one of them has none."""
-        bounds = [result.test for result in self.results.get(name, [])]
-        return [bound for bound in bounds if bound is not None] if None not in bounds else []
-
-    def bound(self, name: EstimatorName) -> float:
-        """Return the mean test bound of an estimator; minus infinity without one."""
-        bounds = self.bounds(name)
-        return statistics.fmean(bounds) if bounds else -math.inf
-
-    def row(self, name: EstimatorName) -> list[Content]:
-        """Return the row of an estimator in the setting's own table."""
-        return [name, *self._figures(name), self.times[name]]
-
-    def _figures(self, name: EstimatorName) -> list[Content]:
-        """Test bound and training ELBO over seeds, and what validation chose."""
-        if name not in self.results:
-            return ["not trained", None, None]
-        results, tuned = self.results[name], self._runs(name)[0].tuned
-        told = ", ".join(f"{word} {value:g}" for word, value in tuned.items()) or "as in the papers"
-        failed = sum(result.diverged is not None for result in results)
-        if failed:
-            return [f"diverged ({failed} of {len(results)})", None, told]
-        return [spread(self.bounds(name)), spread([result.elbos[-1] for result in results]), told]
-
-    def long_row(self, name: EstimatorName) -> list[Content]:
-        """Return the row of an estimator in the table of all figures."""
-        last = self.noises[self.plan.size.measured[-1]][name]
-        assert last.evaluations is not None
-        figures = [*(noise[name].est for noise in self.noises.values()), last.squared_bias]
-        figures += [*(last.error(draws) for draws in DRAWS), last.work, last.snr, last.cosine]
-        unbiased = "yes" if last.unbiased else ""
-        return [self.plan.title(self.setting), *self.row(name), float(last.evaluations), unbiased, *figures]
-
-    def panel(self) -> tuple[Table, Curves]:
-        """Return the table of the setting, and the curves of the first seed."""
-        best = max(range(len(self.ranked)), key=lambda place: self.bound(self.ranked[place]))
-        marked = [best] if self.plan.scale != "smoke" and self.bounds(self.ranked[best]) else []
-        rows = [self.row(name) for name in self.ranked]
-        lines = {}
-        for name in self.ranked:
-            if name in self.results:
-                first = self.results[name][0]
-                seconds = [step * self.times[name] / 1e3 for step in first.steps]
-                lines[name] = ElboProgress(first.steps, seconds, first.elbos)
-        return Table(self.plan.title(self.setting), HEADS, rows, marked, name=self.setting.name), Curves(lines)
-
-    def advantage(self) -> list[str]:
-        """By how much the exact gradient ends above the best that sample, and how soon it is where they end.
-
-        These are the best of all, the best that is unbiased of each cost, and REINFORCE.
-        """
-        exact, sentences = self.bounds("exact"), []
-        others = [name for name in self.ranked if name != "exact" and self.bounds(name)]
-        named = [*others[:1], *(name for name in ("disarm", "arms", REFERENCE, "reinforce") if name in others)]
-        for name in dict.fromkeys(named) if exact else ():
-            change = paired(exact, self.bounds(name))
-            assert change is not None
-            gain, seeds = f"{change.mean:+.1f} nats of test bound", "one seed, no verdict"
-            if change.margin is not None:
-                gain += f" [{change.mean - change.margin:+.1f}, {change.mean + change.margin:+.1f}]"
-                seeds = f"{len(exact)} seeds, interval of 95 %"
-            steps = _reached(self.results["exact"], self.results[name])
-            sentences.append(
-                f"{self.plan.title(self.setting)}: exact against {name}: {gain}, {seeds}; "
-                f"of {self.plan.size.steps:,} steps it needs {steps} to have the training ELBO with which {name} ends."
-            )
+    def judge(self, filled: list[FilledRow]) -> list[str]:
+        sentences = []
+        for title in map(self.plan.title, self.plan.settings):
+            own = [row for row in filled if row.row.labels[0] == title and not row.row.model]
+            best = min(own, key=lambda row: mean_of(row.figures["test bound"]))
+            sentences.append(f"{title}: the best test bound has {best.row.labels[1]}.")
         return sentences
 
+    def build(self, results: Results, request: Request) -> Findings:
+        found = super().build(results, request)
+        (table,) = found.tables
+        parts = [part for setting in self.plan.settings for part in self._panel(setting, table, results)]
+        noises: dict[str, Noises] = {}
+        for setting in self.plan.settings:
+            by_step = {self.step(epoch): variances_at(self.plan, setting, epoch) for epoch in self.plan.size.measured}
+            noises[self.plan.title(setting)] = by_step
+        orders = orders_table(noises)
+        rows = [row for row in table.rows if row[1] in self.methods]
+        gradients = replace(table, title="Gradients", rows=rows, name="gradients")
+        parts += [gradients.only(lambda column, _: column.name not in OF_RUNS), orders, _toy_table(toys_of(self.plan))]
+        return replace(found, parts=parts, verdicts=[*found.verdicts, *told(orders)] if request.comparable else [])
 
-def _reached(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
-    """After which steps runs were first where others end, seed by seed, each number once."""
-    found = [own.first_reach(other.elbos[-1]) for own, other in zip(ours, theirs, strict=True)]
-    return ", ".join(dict.fromkeys("more than there are" if step is None else f"{step:,}" for step in found))
+    def step(self, epoch: int) -> int:
+        """Return the number of steps up to the end of an epoch."""
+        return epoch * self.plan.size.epoch_steps
+
+    def notes(self, results: Results, request: Request) -> list[str]:
+        size = self.plan.size
+        return [
+            *made(results, request),
+            f"{self.step(size.epochs):,} steps of batches of {BATCH}, {size.latents} latents. Test bound: "
+            f"importance-weighted, {size.samples} samples. Training ELBO: of as many training images as the test has, "
+            "by samples or in closed form; for vimco too, which ascends another bound. Both of the epoch that is best "
+            "in validation.",
+            "Chosen by validation with seed 0: the learning rate among "
+            f"{', '.join(f'{rate:g}' for rate in size.rates)}, and the temperature of those that have one. Runs in the "
+            "table have other seeds."
+            if request.tune
+            else "Nothing was tuned: rates are the papers', temperatures the defaults.",
+            "The level is where the worst run of the best row that samples ends in validation. Intervals of 95 % are "
+            "Student's, over pairs of runs of one seed.",
+            f"Variance and signal-to-noise ratio: of the encoder's gradient, all on the weights of the {REFERENCE} run "
+            f"of seed 0 at that step; {size.batches} batches, {size.draws} draws each. What an estimator learns it "
+            f"first learned for {size.learning} steps on these weights.",
+            "bias²: squared distance of the mean gradient from the exact one, or from that of the unbiased estimator "
+            "that varies least; squared error of n draws: bias² + variance / n.",
+            "Orders: the one's variance in parts of the other's, each times its evaluations where these differ.",
+            f"Milliseconds: forward and backward, median of {size.rounds} rounds in which the estimators take turns.",
+            "An estimator that was not trained takes too many evaluations a step at this scale.",
+            "In the Gaussian variant a test pixel that never changed in training costs up to thousands of nats, the "
+            "same for all estimators.",
+            *([] if self.plan.scale == "paper" else [SHORT]),
+        ]
+
+    def _runs(self, setting: Setting) -> dict[str, str]:
+        """Return the fields that the runs of a setting have in common."""
+        return {"dataset": setting.dataset, "variant": setting.variant, "latent": setting.family(self.plan.size).name}
+
+    def _measured(self, epoch: int, title: str, of: OfNoise, digits: int | None = None) -> FigureColumn:
+        """Return the column of something about each estimator's gradient after an epoch of the reference run."""
+
+        def content(results: Results, row: RowOfRuns) -> Content:
+            setting = self.plan.setting(row.runs["dataset"], row.runs["variant"])
+            return of(variances_at(self.plan, setting, epoch)[row.runs["method"]])
+
+        return FigureColumn(Column(title, digits), content)
+
+    def _milliseconds(self, results: Results, row: RowOfRuns) -> float:
+        setting = self.plan.setting(row.runs["dataset"], row.runs["variant"])
+        return milliseconds_of(self.plan, setting)[row.runs["method"]]
+
+    def _panel(self, setting: Setting, table: Table, results: Results) -> tuple[Table, Curves]:
+        """Return the table of a setting, and the validation curves of the first seed."""
+        title, unit = self.plan.title(setting), f"{setting.unit.in_words}, lower is better"
+        columns = [replace(one, unit=unit if one.name in OF_RUNS[1:4] else "") for one in table.columns]
+        panel = Table(title, columns, [row for row in table.rows if row[0] == title], name=setting.name)
+        lines, times = {}, milliseconds_of(self.plan, setting)
+        for name in self.plan.trained(setting):
+            first, *_ = results.rows(**self._runs(setting), method=name)
+            steps = [self.step(epoch) for epoch, _ in enumerate(first.curve, 1)]
+            lines[name] = Progress(steps, [step * times[name] / 1e3 for step in steps], first.curve)
+        return panel.only(
+            lambda column, found: column.name in OF_SETTING and any(cell not in (None, "") for cell in found)
+        ), Curves(lines, setting.unit)
 
 
-def benchmark_findings(plan: BenchmarkPlan, command: str) -> Findings:
-    """Return the whole benchmark."""
-    found = [Found(plan, setting) for setting in plan.settings]
-    orders = orders_table({plan.title(one.setting): one.noises for one in found})
-    parts = [part for one in found for part in one.panel()]
-    verdicts = [*(sentence for one in found for sentence in one.advantage()), *told(orders)]
-    rows = [one.long_row(name) for one in found for name in one.ranked]
-    parts += [Table("All figures", _long_heads(plan), rows, name="benchmark"), orders, _toy_table(toys_of(plan))]
-    return Findings("benchmark", TITLE, parts, verdicts if plan.scale != "smoke" else [], _notes(plan), command=command)
+def _squared_error(draws: int, noise: Decomposition) -> float | None:
+    return noise.error(draws)
 
 
-def _long_heads(plan: BenchmarkPlan) -> list[Column]:
-    last = f"step {plan.size.measured[-1]:,}"
-    return [
-        *(Column("setting"), *HEADS, Column("evaluations", 0), Column("unbiased")),
-        *(Column(f"variance, step {step:,}") for step in plan.size.measured),
-        Column(f"bias², {last}"),
-        *(Column(f"squared error of {draws} draws, {last}") for draws in DRAWS),
-        Column(f"variance x evaluations, {last}"),
-        Column(f"signal-to-noise, {last}"),
-        Column(f"cosine to exact, {last}", 3),
-    ]
+def benchmark_of(plan: BenchmarkPlan) -> Benchmark:
+    """Return the experiment of a plan."""
+    names = {name: name for setting in plan.settings for name in plan.names(setting)}
+    return Benchmark(
+        plan=plan,
+        name="benchmark",
+        title="Estimators of the gradient of bits, side by side",
+        heads=["setting", *CHOSEN],
+        cells=lambda request: plan.runs(request.seeds),
+        grid=plan.grid,
+        labels=lambda cell: [plan.title(plan.setting(cell.dataset, cell.variant))],
+        methods=names,
+        reference="exact",
+        levels=[name for name in names if name != "exact"],
+        told=[],
+    )
+
+
+def measure(plan: BenchmarkPlan, workers: Workers) -> None:
+    """Measure the gradients' variances that are not known yet, side by side."""
+    places = product(plan.settings, plan.size.measured)
+    jobs = [Job(partial(variances_at, plan, setting, epoch)) for setting, epoch in places]
+    run_jobs("noise of the gradients", jobs, len(jobs), workers)
 
 
 def orders_table(noises: Mapping[str, Noises]) -> Table:
@@ -220,33 +258,3 @@ def _toy_table(noises: Sequence[ToyNoise]) -> Table:
         figures: list[Content] = [100 * noise.bias_error, noise.variance, float(noise.evaluations), noise.work]
         rows.append([noise.toy, noise.estimator, bias, *figures])
     return Table("Toy problems, whose gradient is known", TOY_COLUMNS, rows, name="toys")
-
-
-def _notes(plan: BenchmarkPlan) -> list[str]:
-    size = plan.size
-    notes = [
-        f"Scale {plan.scale}: {size.steps:,} steps of batches of {BATCH}, {size.latents} latents; mean ± standard "
-        "deviation over seeds where there are several.",
-        f"Test bound: importance-weighted, nats per image, {size.samples} samples, {size.examples:,} test images. "
-        f"Training ELBO: the mean over {size.examples:,} fixed training images, by one sample or in closed form; for "
-        "vimco too, which ascends another bound.",
-        "Tuned: what the validation bound of seed 0 chose, where it is not the protocol's rate or the default "
-        f"temperature, of the rates {', '.join(f'{rate:g}' for rate in size.rates)} and two temperatures."
-        if plan.tune
-        else "Nothing was tuned: rates are the papers', temperatures the defaults.",
-        f"Variance and signal-to-noise ratio: of the encoder's gradient, all on the weights of the {REFERENCE} run of "
-        f"seed 0 at that step; {size.batches} batches, {size.draws} draws each. What an estimator learns it first "
-        f"learned for {size.learning} steps on these weights.",
-        "bias²: squared distance of the mean gradient from the exact one, or from that of the unbiased estimator that "
-        "varies least; squared error of n draws: bias² + variance / n.",
-        "Orders: the one's variance in parts of the other's, each times its evaluations where these differ.",
-        f"Milliseconds: forward and backward, median of {size.rounds} rounds in which the estimators take turns.",
-        "An estimator that was not trained takes too many evaluations a step at this scale.",
-        "In the Gaussian variant a test pixel that never changed in training costs up to thousands of nats, the same "
-        "for all estimators.",
-    ]
-    if plan.scale == "smoke":
-        notes.insert(0, "This scale shows that everything works, on the digits; its figures mean nothing.")
-    if plan.scale != "paper":
-        notes.append("The papers train for 1,000,000 steps, so that none of their figures stands beside these.")
-    return notes

@@ -1,7 +1,7 @@
 r"""Noise and cost of every estimator's gradient: on the weights of a run, and on toy problems.
 
-The weights are those of the run by leave-one-out REINFORCE, of the first seed, at fixed steps. An estimator that learns
-does so first, for some steps while these weights stand still.
+The weights are those of the run by leave-one-out REINFORCE, of the first seed, after chosen epochs. An estimator that
+learns does so first, for some steps while these weights stand still.
 
 The toy problems have a gradient that is known, so that bias and variance are held against the truth: one bit with
 :math:`f(z) = (z - 0.499)^2`, and a quadratic in 20 bits, :math:`f(z) = (z - a)^T A (z - a)`. Bits are independent and
@@ -22,28 +22,18 @@ from itertools import product
 from typing import NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.estimators import Estimator
-from silentgrad.lab.experiments.benchmark.problem import build, observations_of, with_estimator
-from silentgrad.lab.experiments.benchmark.protocol import (
-    BATCH,
-    RATES,
-    REFERENCE,
-    BenchmarkPlan,
-    BenchmarkRun,
-    Setting,
-    estimator_named,
-    weights_file,
-)
-from silentgrad.lab.settings import EstimatorName, suitable_estimators
+from silentgrad.lab.experiments.benchmark.protocol import BATCH, BenchmarkPlan, Setting
+from silentgrad.lab.settings import EstimatorName, estimator_class, suitable_estimators
 from silentgrad.lab.store.files import read_json, write_json_atomically
-from silentgrad.lab.training import TrainConfig
+from silentgrad.lab.training import TrainConfig, load_weights, read_config
 from silentgrad.lab.training.fabric import fabric_for
-from silentgrad.lab.training.measuring import kept_variances, training_batches
+from silentgrad.lab.training.loading import observations_of
+from silentgrad.lab.training.measuring import estimators_of, kept_variances, training_batches
 from silentgrad.latents.families import Bernoulli
 
 LEARNING_BATCH = 100
@@ -52,16 +42,14 @@ ROUNDING = 1e-9
 
 
 class ReferenceWeights:
-    """The weights that gradients of a setting are measured on, after a step."""
+    """The weights that gradients of a setting are measured on, after an epoch."""
 
-    def __init__(self, plan: BenchmarkPlan, setting: Setting, step: int) -> None:
-        self.size, self.rate, self.numbers = plan.size, RATES[plan.data(setting)], setting.family(plan.size).numbers
+    def __init__(self, plan: BenchmarkPlan, setting: Setting, epoch: int) -> None:
+        run = plan.reference(setting)
+        self.size, self.settings = plan.size, read_config(run.path)
         self.device = fabric_for(TrainConfig(accelerator=plan.accelerator), prefix="--").device
-        self.observations = observations_of(setting, plan)
-        self.model = build(setting, plan.size, self.observations, seed=0)
-        run = BenchmarkRun(setting, REFERENCE, 0)
-        self.model.load_state_dict(load_file(weights_file(plan.folder / run.name, step)))
-        self.model.to(self.device)
+        self.observations = observations_of(self.settings, root=plan.root)
+        self.model = load_weights(run.path, run.kept(epoch), self.observations).to(self.device)
 
     def variances(self, names: Sequence[EstimatorName]) -> dict[str, Decomposition]:
         """Return the variance of each estimator's gradient."""
@@ -72,11 +60,11 @@ class ReferenceWeights:
     def milliseconds(self, names: Sequence[EstimatorName]) -> dict[str, float]:
         """Return the median time of each estimator's step, forward and backward; the estimators take turns."""
         (x,) = self._batches(1, seed=1)
-        estimators = {name: estimator_named(name, self.numbers) for name in names}
+        estimators = {name: self._estimator(name) for name in names}
         times: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(1 + self.size.rounds):
             for name, estimator in estimators.items():
-                with_estimator(self.model, estimator).train()
+                self._take(estimator)
                 start = time.perf_counter()
                 self._pass_back(x)
                 if self.device.type != "cpu":
@@ -88,6 +76,15 @@ class ReferenceWeights:
         for x in training_batches(self.observations, BATCH, count, seed):
             yield x.to(self.device)
 
+    def _estimator(self, name: EstimatorName) -> Estimator:
+        (estimator,) = estimators_of(self.settings.model, [name], epoch=1)
+        return estimator.to(self.device)
+
+    def _take(self, estimator: Estimator) -> None:
+        """Have the model trained by an estimator."""
+        setattr(self.model, "tractable_estimator" if self.model.nonlinear is None else "estimator", estimator)
+        self.model.train()
+
     def _pass_back(self, x: Tensor) -> None:
         """Compute a gradient of the whole objective."""
         self.model.zero_grad(set_to_none=True)
@@ -96,10 +93,10 @@ class ReferenceWeights:
     def _taught(self, name: EstimatorName) -> Estimator:
         """Return an estimator that has learned what it learns, while the model stands still."""
         torch.manual_seed(0)
-        estimator = estimator_named(name, self.numbers)
-        with_estimator(self.model, estimator).train()
+        estimator = self._estimator(name)
+        self._take(estimator)
         learned = list(estimator.parameters())
-        optimizer = torch.optim.Adam(learned, lr=self.rate) if learned else None
+        optimizer = torch.optim.Adam(learned, lr=self.settings.train.rate) if learned else None
         for x in self._batches(self.size.learning, seed=2) if [*learned, *estimator.buffers()] else ():
             self._pass_back(x)  # by which running averages learn too
             if optimizer is not None:
@@ -107,20 +104,20 @@ class ReferenceWeights:
         return estimator
 
 
-def variances_at(plan: BenchmarkPlan, setting: Setting, step: int) -> dict[str, Decomposition]:
-    """Return the variance of all estimators' gradients after a step of the reference run; measured once."""
+def variances_at(plan: BenchmarkPlan, setting: Setting, epoch: int) -> dict[str, Decomposition]:
+    """Return the variance of all estimators' gradients after an epoch of the reference run; measured once."""
 
     def measure(names: Sequence[EstimatorName]) -> dict[str, Decomposition]:
-        return ReferenceWeights(plan, setting, step).variances(names)
+        return ReferenceWeights(plan, setting, epoch).variances(names)
 
-    return kept_variances(plan.folder / f"{setting.name}-noise-{step}.json", plan.names(setting), measure)
+    return kept_variances(plan.reference(setting).kept_variance(epoch, plan.scale), plan.names(setting), measure)
 
 
 def milliseconds_of(plan: BenchmarkPlan, setting: Setting) -> dict[str, float]:
     """Return the milliseconds of a step by each estimator of a setting; measured once, all of them in turns."""
     path, names = plan.folder / f"{setting.name}-milliseconds.json", plan.names(setting)
     if not path.exists() or not set(names) <= read_json(path).keys():
-        write_json_atomically(path, ReferenceWeights(plan, setting, 0).milliseconds(names))
+        write_json_atomically(path, ReferenceWeights(plan, setting, plan.size.measured[0]).milliseconds(names))
     return read_json(path)
 
 
@@ -185,7 +182,7 @@ def measure_toy(toy: Toy, name: EstimatorName, draws: int, learning: int = 0) ->
     """Return bias and variance over some draws of an estimator's gradient, after batches that it may learn from."""
     torch.manual_seed(0)
     latents = toy.logits.numel()
-    estimator = estimator_named(name, latents).double()
+    estimator = estimator_class("--estimators", name).sized(latents).double()
 
     def gradients(count: int) -> Tensor:
         leaf = toy.logits.expand(count, latents).clone().requires_grad_()
