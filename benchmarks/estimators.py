@@ -97,7 +97,7 @@ def main() -> None:
     torch.manual_seed(0)
     shape = (1, SIDE, SIDE)
     x = torch.bernoulli(torch.full((BATCH, *shape), 0.2))
-    networks = {"fully connected": fully_connected(), "convolutions": conv_network(LATENTS, shape, 8, numbers=1)}
+    networks = {"fully connected": fully_connected(), "convolutions": conv_network(LATENTS, shape, 1, channels=8)}
     print(f"{'estimator':24} {'evaluations':>12} {'fully connected':>16} {'convolutions':>13}")
     for name, family in measured().items():
         declared = ESTIMATORS[name].sized(LATENTS).evaluations(LATENTS)

@@ -134,7 +134,7 @@ def test_every_draw_gives_the_textbook_figures(family: str) -> None:
 @pytest.mark.parametrize("epoch", [3, 10])
 def test_the_guided_objective_is_that_of_the_epoch(epoch: int) -> None:
     torch.manual_seed(4)
-    nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, (6,)), SHAPE)
+    nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, hidden=(6,)), SHAPE)
     linear = sg.LinearGaussian(LATENTS, SHAPE)
     model = GuidedVAE(
         encoder_of("gaussian"), linear, nonlinear, estimator=Scripted(), schedule=linear_decay(0.1)

@@ -48,7 +48,7 @@ def guided(family: str, estimator: Estimator | None = None, **options: object) -
     parts: dict[str, object] = {
         "encoder": encoder_of(family),
         "tractable": sg.LinearGaussian(LATENTS, SHAPE, variance=0.3),
-        "nonlinear": NonlinearGaussian(mlp_network(LATENTS, SHAPE, (8,)), SHAPE),
+        "nonlinear": NonlinearGaussian(mlp_network(LATENTS, SHAPE, hidden=(8,)), SHAPE),
         "estimator": estimator or (Reparameterized() if family == "gaussian" else StraightThrough()),
     }
     return GuidedVAE(**{**parts, **options}).double()

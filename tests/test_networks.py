@@ -11,7 +11,6 @@ from silentgrad.lab.networks import (
     NETWORKS,
     Encoder,
     NonlinearGaussian,
-    Sizes,
     conv_body,
     conv_network,
     mlp_body,
@@ -61,7 +60,7 @@ def table(network: nn.Module) -> list[str]:
         (conv_body((1, 28, 28), 20), ENCODER_MNIST),
         (conv_network(20, (1, 28, 28)), DECODER_MNIST),
         (strided_body((3, 32, 32), 20, 4), ENCODER_CIFAR),
-        (strided_network(20, (3, 32, 32), 4), DECODER_CIFAR),
+        (strided_network(20, (3, 32, 32), channels=4), DECODER_CIFAR),
     ],
     ids=["encoder, MNIST", "decoder, MNIST", "encoder, CIFAR-10", "decoder, CIFAR-10"],
 )
@@ -70,14 +69,15 @@ def test_the_layers_are_those_of_the_papers_tables(network: nn.Module, expected:
 
 
 SHAPES = [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 32, 64)]
-SIZES = Sizes((16,), 4)
+SIZES = {"hidden": (16,), "channels": 4}
 FITTING = [(kind, torch.Size(shape)) for kind in NETWORKS for shape in SHAPES if kind != "strided" or shape[0] == 3]
 
 
 @pytest.mark.parametrize(("kind", "shape"), FITTING)
 def test_networks_give_the_shapes_of_their_data_and_every_layer_learns(kind: str, shape: torch.Size) -> None:
-    assert NETWORKS[kind].body(shape, 6, SIZES)(torch.rand(2, *shape)).shape == (2, 6)
-    network = NETWORKS[kind].decoder(5, shape, SIZES, 2)
+    sizes = {name: SIZES[name] for name in NETWORKS[kind].sizes}
+    assert NETWORKS[kind].body(shape, 6, **sizes)(torch.rand(2, *shape)).shape == (2, 6)
+    network = NETWORKS[kind].decoder(5, shape, 2, **sizes)
     colors, height, width = shape
     assert network(torch.randn(2, 5)).shape == (2, 2 * colors, height, width)
     likelihood = NonlinearGaussian(network, shape)(torch.randn(2, 5))
@@ -90,11 +90,11 @@ def test_networks_give_the_shapes_of_their_data_and_every_layer_learns(kind: str
 
 @pytest.mark.parametrize("hidden", [(), (16,), (16, 12, 8)])
 def test_fully_connected_networks_have_the_hidden_layers_asked_for(hidden: tuple[int, ...]) -> None:
-    body, network = mlp_body((1, 8, 8), 6, hidden), mlp_network(5, (1, 8, 8), hidden)
-    for module, inputs, outputs in ((body, 64, 6), (network, 5, 128)):
+    body, network = mlp_body((1, 8, 8), 6, hidden), mlp_network(5, (1, 8, 8), hidden=hidden)
+    for module, inputs, outputs, order in ((body, 64, 6, 1), (network, 5, 128, -1)):
         linears = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
         widths = [(layer.in_features, layer.out_features) for layer in linears]
-        assert widths == list(zip((inputs, *hidden), (*hidden, outputs), strict=True))
+        assert widths == list(zip((inputs, *hidden[::order]), (*hidden[::order], outputs), strict=True))
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 24, 32), (3, 32, 24), (3, 36, 32), (1, 8, 8)])
@@ -155,7 +155,7 @@ def test_below_the_limit_the_precision_follows_the_network_from_a_standard_devia
     assert math.log(12 * 256**2) - precisions[-1] < 1e-3
 
 
-@pytest.mark.parametrize("network", [conv_body((1, 8, 8), 6, 4), conv_network(6, (1, 8, 8), 4)])
+@pytest.mark.parametrize("network", [conv_body((1, 8, 8), 6, 4), conv_network(6, (1, 8, 8), channels=4)])
 def test_kernels_are_stored_channels_last(network: nn.Module) -> None:
     kernels = [parameter for parameter in network.parameters() if parameter.dim() == 4]
     assert kernels

@@ -67,7 +67,7 @@ def test_a_decoder_that_inherits_from_nothing_is_trained_evaluated_and_guides(fa
     own, x = KnownLoadings(), batches()[0]
     assert is_tractable(own)
     torch.manual_seed(0)
-    nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, (5,)), SHAPE).double()
+    nonlinear = NonlinearGaussian(mlp_network(LATENTS, SHAPE, hidden=(5,)), SHAPE).double()
     options = {"nonlinear": nonlinear, "estimator": sg.Reinforce(), "schedule": constant(0.7)}
     ends, losses = [], []
     for decoder in (own, twin(own)):

@@ -178,9 +178,10 @@ def _components(config: ModelConfig) -> int:
 
 def _nonlinear_decoder(config: ModelConfig, family: Family, outputs: Outputs) -> nn.Module:
     numbers, head = HEADS[str(config.likelihood)]
-    inputs, sizes = family.shape.numel() + outputs.covariates, nets.Sizes(config.hidden, config.channels)
-    build = nets.NETWORKS[config.network].decoder
-    return head(build(inputs, outputs.event_shape, sizes, numbers * _components(config)), config, outputs)
+    network, inputs = nets.NETWORKS[config.network], family.shape.numel() + outputs.covariates
+    sizes = {name: getattr(config, name) for name in network.sizes}
+    made = network.decoder(inputs, outputs.event_shape, numbers * _components(config), **sizes)
+    return head(made, config, outputs)
 
 
 def annealed(config: ModelConfig, name: Literal["variance", "temperature"]) -> Schedule:
@@ -212,8 +213,8 @@ def _encoder(config: ModelConfig, family: Family, outputs: Outputs) -> nets.Enco
         shape, kind = torch.Size([shape.numel() + outputs.covariates]), nets.CountEncoder
     body: nn.Module = nets.Blind(family.numbers)
     if not config.without_z:
-        sizes = nets.Sizes(config.hidden, config.channels)
-        body = nets.NETWORKS[config.network].body(shape, family.numbers, sizes)
+        network = nets.NETWORKS[config.network]
+        body = network.body(shape, family.numbers, **{name: getattr(config, name) for name in network.sizes})
     return kind(nets.InLevels(body, outputs.levels) if config.discrete else body, family)
 
 

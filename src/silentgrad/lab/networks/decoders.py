@@ -182,17 +182,17 @@ class NonlinearLikelihood(Elementwise):
 def mlp_network(
     latent_dim: int,
     event_shape: Sequence[int],
-    hidden: Sequence[int] = (512,),
     numbers: int = 2,
+    hidden: Sequence[int] = (512,),
     unit: Callable[[], nn.Module] = nn.ReLU,
 ) -> nn.Module:
-    """Return a fully connected network, for small machines."""
+    """Return a fully connected network, for small machines; its hidden layers have the encoder's widths, backwards."""
     colors, *size = event_shape
-    widths = [latent_dim, *hidden, numbers * torch.Size(event_shape).numel()]
+    widths = [latent_dim, *reversed(hidden), numbers * torch.Size(event_shape).numel()]
     return nn.Sequential(*fully_connected(widths, unit), nn.Unflatten(1, (numbers * colors, *size)))
 
 
-def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32, numbers: int = 2) -> nn.Module:
+def conv_network(latent_dim: int, event_shape: Sequence[int], numbers: int = 2, channels: int = 32) -> nn.Module:
     """Return the paper's decoder for MNIST: a linear layer, four 3x3 convolutions and one of 1x1."""
     colors, height, width = event_shape
     layers: list[nn.Module] = [
@@ -204,7 +204,7 @@ def conv_network(latent_dim: int, event_shape: Sequence[int], channels: int = 32
     return channels_last(nn.Sequential(*layers, nn.Conv2d(channels, numbers * colors, 1)))
 
 
-def strided_network(latent_dim: int, event_shape: Sequence[int], channels: int = 64, numbers: int = 2) -> nn.Module:
+def strided_network(latent_dim: int, event_shape: Sequence[int], numbers: int = 2, channels: int = 64) -> nn.Module:
     """Return the paper's decoder for CIFAR-10 and ImageNet: transposed 4x4 convolutions with batch normalization."""
     colors = event_shape[0]
     rows, columns = strided_size("decoder makes", event_shape)

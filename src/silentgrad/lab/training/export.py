@@ -204,7 +204,7 @@ def model_card(
     published, config, known = without_folders(settings), settings.model, run.environment
     name, data, samples = in_a_line(run.folder.resolve().name), published.data.name, settings.train.iwae_samples
     sampled = {} if summary.sampled is None else {"sampled": summary.sampled}
-    figures = {summary.unit.metric: summary.figure} | sampled | summary.metrics | {"kld": summary.kld}
+    figures = {summary.unit.metric: summary.figure, **sampled, **summary.metrics, "kld": summary.kld}
     rows: list[list[Content]] = []
     metrics = []  # what the hub lists a model by
     for metric, value in figures.items():
