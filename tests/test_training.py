@@ -1,6 +1,5 @@
 """Training from the command line: what a run leaves, that it can be killed and resumed, and what it refuses."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -215,21 +214,6 @@ def test_figures_are_those_of_the_best_epoch(few: Levels, tmp_path: Path) -> Non
     best = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["best"]["model"]
     for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
         assert torch.equal(best[name], value)
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("log_term", "word"), [("taylor", "approximation"), ("auto", "exact")])
-def test_a_run_tells_what_its_closed_form_is(
-    log_term: str, word: str, data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    options = "--model.tractable linear --model.nonlinear false --model.estimator exact --train.epochs 1"
-    main(["train", *SMALL, *data, *options.split(), "--model.log_term", log_term, "--folder", str(folder)])
-    said, page = capsys.readouterr().out, (folder / "report.html").read_text()
-    assert json.loads((folder / "summary.json").read_text())["closed_form"] == word
-    assert "   exact   " in said  # the figure of the test has the most exact form, whatever trained the run
-    assert (f"trained with a closed form, {word}" in said) == (word != "exact")
-    assert (f"<dt>closed form in training</dt><dd>{word}</dd>" in page) == (word != "exact")
 
 
 def test_the_best_epoch_has_the_last_variance(few: Levels, tmp_path: Path) -> None:
