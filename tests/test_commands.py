@@ -119,11 +119,6 @@ def test_without_its_extra_the_command_says_what_to_install(
     assert capsys.readouterr().err == f"silentgrad: the command needs {missing}: pip install 'silentgrad[lab]'\n"
 
 
-def test_the_list_says_what_the_commands_say() -> None:
-    for name in COMMANDS:
-        assert str(function_of(name).__doc__).splitlines()[0] == summary(name)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -149,24 +144,22 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 @pytest.mark.parametrize(
-    "words", [["--recipe", RECIPE], [f"--recipe={RECIPE}"], ["--recipe", RECIPE_FILE], ["--config", RECIPE_FILE]]
-)
-def test_a_recipe_is_given_by_its_name_or_its_file(words: list[str], trained: list[Settings]) -> None:
-    main(["train", *words])
-    assert trained == [read_recipe(RECIPE)]
-
-
-@pytest.mark.parametrize(
     "recipe",
-    [["--recipe", RECIPE], [f"--recipe={RECIPE}"], ["--config", RECIPE_FILE], ["--recipe", MADE_BY_NAME]],
+    [
+        *(["--recipe", RECIPE], [f"--recipe={RECIPE}"], ["--recipe", RECIPE_FILE], ["--config", RECIPE_FILE]),
+        ["--recipe", MADE_BY_NAME],
+    ],
 )
-def test_options_before_and_after_a_recipe_change_it(recipe: list[str], trained: list[Settings]) -> None:
+def test_a_recipe_is_given_by_name_or_file_and_options_before_and_after_change_it(
+    recipe: list[str], trained: list[Settings]
+) -> None:
+    main(["train", *recipe])
     main(["train", "--data.name", "shapes/", "--model.hidden", "8,8", *recipe, "--train.epochs=3"])
-    (settings,) = trained
-    told = read_recipe(MADE_BY_NAME if MADE_BY_NAME in recipe else RECIPE)
-    assert settings.data == replace(told.data, name="shapes/")
-    assert settings.model == replace(told.model, hidden=[8, 8])
-    assert settings.train == replace(told.train, epochs=3)
+    plain, settings = trained
+    assert plain == read_recipe(MADE_BY_NAME if MADE_BY_NAME in recipe else RECIPE)
+    assert settings.data == replace(plain.data, name="shapes/")
+    assert settings.model == replace(plain.model, hidden=[8, 8])
+    assert settings.train == replace(plain.train, epochs=3)
 
 
 @pytest.mark.parametrize("words", [["a", "[b]", "--output", "c.html"], ["--output=c.html", "a", "[b]"]])
@@ -192,22 +185,21 @@ def test_lists_need_no_brackets(trained: list[Settings]) -> None:
 
 
 def test_recipes_are_chosen_by_words_and_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["recipes", "mnist", "circuit"])
-    said = capsys.readouterr().out
-    names = [line for line in said.splitlines() if not line.startswith(" ")]
-    assert names == [name for name in recipe_names() if "mnist" in name and "circuit" in name]
-    main(["recipes", "--all", "true"])
-    said = capsys.readouterr().out
-    assert [line for line in said.splitlines() if not line.startswith(" ")] == recipe_names()
-    main(["recipes"])
-    *names, rest = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    def told(*words: str) -> list[str]:
+        main(["recipes", *words])
+        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+
+    assert told("mnist", "circuit") == [name for name in recipe_names() if "mnist" in name and "circuit" in name]
+    assert told("--all", "true") == recipe_names()
+    *names, rest = told()
     assert names == [name for name in recipe_names() if recipe_header(name)["time"] != NOT_MEASURED]
     assert rest == f"{len(recipe_names()) - len(names)} more were not measured: --all true lists them"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_in_sentences(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(SystemExit, "0", lambda: main([*name.split(), "--help"]))
+    assert str(function_of(name).__doc__).splitlines()[0] == summary(name)  # which the list of commands has
+    refused(SystemExit, "0", lambda: main([name, "--help"]))
     said = capsys.readouterr().out
     assert said.splitlines()[0].startswith(f"usage: silentgrad {name}")
     for notation in ("Literal", "Optional", "null", "type:", "Which data", "How to train"):

@@ -72,28 +72,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def named(name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Copy the run into a folder of that name, beside another, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(run, tmp_path / name)
-    shutil.copytree(run, tmp_path / "plain")
-    return name
-
-
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", TOGETHER, ids=repr)
-def test_a_name_is_shown_as_it_is(named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["reconstruct", named])
-    assert f"report: {named}/report.html\n" in capsys.readouterr().out
-    assert f"<h1>{escape(named)}</h1>" in (Path(named) / "report.html").read_text()
-    main(["sample", named])
-    assert f"samples: {named}/samples.png\n" in capsys.readouterr().out
-    main(["compare", named, "plain", "--output", f"{named}/compare.html"])
-    said = capsys.readouterr().out
-    assert f"{named}: the same settings\n" in said
-    assert f"page: {named}/compare.html\n" in said
-    assert escape(named) in (Path(named) / "compare.html").read_text()
+def test_a_name_is_shown_as_it_is(
+    name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (name, "plain"):
+        shutil.copytree(run, tmp_path / folder)
+    for words, told, page in [
+        (["reconstruct", name], f"report: {name}/report.html\n", "report.html"),
+        (["sample", name], f"samples: {name}/samples.png\n", "report.html"),
+        (["compare", name, "plain", "--output", f"{name}/a.html"], f"page: {name}/a.html\n", "a.html"),
+    ]:
+        main(words)
+        assert told in capsys.readouterr().out
+        assert escape(name) in Path(name, page).read_text()
 
 
 def test_every_run_is_in_the_legend(run: Path) -> None:
