@@ -1,24 +1,16 @@
 """Measurements of gradients: their variance and its sources, their bias against the true gradient."""
 
-from silentgrad.analysis.batch import MeasurableModel
-from silentgrad.analysis.bias import Bias, gradient_bias, log_term_bias
-from silentgrad.analysis.choosing import Recommendation, recommend
-from silentgrad.analysis.tally import DRAWS, Decomposition, Figures, LayerVariance, Ranking, ranked
-from silentgrad.analysis.variance import MethodName, gradient_variance
-
-__all__ = [
-    "DRAWS",
-    "Bias",
-    "Decomposition",
-    "Figures",
-    "LayerVariance",
-    "MeasurableModel",
-    "MethodName",
-    "Ranking",
-    "Recommendation",
-    "gradient_bias",
-    "gradient_variance",
-    "log_term_bias",
-    "ranked",
-    "recommend",
-]
+from silentgrad.analysis.batch import MeasurableModel as MeasurableModel
+from silentgrad.analysis.bias import Bias as Bias
+from silentgrad.analysis.bias import gradient_bias as gradient_bias
+from silentgrad.analysis.bias import log_term_bias as log_term_bias
+from silentgrad.analysis.choosing import Recommendation as Recommendation
+from silentgrad.analysis.choosing import recommend as recommend
+from silentgrad.analysis.tally import DRAWS as DRAWS
+from silentgrad.analysis.tally import Decomposition as Decomposition
+from silentgrad.analysis.tally import Figures as Figures
+from silentgrad.analysis.tally import LayerVariance as LayerVariance
+from silentgrad.analysis.tally import Ranking as Ranking
+from silentgrad.analysis.tally import ranked as ranked
+from silentgrad.analysis.variance import MethodName as MethodName
+from silentgrad.analysis.variance import gradient_variance as gradient_variance

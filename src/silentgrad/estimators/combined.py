@@ -27,7 +27,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError, IntractableError
-from silentgrad.estimators.base import Estimator, Integrand
+from silentgrad.estimators.base import Estimator, Integrand, per_example
 from silentgrad.estimators.integrand import StatisticalIntegrand
 
 
@@ -129,7 +129,7 @@ class SilentControlVariate(_MadeOfAnother):
 
         def controlled(z: Tensor) -> Tensor:
             statistics = integrand.statistics(z)
-            value = integrand.from_statistics(statistics)
+            value = per_example(integrand.from_statistics(statistics), q)
             moved = [at_z - center for at_z, center in zip(statistics, centers, strict=True)]
             return value - _dot(slopes, moved, value.dim())
 

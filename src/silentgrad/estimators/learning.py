@@ -8,17 +8,12 @@ What an estimator has learned belongs to one latent: a baseline of one level is 
 integrand of one level calls the estimator of the next; an estimator that is called by its own integrand therefore
 serves two levels, and refuses. It also refuses latents of another shape than those that it has seen.
 
-Activation checkpointing calls a function once more within the backward pass, with the random numbers of the first time.
-A baseline that has moved in between would give the gradient another weight than the value: a bias. So a call keeps the
-buffers that it began with, by the state of the random numbers, and a recomputation finds them there and leaves no
-trace. Its loss is not added a second time. Where the first call had no gradient, as with `use_reentrant=True`, there
-was none, and the recomputation's counts.
+Activation checkpointing calls a function once more within the backward pass. A baseline that has moved in between would
+give the gradient another weight than the value: a bias. So an estimator that is learning refuses to be recomputed; the
+decoder inside its integrand may be.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,18 +22,9 @@ from torch.nn.functional import linear
 
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators.base import Estimator, Integrand, value_with_gradient_of
-from silentgrad.latents.independent import device_of
 from silentgrad.tracing import in_backward, require_untransformed, uncompiled
 
 ONE_EACH = "what it learns belongs to one latent, so a hierarchy needs an estimator for each of its levels"
-KEPT = 1024  # calls whose backward pass may be still to come
-
-
-class Call(NamedTuple):
-    """A call in training: the buffers before it, and whether it learned."""
-
-    buffers: tuple[Tensor, ...]
-    learning: bool
 
 
 class Learning(Estimator):
@@ -49,9 +35,6 @@ class Learning(Estimator):
         self._busy = False
         self._seen: torch.Size | None = None
         self._losses: list[Tensor] = []  # their sum and its gradient
-        self._repeated: list[Tensor] = []  # the same of a recomputation
-        self._recomputed: Call | None = None
-        self._calls: dict[int, Call] = {}
 
     @abstractmethod
     def estimate(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
@@ -59,16 +42,21 @@ class Learning(Estimator):
 
     @uncompiled  # a compiled graph moves the state before it is read, and keeps no graph of the estimator's own
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
-        learning = self.training and torch.is_grad_enabled()
-        if not self.training:
-            return self._once(q, integrand, learning)
-        require_untransformed(type(self).__name__)
-        if in_backward():
-            with self._recomputation(q):
-                return self.estimate(q, integrand, learning)
-        self._keep(q, learning)
-        value = self._once(q, integrand, learning)
-        self._repeated = []  # a gradient within the call recomputes what is checkpointed so far
+        if self.training:
+            require_untransformed(type(self).__name__)
+            if in_backward():
+                raise DomainError(
+                    f"{type(self).__name__} was called within a backward pass, and what it learns has moved since: let "
+                    "activation checkpointing recompute the decoder alone, or hold the estimator by its eval()"
+                )
+        if self._busy:
+            raise DomainError(f"{type(self).__name__} was called by its own integrand: {ONE_EACH}")
+        self._busy = True
+        try:
+            value = self.estimate(q, integrand, self.training and torch.is_grad_enabled())
+        finally:
+            self._busy = False
+        self._require_same_latents(q, value)
         return value
 
     def learn(self, loss: Tensor) -> None:
@@ -77,66 +65,16 @@ class Learning(Estimator):
         if not learned or not loss.requires_grad:
             return
         parts = [loss.detach(), *torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)]
-        if self._recomputed is not None and self._recomputed.learning:
-            self._repeated = _sums(self._repeated, parts)
-        else:
-            self._losses = _sums(self._losses, parts)
+        self._losses = [a + b for a, b in zip(self._losses, parts, strict=True)] if self._losses else parts
 
     def auxiliary_loss(self) -> Tensor | None:
         """Hand over the sum of the losses since it was last asked for; its gradient is theirs."""
-        if in_backward() and self._repeated:
-            parts, self._repeated = self._repeated, []
-        else:
-            parts, self._losses = self._losses, []
+        parts, self._losses = self._losses, []
         if not parts:
             return None
         loss, *slopes = parts
         along = [(slope * parameter).sum() for slope, parameter in zip(slopes, self.learned(), strict=True)]
         return value_with_gradient_of(loss, torch.stack(along).sum())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and save no calls, whose backward pass is the original's."""
-        return {**self.__dict__, "_calls": {}}
-
-    def _once(self, q: td.Distribution, integrand: Integrand, learning: bool) -> Tensor:
-        if self._busy:
-            raise DomainError(f"{type(self).__name__} was called by its own integrand: {ONE_EACH}")
-        self._busy = True
-        try:
-            value = self.estimate(q, integrand, learning)
-        finally:
-            self._busy = False
-        self._require_same_latents(q, value)
-        return value
-
-    def _keep(self, q: td.Distribution, learning: bool) -> None:
-        """Keep the buffers for a recomputation of this call."""
-        self._calls[random_state(q)] = Call(tuple(buffer.clone() for buffer in self.buffers()), learning)
-        if len(self._calls) > KEPT:
-            del self._calls[next(iter(self._calls))]
-
-    @contextmanager
-    def _recomputation(self, q: td.Distribution) -> Iterator[None]:
-        """Put back the buffers of the call that is recomputed; afterwards they are as they were."""
-        call = self._calls.get(random_state(q))
-        if call is None:
-            raise DomainError(
-                f"{type(self).__name__} was called within a backward pass, with the random numbers of none of its "
-                "calls before: activation checkpointing has to keep them, preserve_rng_state=True"
-            )
-        now, outer = tuple(buffer.clone() for buffer in self.buffers()), self._recomputed
-        self._put(call.buffers)
-        self._recomputed = call
-        try:
-            yield
-        finally:
-            self._put(now)
-            self._recomputed = outer
-
-    @torch.no_grad()
-    def _put(self, values: tuple[Tensor, ...]) -> None:
-        for buffer, value in zip(self.buffers(), values, strict=True):
-            buffer.copy_(value)
 
     def learned(self) -> list[nn.Parameter]:
         """Return the parameters that the loss is for: those that are not frozen."""
@@ -182,24 +120,6 @@ class RunningMeans(nn.Module):
         share = (1 - self.decay) * means.isfinite().all().to(self.sums)
         self.sums.lerp_(means.nan_to_num(), share)
         self.weight.lerp_(torch.ones_like(self.weight), share)
-
-
-def random_state(q: td.Distribution) -> int:
-    """Return the state of the random numbers that q is drawn with, as a hash."""
-    device = device_of(q)
-    if device.type == "cpu":
-        state = torch.get_rng_state()
-    elif device.type == "mps":
-        state = torch.mps.get_rng_state()
-    else:
-        state = torch.get_device_module(device).get_rng_state(device)
-    return hash(state.numpy().tobytes())
-
-
-def _sums(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-    if not first:
-        return second
-    return [a + b for a, b in zip(first, second, strict=True)]
 
 
 class ExampleNetwork(nn.Module):
