@@ -162,7 +162,10 @@ class Batches(Generic[R]):
             raise DataError(f"batch_size {batch_size} has to be a positive multiple of the {world_size} processes")
         left = len(rows) % batch_size
         if steps is None and 0 < left < world_size:
-            raise DataError(f"the last batch would leave {left} rows to {world_size} processes; choose another size")
+            raise DataError(
+                f"--data.batch_size {batch_size}: the last batch would leave {left} rows to {world_size} processes; "
+                "choose another size"
+            )
         if steps is not None and not shuffle:
             raise DataError("steps of rows that are drawn have no order: leave out steps, or shuffle")
         self.rows: R = rows

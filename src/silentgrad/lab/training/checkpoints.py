@@ -5,7 +5,6 @@ import hashlib
 import io
 import math
 import zipfile
-from collections.abc import Set
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,7 +44,9 @@ class Checkpoint:
             self.best = {"epoch": loop.epoch, "score": loop.score, "model": weights}
         if loop.fabric.is_global_zero:
             own = {"best": self.best, "metrics": self.recorder.state(), "data": self.data}
-            write_checkpoint(self.path, {**loop.state(), **own})
+            content = io.BytesIO()
+            torch.save({**loop.state(), **own}, content)
+            write_atomically(self.path, content.getbuffer())
         loop.fabric.barrier("checkpoint")
 
     def restore(self, loop: Loop, state: dict[str, Any]) -> None:
@@ -65,14 +66,8 @@ def checksum_of(observations: Observations) -> str:
     return digest.hexdigest()
 
 
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    content = io.BytesIO()
-    torch.save(state, content)
-    write_atomically(path, content.getbuffer())
-
-
-def read_checkpoint(path: Path, keys: Set[str] = KEYS) -> dict[str, Any]:
-    """Return a checkpoint that has these keys, read without executing anything from it; RunError if it is damaged."""
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return a checkpoint of a run, read without executing anything from it; RunError if it is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:  # torch does not look at the checksums
             broken = archive.testzip()
@@ -86,7 +81,7 @@ def read_checkpoint(path: Path, keys: Set[str] = KEYS) -> dict[str, Any]:
         raise RunError(
             f"{path} is no checkpoint that can be read: {reason or type(error).__name__}; put it back from a copy"
         ) from error
-    if not isinstance(state, dict) or not state.keys() >= keys:
+    if not isinstance(state, dict) or not state.keys() >= KEYS:
         raise RunError(f"{path} is no checkpoint of a run")
     return state
 

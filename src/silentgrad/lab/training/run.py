@@ -16,10 +16,10 @@ from torch import nn
 from silentgrad.decoders.context import set_context_weight
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.build import annealed, model_for, seen_by, weights_on_z
-from silentgrad.lab.data import DataError, Observations, Reals, SplitName, kind_of, load, mixed
+from silentgrad.lab.data import Batches, DataError, Observations, Reals, SplitName, kind_of, load, mixed
 from silentgrad.lab.data.files import in_print
 from silentgrad.lab.runs.evaluation import seen
-from silentgrad.lab.settings import ConfigError, DataConfig, ModelConfig, Plan, Settings, TrainConfig, resolve
+from silentgrad.lab.settings import DataConfig, ModelConfig, Plan, Settings, TrainConfig, resolve
 from silentgrad.lab.store import files
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Run, Summary, read_summary
@@ -119,13 +119,8 @@ def _require_trainable(plan: Plan, observations: Observations) -> None:
     if isinstance(observations, Reals):
         for split in get_args(SplitName):
             _require_moderate(observations, split)
-    size, processes = plan.data.batch_size, plan.train.devices
-    left = len(observations.train) % size
-    if 0 < left < processes:
-        raise ConfigError(
-            f"--data.batch_size {size} with --train.devices {processes}: the last batch would leave {left} rows to "
-            f"{processes} processes; choose another size"
-        )
+    processes, steps = plan.train.devices, plan.train.epoch_steps
+    Batches(observations.rows("train"), plan.data.batch_size, True, plan.train.seed, 0, processes, steps)
 
 
 def _require_moderate(table: Reals, split: SplitName) -> None:
