@@ -5,11 +5,11 @@ import html
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import diffusers
 import pyro
 import pytest
 import torch
@@ -19,6 +19,7 @@ from torch import distributions as td
 
 import sick
 import silentgrad as sg
+from diffusers_autoencoder import build
 from silentgrad.checkup.loss import implied_kl_weight
 from silentgrad.checkup.measurements import Measurements
 from silentgrad.checkup.noise import decoder_snr
@@ -212,13 +213,6 @@ class Pyro(nn.Module):
             pyro.sample("image", pyro.distributions.Normal(self.decoder(code), 0.8).to_event(1), obs=x)
 
 
-def autoencoder() -> diffusers.AutoencoderKL:
-    return diffusers.AutoencoderKL(
-        latent_channels=2, sample_size=8, in_channels=1, out_channels=1, block_out_channels=(2,), norm_num_groups=1,
-        down_block_types=["DownEncoderBlock2D"], up_block_types=["UpDecoderBlock2D"], mid_block_add_attention=False,
-    )  # fmt: skip
-
-
 def kld_by_pythae(model: VAE, x: Tensor) -> Tensor:
     torch.manual_seed(0)
     return model({"data": x}).reg_loss
@@ -230,7 +224,10 @@ HOSTS: dict[str, tuple[Callable[[], Any], tuple[int, ...], float | None, Callabl
         lambda: BetaVAE(BetaVAEConfig(input_dim=(1, 8, 8), latent_dim=3, beta=4.0, reconstruction_loss="bce")),
         (1, 8, 8), 4.0, kld_by_pythae,
     ),
-    "diffusers": (autoencoder, (1, 8, 8), None, lambda model, x: model.encode(x).latent_dist.kl().mean()),
+    "diffusers": (
+        partial(build, SimpleNamespace(event_shape=(1, 8, 8))), (1, 8, 8), None,
+        lambda model, x: model.encode(x).latent_dist.kl().mean(),
+    ),
     "Pyro": (
         Pyro, (64,), None,
         lambda model, x: td.kl_divergence(

@@ -118,26 +118,6 @@ def train(host: Host, guide: SilentGuide, x: Tensor) -> None:
         optimizer.step()
 
 
-def test_comes_and_goes_with_the_host(host: Host, x: Tensor) -> None:
-    """Saved and loaded with it; without it, a trained model is as it was."""
-    torch.manual_seed(5)
-    own_keys, other = list(host.state_dict()), Host()
-    for each in (host, other):
-        each.guide = SilentGuide(LATENTS, SHAPE, linear_decay(0.3))
-    train(host, host.guide, x)
-    other.load_state_dict(host.state_dict())
-    host.eval()
-    q, nll = host(x)
-    assert torch.equal(other.guide(x, q, nll, epoch=2), host.guide.train()(x, q, nll, epoch=2))
-    torch.manual_seed(2)
-    before, values = host(x)[1], {k: v.clone() for k, v in host.state_dict().items()}
-    del host.guide
-    torch.manual_seed(2)
-    assert torch.equal(host(x)[1], before)
-    assert list(host.state_dict()) == own_keys
-    assert all(torch.equal(v, values[k]) for k, v in host.state_dict().items())
-
-
 def test_both_decoders_and_the_encoder_learn_and_nothing_is_drawn(host: Host, x: Tensor) -> None:
     guide, (q, nll) = SilentGuide(LATENTS, SHAPE, constant(0.5)), host(x)
     state = torch.get_rng_state()
@@ -165,27 +145,6 @@ def test_options_choose_the_linear_decoder() -> None:
         assert type(decoder) is kind
         assert getattr(decoder, "link", "linear") == "linear"
         assert float(getattr(decoder, "variance", 0.1)) == pytest.approx(0.1)
-
-
-def test_bernoulli_host_with_its_own_likelihood(x: Tensor) -> None:
-    """A host that is itself linear and Bernoulli has the guide's loss, once its sample is averaged."""
-    bits = (x > 0.5).float()
-    guide = SilentGuide(LATENTS, SHAPE, constant(1.0), likelihood=likelihoods.Bernoulli())
-    q = td.Normal(torch.zeros(BATCH, LATENTS), torch.ones(BATCH, LATENTS))
-    torch.manual_seed(0)
-    logits = guide.decoder.affine(q.sample((4000,))).unflatten(-1, SHAPE)
-    sampled = nn.functional.binary_cross_entropy_with_logits(logits, bits.expand_as(logits), reduction="none")
-    nll = sampled.sum((-1, -2)).mean(0).detach()
-    torch.testing.assert_close(guide(bits, q, nll, epoch=1), nll, rtol=0.02, atol=0)
-
-
-def test_start_from_data_is_a_better_start(x: Tensor) -> None:
-    guide = SilentGuide(LATENTS, SHAPE, constant(1.0), check=False)
-    q, nll = td.Normal(torch.zeros(BATCH, LATENTS), torch.ones(BATCH, LATENTS)), torch.zeros(BATCH)
-    before = guide(x, q, nll, epoch=1).mean()
-    guide.init_from_data(x)
-    assert guide(x, q, nll, epoch=1).mean() < before
-    torch.testing.assert_close(guide.decoder(torch.zeros(1, LATENTS)).mean.detach()[0], x.mean(0))
 
 
 def test_freeze_stops_learning_and_batch_statistics(host: Host, x: Tensor) -> None:

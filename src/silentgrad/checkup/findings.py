@@ -23,7 +23,7 @@ class Estimate(NamedTuple):
     error: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.value:.4g}" + f" ± {self.error:.1g}" * (self.error > 0)
+        return f"{self.value:.4g}" + f" ± {float(f'{self.error:.1g}'):g}" * (self.error > 0)
 
 
 def estimate(values: Tensor) -> Estimate:
