@@ -67,12 +67,15 @@ class Encoding(ModelPart):
 
 
 class Decoding(ModelPart):
-    """Decoder of z and x; `likelihood` makes p(x|z) of a tensor that it returns."""
+    """Decoder of z and x; `likelihood` makes p(x|z) of a tensor that it returns. One that `scores` gives log p(x|z)."""
 
     likelihood: Function | None = None
+    scores = False
 
     def at(self, z: Tensor, x: Tensor) -> td.Distribution:
         """Return p(x|z), of as many x as z."""
+        if self.scores:
+            return td.Distribution(validate_args=False)  # which raises NotImplementedError whatever it is asked for
         p = self.function[0](z, x)
         if not isinstance(p, td.Distribution):
             p = getattr(p, "reconstruction", getattr(p, "sample", p))  # of pythae, and of diffusers
@@ -84,17 +87,7 @@ class Decoding(ModelPart):
 
     def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
         """Return log p(x|z), one number per example."""
-        return log_prob_of(self.at(z, x), x)
-
-
-class Scoring(Decoding):
-    """Decoder of which only log p(x|z) is known, as a function of x and z."""
-
-    def at(self, z: Tensor, x: Tensor) -> td.Distribution:
-        return td.Distribution(validate_args=False)  # which raises NotImplementedError whatever it is asked for
-
-    def log_prob(self, x: Tensor, z: Tensor) -> Tensor:
-        return sum_over_latents(self.function[0](x, z), x.shape[:1])
+        return sum_over_latents(self.function[0](z, x), x.shape[:1]) if self.scores else log_prob_of(self.at(z, x), x)
 
 
 def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
@@ -198,7 +191,9 @@ def _of_functions(encode: Function, decode: Function) -> Subject:
     with contextlib.suppress(TypeError, ValueError):
         signature = inspect.signature(decode.forward if isinstance(decode, nn.Module) else decode)
         given = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (0, 1)]
-    decoder = Scoring(decode) if len(given) == 2 else Decoding(lambda z, x: decode(z), decode)
+    scores = len(given) == 2
+    decoder = Decoding((lambda z, x: decode(x, z)) if scores else (lambda z, x: decode(z)), decode)
+    decoder.scores = scores
     return Subject(Encoding(encode), decoder)
 
 
