@@ -2,17 +2,17 @@
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from silentgrad.lab.cli.main import setting
 from silentgrad.lab.experiments import guide, linear
-from silentgrad.lab.experiments.experiment import Request, TableOfRuns, chosen, compared_runs, trials
+from silentgrad.lab.experiments.experiment import Request, chosen, compared_runs, trials
 from silentgrad.lab.experiments.ledger import Ledger, RunRow, key_of
-from silentgrad.lab.experiments.results import Results, compared
+from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
+from silentgrad.lab.experiments.tuned import Comparison
 from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.settings.documents import with_options
 
@@ -82,15 +82,8 @@ def parsed(command: str) -> Settings:
     return with_options(Settings(DataConfig(), ModelConfig(), TrainConfig()), values)
 
 
-def test_nothing_is_compared_with_a_run_that_failed() -> None:
-    good = [RunRow(run="", seed=seed, test=2.0 + seed, independent=9.0, command="") for seed in (1, 2)]
-    dead = [replace(row, test=9.0) for row in good]
-    assert compared(good, dead) is None
-    assert compared(good, [replace(row, test=row.test + 1.0) for row in good]).mean == -1.0
-
-
 @pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])
-def test_rows_of_a_table_are_those_of_the_ledger(experiment: TableOfRuns, dataset: str, tmp_path: Path) -> None:
+def test_rows_of_a_table_are_those_of_the_ledger(experiment: Comparison, dataset: str, tmp_path: Path) -> None:
     request = Request("cpu", 2, [dataset], tune=True)
     block, *_ = experiment.blocks(request)
     ledger = Ledger()

@@ -1,6 +1,6 @@
 """The form of an experiment: rows of runs, columns of their figures, and a rule for what these say.
 
-:class:`TableOfRuns` is filled from finished runs. A table claims what its scale allows: the runs of `smoke` see other
+A table is filled from finished runs. It claims what its scale allows: the runs of `smoke` see other
 data than their recipes name, for two epochs, so that their figures stand alone, without a column that compares, a
 verdict or a best row.
 
@@ -13,10 +13,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
-
-from rich.progress import track
 
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Scale
@@ -24,7 +23,7 @@ from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError
 from silentgrad.lab.runs.findings import Findings
-from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.tables import Column, Content
 
 TUNING_SEED = 0
 MODELS = {  # figures that stand beside those of runs, by their field of a run's row
@@ -57,13 +56,9 @@ def trials(kind: Cell, grid: Grid) -> list[Cell]:
 
 def chosen(kind: Cell, grid: Grid, ledger: Ledger) -> Cell | None:
     """Return the trial of a row that is best in validation; None as long as one is missing."""
-    figures = {}
-    for place, trial in enumerate(tried := trials(kind, grid)):
-        row = ledger.row(trial.settings)
-        if row is None:
-            return None
-        figures[place] = math.inf if row.valid is None else row.valid
-    return tried[min(figures, key=lambda place: figures[place])]
+    rows = [(trial, ledger.row(trial.settings)) for trial in trials(kind, grid)]
+    figures = [(math.inf if row.valid is None else row.valid, trial) for trial, row in rows if row is not None]
+    return min(figures, key=itemgetter(0))[1] if len(figures) == len(rows) else None
 
 
 def compared_runs(kinds: Sequence[Cell], grid: Callable[[Cell], Grid], ledger: Ledger, seeds: int) -> list[Cell]:
@@ -105,9 +100,7 @@ class Experiment:
 
     def finished(self, request: Request, ledger: Ledger) -> list[Cell]:
         """Return the runs of the table that are in a ledger."""
-        cells = [cell for kinds in self.blocks(request) for cell in kinds]
-        if request.tune:
-            cells = compared_runs(cells, self.grid, ledger, request.seeds)
+        cells = self.make(request, ledger, lambda missing: None)
         return [cell for cell in cells if ledger.row(cell.settings) is not None]
 
     def require(self, request: Request) -> None:
@@ -153,53 +146,6 @@ class FilledRow(NamedTuple):
 
     row: RowOfRuns
     figures: Mapping[str, Content]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOfRuns(Experiment):
-    """A table of runs, whose first column of figures models without latents have too."""
-
-    name: str  # name of its files
-    title: str  # its heading, in which `{data}` is replaced by the name of the data
-    heads: Sequence[str]  # of the columns with the labels of a row
-    curved: bool = True  # whether the curves of the first seed are shown
-    measuring: str = ""  # what a bar says while figures are measured, where that takes time
-
-    def rows(self, results: Results) -> list[RowOfRuns]:
-        """Return the rows: methods, and what has to be beaten."""
-        raise NotImplementedError
-
-    def figures(self, request: Request) -> list[FigureColumn]:
-        """Return the columns of figures."""
-        raise NotImplementedError
-
-    def judge(self, filled: list[FilledRow]) -> list[str]:
-        """Return what the filled rows say, in sentences."""
-        return []
-
-    def notes(self, results: Results, request: Request) -> list[str]:
-        """Return sentences that say how the table was made."""
-        raise NotImplementedError
-
-    def build(self, results: Results, request: Request) -> Findings:
-        """Return the table of finished runs, with all that its scale allows it to say, but for empty columns."""
-        columns, filled = self.figures(request), []
-        for row in track(self.rows(results), self.measuring, disable=not self.measuring):
-            figures: list[Content] = [None] * len(columns)
-            if row.model:
-                figures[0] = results.first(row.model, **row.runs)
-            else:
-                figures = [column.of(results, row) for column in columns]
-            filled.append(FilledRow(row, dict(zip([own.column.name for own in columns], figures, strict=True))))
-        title = self.title.format(data=results.data())
-        cells = [[*row.labels, *figures.values()] for row, figures in filled]
-        heads = [*map(Column, self.heads), *(own.column for own in columns)]
-        table = Table(title, heads, cells, name=self.name)
-        table = table.only(lambda column, found: request.comparable or not column.judges)
-        table = table.only(lambda column, found: any(cell not in (None, "") for cell in found))
-        verdicts = self.judge(filled) if request.comparable else []
-        curves = results.labels(results.where(seed=min(cell.seed for cell in results.cells))) if self.curved else {}
-        return Findings(self.name, title, [table], verdicts, self.notes(results, request), curves)
 
 
 def meaning(request: Request) -> list[str]:

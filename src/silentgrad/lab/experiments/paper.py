@@ -87,6 +87,12 @@ ANNEALING = [1e-2, 5e-2, 1e-3, 5e-3]
 CUTOFFS = [50, 80, 100, 150, 200]
 
 
+def learned(metric: str, dataset: str, latent: str, method: str) -> Spread | None:
+    """Return a figure with learned variance; None if the paper does not have the method."""
+    figures = LEARNED[metric].get((latent, method))
+    return figures[list(DATASETS).index(dataset)] if figures else None
+
+
 def alone(method: str) -> str:
     """Return the estimator of a method, without its guide."""
     return method.removesuffix(GUIDED).removesuffix(OURS)

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
+
+from rich.progress import track
 
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.lab.build import plan_for
@@ -15,7 +16,6 @@ from silentgrad.lab.experiments.experiment import (
     Grid,
     Request,
     RowOfRuns,
-    TableOfRuns,
     meaning,
 )
 from silentgrad.lab.experiments.recipes import full_epochs
@@ -23,8 +23,9 @@ from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import loaded
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.runs.findings import Findings, Reconstructions
-from silentgrad.lab.tables import Column, Content
-from silentgrad.lab.training import Settings, load_weights
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.training import DataConfig, Settings, load_weights
 from silentgrad.lab.training.measuring import kept_variances, training_batches
 
 NO_CONVOLUTIONS: dict[Scale, str] = {"conv": "--scale conv is for the tables bpd, kld and mse"}
@@ -91,10 +92,6 @@ def _reached(results: Results, row: RowOfRuns) -> Content:
 
 
 def _learned_table(metric: str, digits: int, better: int) -> WithGuides:
-    def printed(row: RowOfRuns) -> Content:
-        figures = paper.LEARNED[metric].get(_key(row))
-        return None if figures is None else figures[list(paper.DATASETS).index(row.runs["dataset"])]
-
     return WithGuides(
         name=metric,
         title=f"{metric.upper()} with learned variance ({'higher' if better > 0 else 'lower'} is better)",
@@ -106,7 +103,7 @@ def _learned_table(metric: str, digits: int, better: int) -> WithGuides:
         reference="none",
         metric=FIELDS[metric],
         better=better,
-        beside=[_printed(metric.upper(), digits, printed)],
+        beside=[_printed(metric.upper(), digits, lambda row: paper.learned(metric, row.runs["dataset"], *_key(row)))],
         curved=True,
     )
 
@@ -143,31 +140,33 @@ def _described(settings: Settings) -> dict[str, object]:
     return {name: value for name, value in described.items() if name not in ("guided", "seed", "root", "keep")}
 
 
-class VarianceOfGradients(TableOfRuns):
+class VarianceOfGradients(Experiment):
     """The gradient's variance in these runs, at the epochs whose weights they kept."""
 
-    def rows(self, results: Results) -> list[RowOfRuns]:
-        labels = {(latent, method): [paper.BLOCKS[latent], paper.METHODS[method]] for latent, method in paper.FIXED}
-        return [RowOfRuns(own, {"latent": of, "method": by, "seed": 0}) for (of, by), own in labels.items()]
-
-    def figures(self, request: Request) -> list[FigureColumn]:
-        columns = []
+    def build(self, results: Results, request: Request) -> Findings:
+        columns, rows = [Column("latents"), Column("method")], []
         for epoch in KEPT_EPOCHS[request.scale]:
-            for title, part, digits in (("Batch", "batch", None), ("Est", "est", None), ("Est %", "est_percent", 2)):
-                measured = partial(self._part, request, epoch, part)
-                columns.append(FigureColumn(Column(f"{title}, epoch {epoch}", digits), measured))
-        for place, epoch in enumerate(paper.VARIANCE_EPOCHS):
-            head = Column(f"Est % (paper, epoch {epoch})", 2, judges=True)
-            columns.append(FigureColumn(head, partial(self._paper, place)))
-        return columns
+            columns += [Column(f"{part}, epoch {epoch}") for part in ("Batch", "Est")]
+            columns.append(Column(f"Est %, epoch {epoch}", 2))
+        columns += [Column(f"Est % (paper, epoch {epoch})", 2, judges=True) for epoch in paper.VARIANCE_EPOCHS]
+        cells = results.where(seed=0)
+        for cell in track(cells, "gradient variance"):
+            row: list[Content] = [paper.BLOCKS[cell.latent], paper.METHODS[cell.method]]
+            for epoch in KEPT_EPOCHS[request.scale]:
+                noise = self._noise(results.run(cell), cell.settings.data, epoch, request)
+                row += [noise.batch, noise.est, noise.est_percent]
+            rows.append([*row, *paper.VARIANCE[cell.latent, cell.method]])
+        title = "Gradient variance of the encoder: mini-batch and estimator parts"
+        table = Table(title, columns, rows, name="variance")
+        how = (
+            f"{cells[0].data}: {BATCHES[request.scale]} batches of {cells[0].settings.data.batch_size} images, "
+            f"{DRAWS[request.scale]} draws each; a fixed variance of 0.01."
+        )
+        notes = [how, *meaning(request), *reduced(cells, request)]
+        return Findings("variance", title, [table.only(lambda own, _: request.comparable or not own.judges)], [], notes)
 
-    def _paper(self, place: int, results: Results, row: RowOfRuns) -> float:
-        return paper.VARIANCE[_key(row)][place]
-
-    def _part(self, request: Request, epoch: int, part: str, results: Results, row: RowOfRuns) -> float:
-        """Return a part of the noise of a run's gradient, which is measured once."""
-        (cell,) = results.where(**row.runs)
-        run, data = results.run(cell), cell.settings.data
+    def _noise(self, run: RunFolder, data: DataConfig, epoch: int, request: Request) -> Decomposition:
+        """Return the noise of a run's gradient, which is measured once."""
 
         def measured(names: Sequence[str]) -> dict[str, Decomposition]:
             observations = loaded(data.name, request.root)
@@ -176,15 +175,7 @@ class VarianceOfGradients(TableOfRuns):
             (noise,) = gradient_variance(model, batches, DRAWS[request.scale], [model.tractable_estimator]).values()
             return dict.fromkeys(names, noise)
 
-        return getattr(kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"], part)
-
-    def notes(self, results: Results, request: Request) -> list[str]:
-        cells = results.where(seed=0)
-        how = (
-            f"{cells[0].data}: {BATCHES[request.scale]} batches of {cells[0].settings.data.batch_size} images, "
-            f"{DRAWS[request.scale]} draws each; a fixed variance of 0.01."
-        )
-        return [how, *meaning(request), *reduced(cells, request)]
+        return kept_variances(run.kept_variance(epoch, request.scale), ["own"], measured)["own"]
 
 
 class Pictures(Experiment):
@@ -223,16 +214,7 @@ OF_THE_PAPER: dict[str, Experiment] = {
         ],
         curved=True,
     ),
-    "variance": VarianceOfGradients(
-        name="variance",
-        title="Gradient variance of the encoder: mini-batch and estimator parts",
-        heads=["", "method"],
-        cells=_fixed,
-        of_folders=True,
-        refused=NO_CONVOLUTIONS,
-        curved=False,
-        measuring="gradient variance",
-    ),
+    "variance": VarianceOfGradients(cells=_fixed, of_folders=True, refused=NO_CONVOLUTIONS),
     "bpd": _learned_table("bpd", 2, -1),
     "kld": _learned_table("kld", 2, 1),
     "mse": _learned_table("mse", 2, -1),

@@ -93,7 +93,10 @@ class GridCell(NamedTuple):
     @property
     def header(self) -> dict[str, str]:
         """The recipe's header as long as nobody has measured it."""
-        figure = self._in_paper() if self.scale == "paper" else None
+        figure = None
+        if self.scale == "paper":
+            learned = paper.learned("bpd", self.dataset, self.latent, self.method)
+            figure = paper.FIXED[self.latent, self.method].bpd if self.fixed else learned and learned.mean
         kind = "fixed variance 0.01, linear decoder" if self.fixed else "learned variance"
         method = self.method.replace(paper.GUIDED, " + SG").replace(paper.OURS, " + our guide")
         networks = ", the paper's convolutions with few channels" if self.scale == "conv" else ""
@@ -103,13 +106,6 @@ class GridCell(NamedTuple):
             "expects": NOT_MEASURED if figure is None else f"test BPD {figure} (the paper)",
             "time": NOT_MEASURED,
         }
-
-    def _in_paper(self) -> float | None:
-        if self.fixed:
-            return paper.FIXED[self.latent, self.method].bpd
-        if self.method.endswith(paper.OURS):
-            return None
-        return paper.LEARNED["bpd"][self.latent, self.method][list(paper.DATASETS).index(self.dataset)].mean
 
     @property
     def settings(self) -> Settings:

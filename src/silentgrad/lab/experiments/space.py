@@ -4,11 +4,10 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml  # type: ignore[import-untyped]
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from silentgrad.errors import SilentgradError
@@ -161,9 +160,8 @@ class Sweep:
     def common(self) -> dict[str, Any]:
         """Return what the processes of one study agree on, by option, as JSON holds it."""
         common: dict[str, Any] = {"--sampler": "grid" if self.grid else "tpe"}
-        for group, entries in yaml.safe_load(self.around.as_yaml()).items():
-            for name, value in entries.items():
-                common[f"--{group}.{name}"] = value
+        for group, settings in self.around._asdict().items():
+            common |= {f"--{group}.{name}": value for name, value in asdict(settings).items()}
         for option in (*OF_THE_MACHINE, *self.space):
             common.pop(f"--{option}")
         for option, varied in self.space.items():

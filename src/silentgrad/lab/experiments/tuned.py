@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.experiment import (
     MODELS,
+    Experiment,
     FigureColumn,
     FilledRow,
     Request,
     RowOfRuns,
-    TableOfRuns,
     made,
     over_seeds,
 )
 from silentgrad.lab.experiments.results import Difference, Results, compared, spread
-from silentgrad.lab.tables import Column, Content, shown
+from silentgrad.lab.runs.findings import Findings
+from silentgrad.lab.tables import Column, Content, Table, shown
 
 CHOSEN = ("method", "chosen by validation")  # the last heads
 FIGURES = {  # field of a run's row -> its name in print, and digits
@@ -43,9 +44,15 @@ READING = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(TableOfRuns):
-    """A table of methods in blocks, which are runs of one dataset, variant and family of latents."""
+class Comparison(Experiment):
+    """A table of methods in blocks, which are runs of one dataset, variant and family of latents.
 
+    Its first column of figures models without latents have too.
+    """
+
+    name: str  # name of its files
+    title: str  # its heading
+    heads: Sequence[str]  # of the columns with the labels of a row
     labels: Callable[[Cell], list[str]]  # from a run to the labels of its block
     methods: Mapping[str, str]  # methods in print, by name
     reference: str  # the method that the others are compared with
@@ -54,9 +61,29 @@ class Comparison(TableOfRuns):
     levels: Sequence[str] = ()  # the methods whose end is the level that steps are counted to
     beside: Sequence[FigureColumn] = ()  # columns that stand beside the figure
     told: Sequence[str] = ()  # sentences on how it was made
-    curved: bool = False  # the curves of all blocks would cover each other
+    curved: bool = False  # whether the curves of the first seed are shown; those of many blocks cover each other
+
+    def build(self, results: Results, request: Request) -> Findings:
+        """Return the table of finished runs, with all that its scale allows it to say, but for empty columns."""
+        columns, filled = self.figures(request), []
+        for row in self.rows(results):
+            if row.model:
+                figures = [results.first(row.model, **row.runs), *[None] * (len(columns) - 1)]
+            else:
+                figures = [column.of(results, row) for column in columns]
+            filled.append(FilledRow(row, dict(zip([own.column.name for own in columns], figures, strict=True))))
+        cells = [[*row.labels, *figures.values()] for row, figures in filled]
+        heads = [*map(Column, self.heads), *(own.column for own in columns)]
+        table = Table(self.title, heads, cells, name=self.name)
+        table = table.only(lambda column, _: request.comparable or not column.judges)
+        table = table.only(lambda _, found: any(cell not in (None, "") for cell in found))
+        verdicts = self.judge(filled) if request.comparable else []
+        first = results.where(seed=min(cell.seed for cell in results.cells))
+        curves = results.labels(first) if self.curved else {}
+        return Findings(self.name, self.title, [table], verdicts, self.notes(results, request), curves)
 
     def rows(self, results: Results) -> list[RowOfRuns]:
+        """Return the rows: methods, and what has to be beaten."""
         rows: dict[str, RowOfRuns] = {}
         for cell in results.cells:
             own = {"dataset": cell.dataset, "variant": cell.variant, "latent": cell.latent}
@@ -72,6 +99,7 @@ class Comparison(TableOfRuns):
         return f"against {self.methods[self.reference]}"
 
     def figures(self, request: Request) -> list[FigureColumn]:
+        """Return the columns of figures."""
         others = [field for field in FIGURES if field not in ("elbo", self.metric)]
         first, *rest = [over_seeds(FIGURES[field][0], field, FIGURES[field][1]) for field in (self.metric, *others)]
         return [
@@ -116,6 +144,7 @@ class Comparison(TableOfRuns):
         return spread(reached)
 
     def judge(self, filled: list[FilledRow]) -> list[str]:
+        """Return what the filled rows say, in sentences."""
         sentences = []
         for row, figures in filled:
             change = figures[self.against]
@@ -126,6 +155,7 @@ class Comparison(TableOfRuns):
         return sentences
 
     def notes(self, results: Results, request: Request) -> list[str]:
+        """Return sentences that say how the table was made."""
         levels = ", ".join(self.methods[method] for method in self.levels)
         reading = [LEVEL.format(levels=levels)] * bool(levels) + READING
         return [*made(results, request), *self.told, *reading]
