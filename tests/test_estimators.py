@@ -329,12 +329,6 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
     }
 
 
-def test_enumeration_asks_once_for_each_configuration() -> None:
-    problem = Problem.random(BITS, 2)
-    sg.Enumerate(largest=3)(problem.q, problem.network)
-    assert problem.network.calls == 8
-
-
 def test_schedules_are_what_they_say() -> None:
     assert [constant(0.3)(epoch) for epoch in (1, 50)] == [0.3, 0.3]
     assert [linear_decay(0.0)(epoch) for epoch in (1, 500)] == [1.0, 1.0]
