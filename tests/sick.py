@@ -15,6 +15,8 @@ from torch.nn import functional as F  # noqa: N812
 SIDE, OUTPUTS, LATENTS, EXAMPLES, BATCH = 8, 64, 8, 500, 50
 EPOCHS, RATE = 20, 1e-2
 Loss = Callable[["Vae", Tensor], Tensor]
+Likelihood = Callable[[Tensor], td.Distribution]
+Weighed = Callable[[Tensor, Tensor], Tensor]
 
 
 def images(seed: int, examples: int = EXAMPLES) -> Tensor:
@@ -40,7 +42,7 @@ def black_and_white(seed: int) -> Tensor:
 class Vae(nn.Module):
     """An encoder that returns (mu, logvar), and a decoder that returns p(x|z)."""
 
-    def __init__(self, likelihood: Callable[[Tensor], td.Distribution], width: int, outputs: int = OUTPUTS) -> None:
+    def __init__(self, likelihood: Likelihood, width: int, outputs: int = OUTPUTS) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(OUTPUTS, width), nn.Tanh(), nn.Linear(width, 2 * LATENTS))
         self.body = nn.Sequential(nn.Linear(LATENTS, width), nn.Tanh(), nn.Linear(width, outputs))
@@ -104,14 +106,7 @@ class Case(NamedTuple):
     verdict: str = "wrong"
 
 
-def _trained(
-    seed: int,
-    width: int,
-    data: Tensor,
-    likelihood: Callable[[Tensor], td.Distribution],
-    loss: Loss = elbo,
-    epochs: int = 35,
-) -> Vae:
+def _trained(seed: int, width: int, data: Tensor, likelihood: Likelihood, loss: Loss = elbo, epochs: int = 35) -> Vae:
     torch.manual_seed(seed)
     vae = Vae(likelihood, width)
     fit(vae, data, loss, epochs)
@@ -124,13 +119,7 @@ Maker = Callable[[int, int], Case]
 # The sick
 
 
-def _by_loss(
-    seed: int,
-    width: int,
-    cause: str,
-    weighed: Callable[[Tensor, Tensor], Tensor],
-    likelihood: Callable[[Tensor], td.Distribution] = narrow,
-) -> Case:
+def _by_loss(seed: int, width: int, cause: str, weighed: Weighed, likelihood: Likelihood = narrow) -> Case:
     """A loss of the reconstruction of each output and the KL divergence of each latent."""
 
     def loss(vae: Vae, x: Tensor) -> Tensor:
