@@ -198,18 +198,6 @@ def test_settings_that_cannot_be_those_of_the_weights_are_refused_in_a_line(
     assert (str(folder) in said, reason in said, said.count("\n")) == (True, True, 1)
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_a_finished_run_is_not_rewritten(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = shutil.copytree(runs.whole, tmp_path / "run")
-    write_report(folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    main(resume(folder))
-    said = capsys.readouterr().out
-    assert f"{folder} is finished" in said
-    assert f"test BPD {runs.summary.figure:.4f}" in said
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-
-
 def test_without_its_summary_a_run_is_measured_again_to_the_same_figures(runs: Runs, tmp_path: Path) -> None:
     folder = damaged(runs.whole, tmp_path / "run", "summary.json", "remove", runs)
     (folder / "model.safetensors").unlink()
@@ -227,20 +215,6 @@ def test_an_older_checkpoint_does_not_drop_newer_rows(
     torch.save(state | {"epoch": 1}, folder / LAST)
     assert f"metrics.csv goes up to epoch {FINISHED}" in refusal(capsys, *resume(folder))
     assert len(Run.read(folder).metrics["epoch"]) == FINISHED
-
-
-def test_a_moved_run_goes_on_without_what_a_kill_left_half_done(runs: Runs, tmp_path: Path) -> None:
-    """A torn row is no damage, leftovers are removed, and the best epoch is remembered."""
-    folder = shutil.copytree(runs.cut, tmp_path / "moved" / "elsewhere")
-    with (folder / "metrics.csv").open("a") as file:
-        file.write("4,1.5,3.")
-    for name in (".metrics.csv.77.unfinished", ".last.ckpt.77.unfinished"):
-        (folder / name).write_bytes(b"half of it")
-    assert Run.read(folder).metrics["epoch"] == [1, 2, 3]
-    summary = train_model(*runs.settings, folder, resume=True, quiet=True)
-    assert summary.best_epoch == runs.summary.best_epoch
-    assert figures(folder) == figures(runs.whole)
-    assert contents(folder).keys() == contents(runs.whole).keys()
 
 
 def test_seconds_are_those_of_all_processes(runs: Runs, tmp_path: Path) -> None:
