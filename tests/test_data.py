@@ -310,7 +310,7 @@ def test_wrong_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     small_mnist(tmp_path / "mnist", monkeypatch)
     (tmp_path / "mnist" / MNIST[0]).write_bytes(gzip.compress(idx(pixels(60, 28, 28)), 1))
     refused(DataError, r"train-images.*expected md5:\w+, found md5:", lambda: load("mnist", tmp_path))
-    assert "expected md5:" in {row.name: row.where for row in cat.listed(tmp_path)}["mnist"]
+    assert "expected md5:" in str(cat.listed(tmp_path)[1]["found"])
 
 
 @pytest.mark.parametrize("name", ["mnist", "imagenet32", "imagenet64"])
@@ -465,8 +465,8 @@ def test_unknown_name() -> None:
 
 def test_describe_covers_every_name(tmp_path: Path) -> None:
     rows = cat.listed(tmp_path)
-    assert tuple(row.name for row in rows) == NAMES
-    assert [row.where for row in rows] == ["scikit-learn"] + ["not found"] * 5
+    assert tuple(row["name"] for row in rows) == NAMES
+    assert [row["found"] for row in rows] == ["scikit-learn"] + ["not found"] * 5
     assert "1297 + 250 + 250" in cat.describe("digits")
 
 
@@ -478,7 +478,7 @@ def test_real_files(name: str) -> None:
     if not (SHARED / name).is_dir():
         pytest.skip(f"{SHARED / name} does not exist; set SILENTGRAD_DATA to a folder with {name}/ to run this")
     images = load(name, SHARED)
-    assert images.event_shape == {row.name: row.shape for row in cat.listed(SHARED)}[name]
+    assert images.event_shape == {row["name"]: row["shape"] for row in cat.listed(SHARED)}[name]
     for split, count in zip((images.train, images.valid, images.test), SPLITS[name], strict=True):
         assert split.dtype == torch.uint8
         assert len(split) == (count or len(split)) > 0

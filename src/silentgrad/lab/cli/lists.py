@@ -19,8 +19,8 @@ def data(*names: str, root: Path | None = None) -> None:
     for name in names:
         print(describe(name, root))
     if not names:
-        columns = list(map(Column, ("name", "shape", "levels", "files", "found")))
-        show_table(Table("", columns, [list(map(str, row)) for row in listed(root)]))
+        rows = listed(root)
+        show_table(Table("", list(map(Column, rows[0])), [list(map(str, row.values())) for row in rows]))
 
 
 def recipes(*words: str, all: bool = False) -> None:  # noqa: A002

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,16 +43,6 @@ MNIST_LIKE = ("mnist", "fashion-mnist")
 TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
 _HELD_OUT = 5000
 _IN_MEMORY = 2**31  # bytes of a memory-mapped array that may be copied, in order to permute it
-
-
-class Row(NamedTuple):
-    """A dataset in the catalogue."""
-
-    name: str
-    shape: Shape
-    levels: int
-    files: str
-    where: str  # the folder of its files, or why they are not there
 
 
 def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Selection = EVERYTHING) -> Observations:
@@ -132,18 +122,19 @@ def load_test_labels(name: str, root: Path | None = None) -> Tensor:
     return img.read_idx_labels(path)
 
 
-def listed(root: Path | None = None) -> list[Row]:
-    """Return every dataset with its shape and whether its files are here; nothing is downloaded."""
-    rows = [Row("digits", (1, 8, 8), 17, "none", "scikit-learn")]
+def listed(root: Path | None = None) -> list[dict[str, object]]:
+    """Return every dataset with its shape, levels, files and where they are; nothing is downloaded."""
+    rows: list[dict[str, object]] = [
+        {"name": "digits", "shape": (1, 8, 8), "levels": 17, "files": "none", "found": "scikit-learn"}
+    ]
     for name, (shape, _) in _DATASETS.items():
-        wanted, where = ", ".join(sources.SOURCES[name][0].required), "not found"
+        wanted, found = list(sources.SOURCES[name][0].required), "not found"
         try:
-            files = sources.find(name, root)
-            if files:
-                wanted, where = ", ".join(files), str(_folder(files))
+            if files := sources.find(name, root):
+                wanted, found = list(files), str(_folder(files))
         except DataError as error:
-            where = str(error)
-        rows.append(Row(name, shape, 256, wanted, where))
+            found = str(error)
+        rows.append({"name": name, "shape": shape, "levels": 256, "files": ", ".join(wanted), "found": found})
     return rows
 
 

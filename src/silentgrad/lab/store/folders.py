@@ -1,4 +1,4 @@
-"""Folders of runs, exports, sweeps and demonstrations: the names of their files, which no other module knows."""
+"""Folders of runs, exports and sweeps: the names of their files, which no other module knows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +101,3 @@ class SweepFolder(Folder):
 
     def has_trials(self) -> bool:
         return any(self.path.glob("trial-*"))
-
-
-class DemoFolder(Folder):
-    """The folder of a demonstration."""
-
-    page = File("compare.html")  # the page that compares the runs
-
-    def run(self, name: str) -> Path:
-        return self.path / name
