@@ -5,7 +5,6 @@ import errno
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,7 +29,7 @@ from silentgrad.lab.training.checkpoints import (
     checksum_of,
     read_checkpoint,
 )
-from silentgrad.lab.training.fabric import fabric_for, first_process
+from silentgrad.lab.training.fabric import TensorBoardLogger, fabric_for, first_process
 from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.loop import Loop, Report
 from silentgrad.lab.training.recording import Recorder, environment, keeper, progress_of
@@ -203,18 +202,16 @@ def _failures_in_users_terms(folder: Path) -> Iterator[None]:
 
 def _tensorboard(run: RunFolder, train: TrainConfig) -> list[Report]:
     """Return what logs the figures of each epoch for TensorBoard, if it is asked for."""
-    if not train.tensorboard or not first_process():
+    if not train.tensorboard:
         return []
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        logger = TensorBoardLogger(run.path, "", "tensorboard")
     except ModuleNotFoundError as error:
         raise RunError("--train.tensorboard needs an extra: pip install 'silentgrad[tensorboard]'") from error
-    writer_of = cache(SummaryWriter)  # which makes the folder, so not before the run is known to start
 
     def log(loop: Loop) -> None:
-        writer, found = writer_of(str(run.path / "tensorboard")), loop.evaluation
-        writer.add_scalar(f"valid_{found.unit.metric}", found.figure, loop.step)
-        writer.add_scalar("train_loss", torch.stack(loop.losses).mean(), loop.step)
-        writer.flush()
+        figures = {f"valid_{loop.evaluation.unit.metric}": loop.evaluation.figure}
+        logger.log_metrics(figures | {"train_loss": torch.stack(loop.losses).mean().item()}, loop.step)
+        logger.save()
 
     return [log]
