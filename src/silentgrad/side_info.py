@@ -48,7 +48,7 @@ class SideInfo:
 
     def __bool__(self) -> bool:
         """Return whether any part is there."""
-        return any(part is not None for part in self.parts().values())
+        return self is not NOTHING and any(part is not None for part in self.parts().values())
 
     def parts(self) -> dict[str, Tensor | None]:
         """Return the parts by name."""
@@ -72,6 +72,8 @@ class SideInfo:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "SideInfo":
         """Apply a function to every part that is there."""
+        if not self:
+            return NOTHING  # which is asked several times a step, and answers at once
         return SideInfo(**{name: part if part is None else function(part) for name, part in self.parts().items()})
 
     def between(self, rows: slice) -> "SideInfo":
