@@ -14,7 +14,7 @@ _blocked = _NEEDLESS not in sys.modules
 if _blocked:
     sys.modules[_NEEDLESS] = cast(Any, None)
 from lightning_fabric import Fabric  # noqa: E402
-from lightning_fabric.loggers import TensorBoardLogger  # noqa: E402, F401
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger  # noqa: E402, F401
 from lightning_fabric.strategies.ddp import DDPStrategy  # noqa: E402
 from lightning_fabric.utilities.exceptions import MisconfigurationException  # noqa: E402
 from lightning_fabric.utilities.rank_zero import rank_zero_only  # noqa: E402
