@@ -5,7 +5,7 @@ kind                    stored                       as the model sees it       
 ======================  ===========================  ============================  ===========  ===================
 :class:`Levels`         integers in 0..L-1           dequantized, (x + U) / L      Gaussian     bits per dimension
                                                      or whole, 0..L-1              logistic
-:class:`Binarized`      integers in 0..L-1           0 or 1, drawn or by a cut     Bernoulli    nats per example
+:class:`Binarized`      integers in 0..L-1           0 or 1, drawn                 Bernoulli    nats per example
 :class:`Reals`          real numbers                 standardized, (x - m) / s     Gaussian     nats per entry
 :class:`Counts`         integers from 0 on, sparse   as they are                   of counts    nats per entry
 ======================  ===========================  ============================  ===========  ===================
@@ -163,15 +163,9 @@ class Levels(Observations):
 
 @dataclass(frozen=True)
 class Binarized(Observations):
-    """Images in L levels as bits: a pixel is white by its level as a probability, drawn anew each time, or by a cut.
-
-    Args:
-        levels: Number of levels L.
-        threshold: The share of the highest level from which on a pixel is white; drawn if absent.
-    """
+    """Images in L levels as bits: a pixel is white by its level as a probability, drawn anew each time."""
 
     levels: int = 256
-    threshold: float | None = None
 
     unit = kinds.NATS_PER_EXAMPLE
     likelihoods = ("bernoulli",)
@@ -179,12 +173,10 @@ class Binarized(Observations):
 
     def share(self, rows: Rows) -> Tensor:
         """Return the probability that a pixel is white, over what is drawn."""
-        share = rows.stored / (self.levels - 1)
-        return share if self.threshold is None else (share >= self.threshold).float()
+        return rows.stored / (self.levels - 1)
 
     def as_seen(self, rows: Rows, generator: torch.Generator | None = None, part: Part | None = None) -> Tensor:
-        share = self.share(rows)
-        return share if self.threshold is not None else (uniform(rows.stored, generator, part) < share).float()
+        return (uniform(rows.stored, generator, part) < self.share(rows)).float()
 
     def figure(self, elbo: float, observed: Tensor | None = None) -> float:
         return -elbo
