@@ -452,6 +452,17 @@ def test_any_layout_of_examples_and_latents_is_measured_like_rows(
     assert results[1] == pytest.approx(results[0], rel=1e-9)
 
 
+class Bare(Estimator):
+    """A value, and nothing that is claimed of it."""
+
+    def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        return integrand(q.sample())
+
+
+def bare(z: Tensor) -> Tensor:
+    return z.sum(-1)
+
+
 @refusals
 def test_what_cannot_be_measured_is_refused() -> Refusals:
     model, gaussian, batches = linear_vae("bernoulli"), linear_vae("gaussian"), batches_of(4)
@@ -473,6 +484,9 @@ def test_what_cannot_be_measured_is_refused() -> Refusals:
         "no log term": (DomainError, "learned precision", lambda: log_term_bias(model, batches[0])),
         "frozen": (DomainError, "frozen", lambda: of_model(frozen, batches, 2, [Reinforce()])),
         "a latent with data": (DomainError, function, lambda: of_model(q, batches, 2, [Reinforce()])),
+        "a class": (DomainError, "RLOO is no estimator: give an instance", lambda: of_model(q, bare, 2, [sg.RLOO])),
+        "no gradient": (DomainError, "Bare returns a value without a gradient", lambda: of_model(q, bare, 2, [Bare()])),
+        "no gradient to time": (DomainError, "Bare returns a value", lambda: sg.recommend(q, bare, 1, [Bare()])),
         "a latent in an epoch": (
             DomainError, "no epoch", lambda: of_model(q, lambda z: z.sum(-1), 2, [Reinforce()], epoch=1)
         ),

@@ -19,6 +19,7 @@ from torch import distributions as td
 
 from silentgrad.errors import SilentgradError
 from silentgrad.estimators import Estimator, TractableIntegrand
+from silentgrad.estimators.base import require_estimator
 from silentgrad.exactness import Exactness
 from silentgrad.latents import families
 from silentgrad.latents.families import Family
@@ -237,6 +238,7 @@ def check_estimator(estimator: Estimator, draws: int = 4000, problems: int = 3, 
         bits  double, single and bfloat16 numbers   holds
         bits  no memory but buffers, which rest in eval()  holds
     """
+    require_estimator(estimator)
     checks = Checks()
     for kind in KINDS:
         if kind.taken_by(estimator):

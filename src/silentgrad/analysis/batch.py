@@ -47,8 +47,6 @@ class MeasurableModel(Protocol):
 class AtTheMean(Estimator):
     """The integrand at the latents' mean, without a gradient: what is differentiated then is all the rest."""
 
-    unbiased = False
-
     @torch.no_grad()
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
         return per_example(integrand(q.mean), q)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasurableModel, MeasuredBatch
+from silentgrad.analysis.drawing import require_gradient
 from silentgrad.analysis.tally import FEWEST_BATCHES, Decomposition, table
 from silentgrad.analysis.variance import gradient_variance, named, seeded
 from silentgrad.errors import DomainError, SilentgradError
@@ -120,8 +121,9 @@ def _seconds(estimator: Estimator, q: td.Distribution, f: Integrand) -> float:
     clock = time.process_time if batch.device.type == "cpu" else time.perf_counter  # other work is none of ours
     for _ in range(ROUNDS):
         start = clock()
-        value = estimator.eval()(batch.latent(), f).sum()
-        torch.autograd.grad(value, batch.parts.tensors, allow_unused=True)
+        value = estimator.eval()(batch.latent(), f)
+        require_gradient(value, estimator)
+        torch.autograd.grad(value.sum(), batch.parts.tensors, allow_unused=True)
         if batch.device.type == "cuda":
             torch.cuda.synchronize(batch.device)
         taken.append(clock() - start)

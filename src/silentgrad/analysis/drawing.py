@@ -22,8 +22,8 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.decoders import LinearDecoder, LinearGaussian
-from silentgrad.errors import ShapeError, UnregisteredLatentError
-from silentgrad.estimators import DecoderIntegrand, Integrand, integrand_of, value_with_gradient_of
+from silentgrad.errors import DomainError, ShapeError, UnregisteredLatentError
+from silentgrad.estimators import DecoderIntegrand, Estimator, Integrand, integrand_of, value_with_gradient_of
 from silentgrad.latents.families import Family, family_of
 from silentgrad.latents.independent import base_of, independent
 from silentgrad.latents.priors import Prior
@@ -133,6 +133,12 @@ def _repeated(batch: Tensor, count: int) -> Tensor:
     return batch if count == 1 else batch.repeat(count, *[1] * (batch.dim() - 1))
 
 
+def require_gradient(value: Tensor, estimator: Estimator) -> None:
+    """Raise if what an estimator returned cannot be differentiated."""
+    if not value.requires_grad:
+        raise DomainError(f"{type(estimator).__name__} returns a value without a gradient in the latent's parameters")
+
+
 def cotangents(
     term: Term, integrand: Integrand, parts: Parts, draws: int, prior: Prior | None = None
 ) -> Iterator[Cotangent]:
@@ -157,6 +163,7 @@ def cotangents(
         leaves = [_repeated(tensor.detach(), count).requires_grad_() for tensor in parts.tensors]
         several = integrand.times(count) if isinstance(integrand, SeveralDraws) else integrand
         losses = term.loss_of(several, parts.rebuild(leaves), prior)
+        require_gradient(losses, term.estimator)
         loss = term.weight * losses.sum() / (losses.numel() // count)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         yield [g.reshape(count, *tensor.shape) for g, tensor in zip(gradients, parts.tensors, strict=True)]

@@ -32,6 +32,7 @@ from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, Squa
 from silentgrad.analysis.tally import FEWEST_BATCHES, Decomposition, Mean, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
+from silentgrad.estimators.base import require_estimator
 
 MethodName = Literal["sketch", "every"]
 
@@ -167,10 +168,12 @@ def _name(estimator: Estimator) -> str:
 
 def named(estimators: Mapping[str, Estimator] | Iterable[Estimator]) -> dict[str, Estimator]:
     """Name estimators; a list is named after their classes, one made of another after both."""
+    listed = list(estimators.values() if isinstance(estimators, Mapping) else estimators)
+    for estimator in listed:
+        require_estimator(estimator)
     if isinstance(estimators, Mapping):
         found = dict(estimators)
     else:
-        listed = list(estimators)
         found = {_name(estimator): estimator for estimator in listed}
         if len(found) < len(listed):
             raise DomainError("two estimators of one class: give them names, {'a': ..., 'b': ...}")

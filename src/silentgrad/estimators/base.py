@@ -41,7 +41,7 @@ Integrand = Callable[[Tensor], Tensor]
 class Estimator(nn.Module):
     """Base of all estimators; a module, so that what it remembers is saved with the model."""
 
-    unbiased: bool
+    unbiased: bool = False
     exact: ClassVar[bool] = False
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Distribution,)  # those that it can be asked about
     uses_prior: bool = False  # whether it weighs samples by p(z) / q(z|x): a bound of several samples
@@ -111,6 +111,13 @@ def discrete_of(q: td.Distribution, estimator: Estimator) -> td.Bernoulli | td.O
     """Return the bits or one-hot categories inside q, or raise an error that names both."""
     kinds: tuple[type[td.Bernoulli | td.OneHotCategorical], ...] = (td.Bernoulli, td.OneHotCategorical)
     return latents_of(q, estimator, kinds)
+
+
+def require_estimator(estimator: object) -> None:
+    """Raise unless an argument is an estimator: its class is not."""
+    if not isinstance(estimator, Estimator):
+        name = getattr(estimator, "__name__", repr(estimator))
+        raise DomainError(f"{name} is no estimator: give an instance of one, such as RLOO()")
 
 
 def at_least(fewest: int, samples: int, estimator: Estimator) -> int:

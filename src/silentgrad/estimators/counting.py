@@ -43,7 +43,6 @@ class EAT(Estimator):
         arXiv:2602.03896; Vafaii, Galor and Yates 2024, Poisson Variational Autoencoder, NeurIPS.
     """
 
-    unbiased = False
     latents = (td.Poisson,)
 
     def __init__(self, temperature: float = 0.5) -> None:

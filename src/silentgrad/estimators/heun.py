@@ -114,8 +114,6 @@ class ReinMaxCV(ScaledControl):
         arXiv:2603.08257, who give ReinMax another control variate, by which its mean changes.
     """
 
-    unbiased = False
-
     def __init__(self, samples: int = 2, scale: float = 0.0, decay: float = 0.99) -> None:
         super().__init__(samples, scale, decay)
 

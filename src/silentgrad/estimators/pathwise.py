@@ -86,7 +86,6 @@ class GumbelSoftmax(Estimator):
         The Concrete Distribution: A Continuous Relaxation of Discrete Random Variables, ICLR.
     """
 
-    unbiased = False
     latents = (td.Bernoulli, td.OneHotCategorical)
 
     def __init__(self, temperature: float | Schedule = 0.5, hard: bool = False) -> None:
@@ -113,7 +112,6 @@ class GumbelSoftmax(Estimator):
 class Softened(Estimator):
     """An estimator that draws bits or categories, and passes their gradient to something soft. Biased."""
 
-    unbiased = False
     latents = (td.Bernoulli, td.OneHotCategorical)
 
     def draw(self, choices: Choices) -> tuple[Tensor, Tensor]:

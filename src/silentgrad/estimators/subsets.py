@@ -46,7 +46,6 @@ class SIMPLE(Estimator):
         Ahmed, Zeng, Niepert and Van den Broeck 2023, SIMPLE: A Gradient Estimator for k-Subset Sampling, ICLR.
     """
 
-    unbiased = False
     latents: ClassVar[tuple[type[td.Distribution], ...]] = (td.Bernoulli, td.OneHotCategorical, KSubset)
 
     def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
@@ -71,7 +70,6 @@ class IMLE(Estimator):
         Distributions, NeurIPS.
     """
 
-    unbiased = False
     latents = (td.Bernoulli, td.OneHotCategorical, KSubset)
 
     def __init__(self, step: float = 1.0) -> None:
