@@ -59,7 +59,7 @@ def test_a_schedule_changes_the_variance() -> None:
     refused(sg.ShapeError, several, lambda: decoder.set_variance(torch.ones(3)))
     each = sg.LinearGaussian(2, 3, torch.ones(3))
     each.set_variance(0.1)
-    assert torch.equal(each.double().variance, torch.full((3,), 0.1, dtype=torch.float64))
+    assert torch.equal(each.variance, torch.full((3,), 0.1))
 
 
 def test_a_user_adds_a_family() -> None:

@@ -5,7 +5,6 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-import scipy.special
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,23 +13,7 @@ from torch import Tensor
 from silentgrad.mathematics.gamma import log_rising
 from silentgrad.mathematics.quadrature import expected_abs
 from silentgrad.mathematics.softplus import expected_softplus_of_both
-from silentgrad.mathematics.special import dawson, dawson_integral, expected_log_square, log_square_derivatives
-
-POINTS = torch.cat([torch.linspace(-12, 12, 801, dtype=torch.float64), torch.logspace(-8, 7, 400, dtype=torch.float64)])
-
-
-def test_dawson_equals_scipy() -> None:
-    truth = torch.from_numpy(scipy.special.dawsn(POINTS.numpy()))
-    torch.testing.assert_close(dawson(POINTS), truth, rtol=1e-13, atol=0)
-    torch.testing.assert_close(dawson(POINTS.float()), truth.float(), rtol=2e-6, atol=0)
-
-
-@pytest.mark.parametrize("t", [0.0, 1e-6, 1e-3, 0.1, 0.5, 0.9, 1.0, 1.7, 2.5, 4.0, 6.0, 8.0, 20.0, 1e3])
-def test_dawson_integral_equals_its_hypergeometric_form(t: float) -> None:
-    with mp.workdps(60):
-        truth = float(mp.mpf(t) ** 2 / 2 * mp.hyp2f2(1, 1, mp.mpf(3) / 2, 2, -(mp.mpf(t) ** 2)))
-    both = torch.tensor([t, -t], dtype=torch.float64)
-    assert dawson_integral(both).tolist() == pytest.approx([truth, truth], rel=1e-13, abs=0)
+from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
 
 
 def log_square_by_quadrature(e: float, v: float) -> float:
@@ -82,8 +65,6 @@ def test_derivatives_of_every_order_agree_with_autograd() -> None:
     assert torch.autograd.gradcheck(expected_log_square, (e, v))
     for variance in (v, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)):  # one serves many means
         assert torch.autograd.gradgradcheck(expected_log_square, (e, variance))
-    assert torch.autograd.gradgradcheck(dawson, (e,))
-    assert torch.autograd.gradgradcheck(dawson_integral, (e,))
     third, value = expected_log_square(e, v), None
     for _ in range(3):
         (third,) = torch.autograd.grad(third.sum(), e, create_graph=True)
@@ -105,7 +86,6 @@ def test_expected_log_square_is_finite_and_below_jensens_bound(e: float, v: floa
 def test_half_precision_is_evaluated_in_single() -> None:
     e, v = torch.tensor([0.5, 3.0], dtype=torch.bfloat16), torch.tensor([1.0, 0.25], dtype=torch.bfloat16)
     assert torch.equal(expected_log_square(e, v), expected_log_square(e.float(), v.float()).bfloat16())
-    assert torch.equal(dawson_integral(e), dawson_integral(e.float()).bfloat16())
 
 
 RISING = [(x, r) for x in (0, 1, 3, 37, 1000, 10**6) for r in (1e-4, 0.5, 1.0, 2.5, 100.0, 1e6)]

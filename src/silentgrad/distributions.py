@@ -54,19 +54,6 @@ class Logistic(td.Distribution):
         return logsigmoid(t) + logsigmoid(-t) - self.scale.log()
 
 
-class LevelConstraint(constraints.Constraint):
-    """Whole numbers from 0 to levels - 1."""
-
-    is_discrete = True
-
-    def __init__(self, levels: int) -> None:
-        self.levels = levels
-        super().__init__()
-
-    def check(self, value: Tensor) -> Tensor:
-        return (value == value.round()) & (value >= 0) & (value <= self.levels - 1)
-
-
 class DiscretizedLogistic(td.Distribution):
     """A logistic variable rounded to the nearest of the whole levels 0, 1, ..., levels - 1."""
 
@@ -79,7 +66,7 @@ class DiscretizedLogistic(td.Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return LevelConstraint(self.levels)
+        return constraints.integer_interval(0, self.levels - 1)
 
     @property
     def mean(self) -> Tensor:

@@ -167,8 +167,10 @@ class ConstantCategorical(nn.Module):
         at = x.dim() - len(self.event_shape)
         if x.shape[at:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(x.shape)}")
+        top = self.categories - 1
+        x = required(x, (x >= 0) & (x <= top) & (x == x.round()), f"x has to be one of 0, 1, ..., {top}")
         log_probs = self.logits.log_softmax(-1).expand(*x.shape, -1)
-        return log_probs.gather(-1, self._categories_of(x).unsqueeze(-1)).squeeze(-1).flatten(at)
+        return log_probs.gather(-1, x.long().unsqueeze(-1)).squeeze(-1).flatten(at)
 
     def exactness(self, q: td.Distribution) -> Exactness:
         return Exactness.EXACT
@@ -180,13 +182,6 @@ class ConstantCategorical(nn.Module):
         fit = -(values - means.unsqueeze(-1)).square() / (2 * variances.unsqueeze(-1))
         with torch.no_grad():
             self.logits.copy_(fit.clamp(min=-10).reshape(self.logits.shape))
-
-    def _categories_of(self, x: Tensor) -> Tensor:
-        categories = x.long()
-        valid = (categories == x) & (categories >= 0) & (categories < self.categories)
-        if not torch.compiler.is_compiling() and not valid.all():
-            raise DomainError(f"x has to be one of 0, 1, ..., {self.categories - 1}")
-        return categories
 
 
 class Numbers(td.Categorical):

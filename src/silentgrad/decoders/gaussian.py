@@ -27,9 +27,9 @@ exactly, for every latent with a mean and a variance. Noise of deviation n aroun
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,7 @@ class LinearGaussian(LinearDecoder):
     Args:
         latent_dim: Number of latents.
         event_shape: Shape of one example.
-        variance: One positive number, or one per output in the shape of an example. Its digits are kept in double
-            precision: `decoder.half().double()` has the variance that was given.
+        variance: One positive number, or one per output in the shape of an example.
 
     Example:
         >>> decoder = LinearGaussian(2, (28, 28), variance=0.01)
@@ -68,16 +67,14 @@ class LinearGaussian(LinearDecoder):
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int], variance: float | Tensor = 0.01) -> None:
         super().__init__(latent_dim, event_shape)
-        self._given = self._validated(variance)
-        self.register_buffer("variance", self._given.to(self.affine.weight))
+        self.register_buffer("variance", self._validated(variance))
 
     def set_variance(self, variance: float | Tensor) -> None:
         """Change the variance, as a schedule does during training."""
         given = self._validated(variance)
         if given.dim() > self.variance.dim():
             raise ShapeError("the decoder was built with one variance for all outputs, got one per output")
-        self._given = given.expand(self.variance.shape).clone()
-        self.variance.copy_(self._given)
+        self.variance.copy_(given)
 
     def forward(self, z: Tensor) -> td.Independent:
         mean = self.affine(self.flatten_latent(z)).unflatten(-1, self.event_shape)
@@ -117,34 +114,13 @@ class LinearGaussian(LinearDecoder):
         return float(self.variance.mean())
 
     def _validated(self, variance: float | Tensor) -> Tensor:
-        value = torch.as_tensor(variance, dtype=torch.float64, device="cpu").detach()
+        value = torch.as_tensor(variance, dtype=torch.float64).detach().to(self.affine.weight, copy=True)
         if value.dim() > 0 and value.shape != self.event_shape:
             shapes = f"{tuple(value.shape)}, expected one number or {tuple(self.event_shape)}"
             raise ShapeError(f"variance has shape {shapes}")
-        used = value.to(self.affine.weight.dtype)
-        if not (used > 0).all() or not used.isfinite().all():
+        if not (value > 0).all() or not value.isfinite().all():
             raise DomainError(f"variance has to be positive and finite, got {value.min():g} at the least")
-        return value.clone()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or casts the module; the variance is cast from what was given, not from what an earlier cast left."""
-        before, given = self.variance, self._digits()
-        super()._apply(fn, recurse)
-        if self.variance is not before:
-            self.variance.copy_(given)
-        return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        loaded = state_dict.get(f"{prefix}variance")
-        if loaded is not None and loaded.shape == self.variance.shape and loaded.dtype == torch.float64:
-            self._given = loaded.detach().cpu().clone()
-
-    def _digits(self) -> Tensor:
-        """Return the variance in double precision, as given, unless something else was written into the buffer."""
-        if not self.variance.is_meta and not torch.equal(self._given.to(self.variance), self.variance):
-            self._given = self.variance.detach().double().cpu()
-        return self._given
+        return value
 
 
 def bent(values: Tensor, limit: float) -> Tensor:

@@ -82,48 +82,25 @@ class LinearLikelihood(LinearDecoder):
         return self.decode(z, NOTHING)
 
     def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
-        u = self.affine(z) + self._shift(known)
-        decoded = self._likelihood_given(known.scale)(u.unflatten(-1, self.event_shape))
-        return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
-
-    def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo) -> Tensor:
-        if not self.joint or not side_info:
-            return super().log_prob_given(x, z, side_info)
-        z = self.flatten_latent(z, self.examples_of(x))
-        self.require_dtype("x", x)
-        known = self.known(side_info, self.examples_of(x))
-        x = known.observed(x.flatten(-len(self.event_shape)), self.neutral)
         u = self._possible(self.affine(z) + self._shift(known), known.mask, IMPOSSIBLE)
         decoded = self._likelihood_given(known.scale)(u.unflatten(-1, self.event_shape))
-        return self._summed(decoded.log_prob(x.unflatten(-1, self.event_shape)))
-
-    def _summed(self, outputs: Tensor) -> Tensor:
-        return self._flat(outputs).sum(-1)
-
-    def _flat(self, outputs: Tensor) -> Tensor:
-        """Results of the likelihood in one dimension beyond the examples'."""
-        dimensions = len(self.event_shape) - self.joint
-        if dimensions == 0:
-            return outputs.unsqueeze(-1)
-        return outputs.flatten(-dimensions)
+        return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
     def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
         def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
             known = self.known(side_info, mean.shape[:-1])
             x = known.observed(x, self.neutral)
-            if self.joint:
-                return self._outputs(x, mean, moments, q, known).sum(-1)
-            return known.total(self._outputs(x, mean, moments, q, known))
+            return self._total(self._outputs(x, mean, moments, q, known), known)
 
         return form
 
     def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        return self._outputs(x, mean, moments, q, NOTHING)
+        return self._flat(self._outputs(x, mean, moments, q, NOTHING))
 
     def _outputs(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, side_info: SideInfo
     ) -> Tensor:
-        """Return E_q[log p(x_o|z)] of every output, or of every group of them, given side information, flattened."""
+        """Return E_q[log p(x_o|z)] in the likelihood's shape, given side information, flattened."""
         shift = self._shift(side_info)
         likelihood = self._likelihood_given(side_info.scale)
         if not moments.gaussian and _needs_beyond_gaussian(self.likelihood, q) is Needs.GENERATING_FUNCTION:
@@ -134,12 +111,10 @@ class LinearLikelihood(LinearDecoder):
             tilted = tilt(q, moments, mean, exponent, exponent)
             of_u, log_mass = sign * tilted.exponent + shift, tilted.log_mass + sign * shift
             log_mass = self._possible(log_mass, side_info.mask, IMPOSSIBLE)
-            outputs = from_generating_function(likelihood, *self._unflattened(x, of_u, log_mass))
-        else:
-            of_u = self._possible(self.affine(mean) + shift, side_info.mask, IMPOSSIBLE)
-            variance = self._possible(variance_of(self.affine, moments, mean), side_info.mask, 0.0)
-            outputs = expected_log_prob(likelihood, *self._unflattened(x, of_u, variance), self.nodes)
-        return self._flat(outputs)
+            return from_generating_function(likelihood, *self._unflattened(x, of_u, log_mass))
+        of_u = self._possible(self.affine(mean) + shift, side_info.mask, IMPOSSIBLE)
+        variance = self._possible(variance_of(self.affine, moments, mean), side_info.mask, 0.0)
+        return expected_log_prob(likelihood, *self._unflattened(x, of_u, variance), self.nodes)
 
     def _possible(self, numbers: Tensor, mask: Tensor | None, otherwise: float) -> Tensor:
         """Return the numbers, with another one for categories that were not observed, if a row is one event of many."""
@@ -186,7 +161,7 @@ class LinearLikelihood(LinearDecoder):
         return likelihood
 
     @property
-    def joint(self) -> int:
+    def joint(self) -> int:  # type: ignore[override]
         """Return the number of an example's last dimensions that have one probability together."""
         dimensions: int = getattr(self.likelihood, "event_dim", 0)
         return dimensions
@@ -211,7 +186,7 @@ class LinearLikelihood(LinearDecoder):
     def log_prob_from(self, x: Tensor, statistics: Sequence[Tensor]) -> Tensor:
         """Return log p(x|u), one number per example."""
         (u,) = statistics
-        return self._summed(self.likelihood(u.unflatten(-1, self.event_shape)).log_prob(x))
+        return self._total(self.likelihood(u.unflatten(-1, self.event_shape)).log_prob(x), NOTHING)
 
     def init_from_data(
         self,

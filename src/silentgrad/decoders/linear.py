@@ -1,6 +1,7 @@
 """Shapes, checks and starts of all linear decoders."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -74,6 +75,7 @@ class LinearDecoder(nn.Module):
     """
 
     neutral: float = 0.0  # a number that x can be, which stands where an entry was not observed
+    joint: int = 0  # number of an example's last dimensions that have one probability together
 
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
         super().__init__()
@@ -146,7 +148,7 @@ class LinearDecoder(nn.Module):
 
     def decode(self, z: Tensor, side_info: SideInfo) -> td.Independent:
         """p(x|z) given side information; which entries were observed makes no difference to it."""
-        z = self.flatten_latent(z)
+        z, side_info = self.flatten_latent(z), replace(side_info, mask=None)
         return self._decoded(z, side_info.under(z.shape[:-1], self.event_shape).to(self.affine.weight))
 
     def _decoded(self, z: Tensor, known: SideInfo) -> td.Independent:
@@ -196,15 +198,23 @@ class LinearDecoder(nn.Module):
         z = self.flatten_latent(z, self.examples_of(x))
         self.require_dtype("x", x)
         if not side_info:
-            return self._summed(self(z).base_dist.log_prob(x))
+            return self._total(self(z).base_dist.log_prob(x), NOTHING)
         known = self.known(side_info, self.examples_of(x))
         x = known.observed(x.flatten(-len(self.event_shape)), self.neutral).unflatten(-1, self.event_shape)
-        outputs = self._decoded(z, known).base_dist.log_prob(x)
-        return known.total(outputs.flatten(-len(self.event_shape)))
+        return self._total(self._decoded(z, known).base_dist.log_prob(x), known)
 
-    def _summed(self, outputs: Tensor) -> Tensor:
-        """Return the sum over outputs; `Independent` cannot sum over no examples."""
-        return outputs.flatten(-len(self.event_shape)).sum(-1)
+    def _flat(self, outputs: Tensor) -> Tensor:
+        """Return log-probabilities of outputs, or of those that have one together, in one dimension."""
+        dimensions = len(self.event_shape) - self.joint
+        if dimensions == 0:
+            return outputs.unsqueeze(-1)
+        return outputs.flatten(-dimensions)
+
+    def _total(self, outputs: Tensor, known: SideInfo) -> Tensor:
+        """Return the sum of log-probabilities over observed outputs; `Independent` cannot sum over no examples."""
+        if self.joint:
+            return self._flat(outputs).sum(-1)  # what was not observed has no part in them
+        return known.total(self._flat(outputs))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters that may have learning rates of their own: of the mean, of the precision."""

@@ -24,7 +24,6 @@ With :math:`u = Wz + b` and :math:`g, v = Az + c`, the links are
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -39,7 +38,6 @@ from silentgrad.latents.generating import moments_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
-from silentgrad.side_info import SideInfo
 
 Link = Literal["linear", "exp"]
 LogTerm = Literal["auto", "exact", "edgeworth", "taylor"]
@@ -100,44 +98,12 @@ class LinearPrecisionGaussian(LinearDecoder):
         normal = td.Normal(mean.unflatten(-1, self.event_shape), scale.unflatten(-1, self.event_shape))
         return td.Independent(normal, len(self.event_shape))
 
-    def expected_log_prob(
-        self,
-        x: Tensor,
-        q: td.Distribution,
-        log_term: LogTerm | None = None,
-        *,
-        offset: Tensor | None = None,
-        covariates: Tensor | None = None,
-        mask: Tensor | None = None,
-        scale: Tensor | None = None,
-    ) -> Tensor:
-        """Return E_q[log p(x|z)], one number per example, as `LinearDecoder.expected_log_prob`.
-
-        Args:
-            x: Examples `(*batch, *event_shape)`.
-            q: Their latents.
-            log_term: The log term in place of the decoder's own; see the class.
-            offset: As in `LinearDecoder.expected_log_prob`, and so are the arguments that follow.
-            covariates: Refused.
-            mask: Which entries were observed.
-            scale: Refused.
-        """
-        return self.expected_log_prob_given(x, q, SideInfo(offset, covariates, mask, scale), log_term)
-
-    def expected_log_prob_given(
-        self, x: Tensor, q: td.Distribution, side_info: SideInfo, log_term: LogTerm | None = None
-    ) -> Tensor:
-        if not side_info:
-            return self.evaluate(partial(self.closed_form, log_term=log_term), x, q)
-        return self.evaluate(self.given_form(partial(self.output_form, log_term=log_term), side_info), x, q)
-
-    def exactness(self, q: td.Distribution, log_term: LogTerm | None = None) -> Exactness:
+    def exactness(self, q: td.Distribution) -> Exactness:
         """Exact, unless the linear link's log term is Taylor's, or Edgeworth's of latents that are not Gaussian.
 
         With noise it is no more than a bound: the expectation over the noise too is less than that at x.
         """
-        taylor = (log_term or self.log_term) == "taylor"
-        if self.link == "linear" and (taylor or not moments_of(q).gaussian):
+        if self.link == "linear" and (self.log_term == "taylor" or not moments_of(q).gaussian):
             return Exactness.APPROXIMATION
         if self.noise:
             return Exactness.LOWER_BOUND
@@ -148,39 +114,19 @@ class LinearPrecisionGaussian(LinearDecoder):
             return "link='exp'"
         return f"link='linear', log_term={self.log_term!r}"
 
-    def closed_form(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        moments: Moments | JointMoments,
-        q: td.Distribution,
-        log_term: LogTerm | None = None,
-    ) -> Tensor:
-        squares, log_precision = self._terms(x, mean, moments, q, log_term or self.log_term)
-        return 0.5 * ((log_precision - squares).sum(-1) - x.shape[-1] * math.log(2 * math.pi))
-
-    def output_form(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        moments: Moments | JointMoments,
-        q: td.Distribution,
-        log_term: LogTerm | None = None,
-    ) -> Tensor:
-        squares, log_precision = self._terms(x, mean, moments, q, log_term or self.log_term)
+    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        squares, log_precision = self._terms(x, mean, moments, q)
         return (log_precision - squares).sub_(math.log(2 * math.pi)).mul_(0.5)  # in place: as large as all leaves
 
     def _terms(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, log_term: LogTerm
+        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
     ) -> tuple[Tensor, Tensor]:
         """Return the expected square of the residual in units of its deviation, and log-precision; per output."""
         if self.link == "linear":
-            return self._linear_link(x, mean, moments, log_term)
+            return self._linear_link(x, mean, moments)
         return self._exp_link(x, mean, moments, q)
 
-    def _linear_link(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, log_term: LogTerm
-    ) -> tuple[Tensor, Tensor]:
+    def _linear_link(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments) -> tuple[Tensor, Tensor]:
         """Return E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
@@ -195,7 +141,7 @@ class LinearPrecisionGaussian(LinearDecoder):
             squares = squares + p.k_uuvv
         if p.k_uuv is not None and p.k_uvv is not None:
             squares = squares + 2 * (e * p.k_uuv - d * p.k_uvv)
-        return squares, _expected_log(e, p, moments.gaussian, log_term)
+        return squares, _expected_log(e, p, moments.gaussian, self.log_term)
 
     def _exp_link(
         self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution

@@ -1,7 +1,7 @@
 """Decoders: anything that has these methods, whatever it inherits from; also given side information."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeGuard, cast, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,16 +20,6 @@ class Conditional(Protocol):
 
     def log_prob_given(self, x: Tensor, z: Tensor, side_info: SideInfo, /) -> Tensor:
         """Return log p(x|z) over the observed entries, one number per example."""
-
-
-class TractableConditional(Conditional, Protocol):
-    """A tractable decoder that takes side information."""
-
-    def expected_log_prob_given(self, x: Tensor, q: td.Distribution, side_info: SideInfo, /) -> Tensor:
-        """Return E_q[log p(x|z)] over the observed entries, one number per example."""
-
-    def exactness(self, q: td.Distribution, /) -> Exactness:
-        """Return what `expected_log_prob_given` is for latents of this kind."""
 
 
 class Given:
@@ -63,16 +53,18 @@ class Given:
 
     def expected_log_prob(self, x: Tensor, q: td.Distribution) -> Tensor:
         """Return E_q[log p(x|z)] over the observed entries, one number per example; for a tractable decoder."""
-        return self._tractable().expected_log_prob_given(x, q, self.side_info)
+        expected: Tensor = self._tractable().expected_log_prob_given(x, q, self.side_info)
+        return expected
 
     def exactness(self, q: td.Distribution) -> Exactness:
         """Return what `expected_log_prob` is for latents of this kind."""
-        return self._tractable().exactness(q)
+        exactness: Exactness = self._tractable().exactness(q)
+        return exactness
 
-    def _tractable(self) -> TractableConditional:
+    def _tractable(self) -> Any:
         if not hasattr(self.decoder, "expected_log_prob_given"):
             raise IntractableError(f"{type(self.decoder).__name__} has no closed form of E[log p(x|z)]")
-        return cast(TractableConditional, self.decoder)
+        return self.decoder
 
 
 @runtime_checkable

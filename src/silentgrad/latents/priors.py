@@ -37,14 +37,15 @@ class Prior(nn.Module):
     """
 
     exactness: ClassVar[Exactness] = Exactness.EXACT
+    numbers: Tensor
 
     def __init__(self, family: "Family") -> None:
         super().__init__()
         self.family = family
 
     def forward(self) -> td.Distribution:
-        """p(z), whose event is one example's z."""
-        raise NotImplementedError
+        """p(z), whose event is one example's z; that of the prior's `numbers`, unless it is written anew."""
+        return self.family.latent(self.numbers, validate_args=False)
 
     def divergence(self, q: td.Distribution) -> Tensor:
         """Return KL(q(z|x) || p(z)) in nats, one number per example."""
@@ -72,22 +73,9 @@ class Prior(nn.Module):
 class StandardPrior(Prior):
     """The prior without parameters: N(0, 1), fair bits, equally likely categories, counts of rate 1."""
 
-    numbers: Tensor
-
     def __init__(self, family: "Family") -> None:
         super().__init__(family)
         self.register_buffer("numbers", torch.zeros(family.numbers), persistent=False)
-        self._kept: tuple[Tensor, tuple[Tensor, ...]] | None = None
-
-    def forward(self) -> td.Distribution:
-        return self.family.build(self._arguments(), validate_args=False)
-
-    def _arguments(self) -> tuple[Tensor, ...]:
-        """Return the distribution's arguments, kept until the module is moved or cast: a step of training is short."""
-        if self._kept is None or self._kept[0] is not self.numbers:
-            with torch.inference_mode(False), torch.no_grad():  # they outlive an evaluation
-                self._kept = self.numbers, self.family.from_numbers(self.numbers)
-        return self._kept[1]
 
 
 class LearnedPrior(Prior):
@@ -96,9 +84,6 @@ class LearnedPrior(Prior):
     def __init__(self, family: "Family") -> None:
         super().__init__(family)
         self.numbers = nn.Parameter(torch.zeros(family.numbers))
-
-    def forward(self) -> td.Distribution:
-        return self.family.latent(self.numbers, validate_args=False)
 
 
 class MixturePrior(Prior):
@@ -152,22 +137,11 @@ def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
     Raises:
         IntractableError: torch knows no formula for the pair.
     """
-    try:
-        return td.kl_divergence(*_broadcast(q, p))
+    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
+    try:  # with one batch shape: some of torch's formulas index by the other's values
+        return td.kl_divergence(*(one if one.batch_shape == shape else one.expand(shape) for one in (q, p)))
     except NotImplementedError:
         raise IntractableError(
             f"no KL divergence of {type(q).__name__} latents from a prior of {type(p).__name__} is known: register it "
             "by torch.distributions.register_kl, or pass a prior whose `divergence` knows it"
         ) from None
-
-
-def _broadcast(q: td.Distribution, p: td.Distribution) -> tuple[td.Distribution, td.Distribution]:
-    """Return both with one batch shape: some of torch's formulas index by the other's values."""
-    if q.batch_shape == p.batch_shape:
-        return q, p
-    shape = q.batch_shape
-    if shape[max(0, len(shape) - len(p.batch_shape)) :] != p.batch_shape:  # else q has it, found in less time
-        shape = torch.broadcast_shapes(shape, p.batch_shape)
-    if q.batch_shape != shape:
-        q = q.expand(shape)
-    return q, p.expand(shape)

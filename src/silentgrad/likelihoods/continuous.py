@@ -95,8 +95,7 @@ class NoisyNormal:
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """Return E[log p(x|u)] from the mean and variance of u."""
-        squares = torch.addcmul(variance, mean - x, mean - x) / self.scale.square()
-        return -squares / 2 - self.scale.log() - math.log(2 * math.pi) / 2
+        return expected_normal(self.scale.log(), x, mean, variance)
 
 
 class Laplace(LocationScale):

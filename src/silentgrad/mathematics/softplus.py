@@ -92,47 +92,9 @@ def softplus_bound(mean: Tensor, variance: Tensor) -> Tensor:
         >>> softplus_bound(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]))
         tensor([0.8133, 1.3133])
     """
-    mean, variance = torch.broadcast_tensors(mean, variance)
-    if torch.compiler.is_compiling() or transformed() or mean.device.type != "cpu":
-        return _bound(mean, variance)
-    value, *_ = _SoftplusBound.apply(mean, variance)
-    return value
-
-
-def _bound(mean: Tensor, variance: Tensor) -> Tensor:
     # The smallest number keeps the root's derivative finite where both are zero, and the bound a bound.
     root = (mean.square() + variance + TINY).sqrt()
     return torch.nn.functional.softplus(-root) + (root + mean) / 2
-
-
-class _SoftplusBound(torch.autograd.Function):
-    """The bound with its derivatives, found together in pieces that stay in the processor's cache."""
-
-    @staticmethod
-    def forward(mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
-        found = mean.new_empty(3, mean.numel())
-        pieces = mean.flatten().split(PIECE), variance.flatten().split(PIECE), found.split(PIECE, dim=1)
-        for m, v, (value, slope, bend) in zip(*pieces, strict=True):
-            root = torch.addcmul(v, m, m).add_(TINY).sqrt_()
-            power = root.neg().exp_()
-            torch.add(m, root, out=value).mul_(0.5).add_(power.log1p())
-            torch.div((1 - power).div_(power.add_(1)), root, out=bend)  # tanh(root / 2) / root
-            torch.mul(m, bend, out=slope).add_(1).mul_(0.5)
-            bend.mul_(0.25)
-        return tuple(found.reshape(3, *mean.shape))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*inputs, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-        mean, variance, slope, bend = ctx.saved_tensors
-        if torch.is_grad_enabled():  # someone differentiates the derivatives
-            gradients: tuple[Tensor, Tensor] = torch.func.vjp(_bound, mean, variance)[1](grad)
-            return gradients
-        return grad * slope, grad * bend
 
 
 class Slopes(NamedTuple):

@@ -1,4 +1,4 @@
-r"""The expected logarithm of a squared Gaussian, Dawson's function and its integral.
+r"""The expected logarithm of a squared Gaussian, and its derivatives.
 
 For :math:`v \sim N(e, V)` write :math:`G_0(e, V) = E[\log v^2]` and :math:`G_n = \partial^n G_0 / \partial e^n`.
 A Gaussian expectation solves the heat equation, :math:`\partial_V G_n = \tfrac12 G_{n+2}`, so the family is closed
@@ -58,27 +58,6 @@ def log_square_derivatives(mean: Tensor, variance: Tensor, lowest: int, highest:
     return family[: highest - lowest + 1]
 
 
-def dawson(t: Tensor) -> Tensor:
-    """Dawson's function exp(-t^2) * integral_0^t exp(s^2) ds.
-
-    Example:
-        >>> dawson(torch.tensor(1.0))
-        tensor(0.5381)
-    """
-    return log_square_derivatives(t, torch.full_like(t, 0.5), 1, 1)[0] / 4
-
-
-def dawson_integral(t: Tensor) -> Tensor:
-    """Return the integral of Dawson's function from 0 to t.
-
-    Example:
-        >>> dawson_integral(torch.tensor(1.0))
-        tensor(0.3697)
-    """
-    result: Tensor = _DawsonIntegral.apply(t)
-    return result
-
-
 class _Family(torch.autograd.Function):
     """G_lowest to G_highest; a derivative is another member of the family."""
 
@@ -127,24 +106,6 @@ def _accumulated(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
     if total is None:
         return a * b
     return torch.addcmul(total, a, b)
-
-
-class _DawsonIntegral(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(t: Tensor) -> Tensor:
-        t2 = 2 * t.to(torch.promote_types(t.dtype, torch.float32)).square()
-        rho = 1 / (1 + t2)
-        return ((torch.log1p(t2) + (t2 * rho).square() * _ratio(ZETA, rho)) / 4).to(t.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * dawson(*ctx.saved_tensors)
 
 
 def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
