@@ -14,9 +14,9 @@ THRESHOLDS = -0.7, -0.2, 1.0
 
 def log_category(x: float, u: np.ndarray, thresholds: tuple[float, ...] = THRESHOLDS) -> np.ndarray:
     """The probability of lying between two thresholds, as a difference of the smaller tails."""
-    low, high = (np.array([-np.inf, *thresholds, np.inf])[int(x) + i] - u for i in (0, 1))
-    mirrored = u > thresholds[0]
-    low, high = np.where(mirrored, low, -high), np.where(mirrored, high, -low)
+    below, above = (np.array([-np.inf, *thresholds, np.inf])[int(x) + i] for i in (0, 1))
+    low, high, smaller = below - u, above - u, u > (below + above) / 2  # as they are
+    low, high = np.where(smaller, low, -high), np.where(smaller, high, -low)
     with np.errstate(divide="ignore"):  # of a tail that is not there
         log_above = stats.logistic.logcdf(high)
         return log_above + np.log1p(-np.exp(stats.logistic.logcdf(low) - log_above))

@@ -16,8 +16,8 @@ import silentgrad as sg
 from oracles import Expectation
 from silentgrad import likelihoods
 from silentgrad.decoders.gates import LinearGate
-from silentgrad.decoders.gaussian import StandardizedDecoder
 from silentgrad.decoders.likelihood import own_parameters
+from silentgrad.decoders.standardized import StandardizedDecoder
 
 BATCH, OUTPUTS = 2, 3
 Draw = Callable[[float, float], Tensor]

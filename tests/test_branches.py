@@ -216,54 +216,12 @@ def test_a_compiled_graph_answers_nan_for_infinite_moments_and_impossible_data(
     assert torch.compile(closed_form, backend="eager", fullgraph=True)(x, *own).isnan().all()
 
 
-AUTOCAST = {
-    "fixed": lambda: sg.LinearGaussian(2, 3, 0.3),
-    "linear": lambda: sg.LinearPrecisionGaussian(2, 3, link="linear"),
-    "exp": lambda: sg.LinearPrecisionGaussian(2, 3, link="exp"),
-    "Poisson": lambda: sg.LinearLikelihood(2, 3, sg.likelihoods.Poisson()),
-    "Laplace": lambda: sg.LinearLikelihood(2, 3, sg.likelihoods.Laplace(3)),
-}
-
-
-@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("decoder", AUTOCAST)
-@pytest.mark.parametrize("family", ["Normal", "Bernoulli"])
-def test_forward_under_autocast_and_backward_outside_it(decoder: str, family: str, narrow: torch.dtype) -> None:
-    """The usual mixed precision; the closed form sees what the encoder gave, widened."""
-    if (family, decoder) == ("Bernoulli", "Laplace"):
-        pytest.skip("u is not Gaussian")
-    torch.manual_seed(0)
-    model, encoder = AUTOCAST[decoder](), nn.Linear(3, 4)
-    x = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0]])
-
-    def latent(numbers: Tensor) -> td.Distribution:
-        loc, log_scale = numbers.chunk(2, -1)
-        return td.Normal(loc, log_scale.exp()) if family == "Normal" else td.Bernoulli(logits=loc)
-
-    with torch.autocast("cpu", dtype=narrow):
-        numbers = encoder(x)
-        value = model.expected_log_prob(x, latent(numbers))
-    assert numbers.dtype == narrow
-    assert value.dtype == torch.float32
-    value.sum().backward()
-    kept = numbers.detach().float().requires_grad_()
-    truth = model.expected_log_prob(x, latent(kept))
-    torch.testing.assert_close(value, truth, rtol=0.02, atol=0)
-    assert all(p.grad is None or p.grad.isfinite().all() for p in (*encoder.parameters(), *model.parameters()))
-    assert encoder.weight.grad.abs().sum() > 0
-
-
-def test_half_precision_is_widened_or_refused() -> None:
+def test_half_precision_is_widened() -> None:
     """E|u| at the smallest variance was 0.288 in half precision: an offset meant not to be noticed was 0.02."""
     zero, tenth = torch.zeros(1, dtype=torch.float16), torch.full((1,), 0.1, dtype=torch.float16)
     likelihood = sg.likelihoods.Laplace(1)
     narrow = sg.likelihoods.expected_log_prob(likelihood, tenth, zero, zero)
     torch.testing.assert_close(narrow, likelihood(zero.float()).log_prob(tenth.float()))
-    decoder = sg.LinearGaussian(2, 3).half()
-    q = td.Normal(torch.zeros(1, 2).half(), torch.ones(1, 2).half())
-    with pytest.raises(sg.DomainError, match=r"decoder\.float"):
-        decoder.expected_log_prob(torch.zeros(1, 3).half(), q)
-    assert decoder.float().expected_log_prob(torch.zeros(1, 3).half(), q).dtype == torch.float32
 
 
 def test_counts_from_logits_keep_their_digits() -> None:

@@ -278,11 +278,14 @@ def require_one_precision(model: nn.Module, x: Tensor, z: Tensor, message: str) 
 @EACH_DECODER
 def test_half_precision_is_widened_and_two_precisions_are_refused(decoder: Decoder) -> None:
     model, x = decoder.make(2).float(), decoder.data(BATCH, OUTPUTS).bfloat16()
-    half = td.Normal(*(p.bfloat16() for p in (normal().loc, normal().scale)))
+    half = td.Normal(*(p.bfloat16().requires_grad_() for p in (normal().loc, normal().scale)))
     wide = model.expected_log_prob(x.float(), td.Normal(half.loc.float(), half.scale.float()))
     for autocast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            assert torch.equal(model.expected_log_prob(x, half), wide)
+            value = model.expected_log_prob(x, half)
+        assert torch.equal(value, wide)
+        for gradient in torch.autograd.grad(value.sum(), [half.loc, half.scale, *model.parameters()]):
+            assert gradient.isfinite().all()
     for *sizes, message in PRECISIONS:
         of_decoder, of_latent, of_x = (getattr(torch, f"float{size}") for size in sizes)
         require_one_precision(model.to(of_decoder), x.to(of_x), torch.zeros(BATCH, 2, dtype=of_latent), message)

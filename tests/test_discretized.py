@@ -12,6 +12,7 @@ from torch import distributions as td
 
 import oracles
 import silentgrad as sg
+from laws import log_category
 from refusals import Refusals, refusals, refused
 from silentgrad import distributions
 
@@ -30,26 +31,14 @@ def decoder_of(scale: float, levels: int, expectation: str = "auto") -> sg.Discr
     return decoder
 
 
-def log_level(x: int, u: np.ndarray, scale: float, levels: int) -> np.ndarray:
-    """The probability of a level around the middle, as a difference of the smaller tails."""
-    center = (levels - 1) / 2
-    low = (x - 0.5 - center) / scale - u if x > 0 else -np.inf
-    high = (x + 0.5 - center) / scale - u if x < levels - 1 else np.inf
-    tails = (stats.logistic.logcdf, high, low), (stats.logistic.logsf, low, high)
-    with np.errstate(divide="ignore"):  # in the tail that is not taken
-        below, above = (log(far) + np.log1p(-np.exp(log(near) - log(far))) for log, far, near in tails)
-    return np.where(u > (x - center) / scale, below, above)
-
-
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("x", [0, 1, 127, 128, 254, 255])
 def test_exact_expectation_and_gradient_by_quadrature(scale: float, x: int) -> None:
-    decoder = decoder_of(scale, 256)
+    decoder, borders = decoder_of(scale, 256), tuple((level - 127) / scale for level in range(255))
     for mean, deviation in itertools.product([-3.0, 0.0, 0.4], [1e-4, 0.5, 3.0]):
         loc = torch.tensor([[mean]], dtype=DOUBLE, requires_grad=True)
         value = decoder.expected_log_prob(torch.tensor([[float(x)]], dtype=DOUBLE), td.Normal(loc, deviation))
-        bend = (x - 127.5) / scale
-        truth = oracles.over_gaussian(lambda u: log_level(x, u, scale, 256), mean, deviation, bend)
+        truth = oracles.over_gaussian(lambda u: log_category(x, u, borders), mean, deviation, (x - 127.5) / scale)
         assert value.item() == pytest.approx(truth[0], rel=1e-8, abs=1e-8)
         (slope,) = torch.autograd.grad(value.sum(), loc)
         assert slope.item() == pytest.approx(truth[1], rel=1e-5, abs=1e-5)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +43,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "likelihoods.md").read_text()
 
 @dataclass(frozen=True)
 class Case:
-    """A likelihood, its log-probability by another library, and where it is tried.
-
-    `moved` has the same log-probability with all entries of a parameter moved by t.
-    """
+    """A likelihood, its log-probability by another library, and where it is tried."""
 
     build: Callable[[], torch.nn.Module]
     log_prob: Callable[[float, np.ndarray], np.ndarray]
@@ -54,7 +51,6 @@ class Case:
     deviations: tuple[float, ...] = (0.01, 0.1, 0.5, 1, 3, 10, 100)
     means: tuple[float, ...] = (-30, -4, -0.5, 0, 0.3, 2, 12)
     bend: float | None = None  # where it bends in u; at x if None
-    moved: dict[str, Callable[[float, np.ndarray, float], np.ndarray]] = field(default_factory=dict)
 
 
 NARROW = {"deviations": (0.01, 0.1, 0.5, 1, 3), "means": (-4, -0.5, 0, 0.3, 2)}  # where exponentials are numbers
@@ -63,32 +59,23 @@ CASES = {
     "Poisson": Case(likelihoods.Poisson, log_poisson, (0.0, 1.0, 7.0), **NARROW, bend=0.0),
     "NegativeBinomial": Case(
         lambda: likelihoods.NegativeBinomial(()), log_negative_binomial, (0.0, 1.0, 7.0), bend=math.log(R),
-        moved={"log_inverse_dispersion": lambda x, u, t: log_negative_binomial(x, u, R * math.exp(t))},
     ),
     "ZeroInflatedPoisson": Case(  # at a zero it is a bound
         lambda: likelihoods.ZeroInflatedPoisson(()), inflated(log_poisson), (1.0, 7.0), **NARROW, bend=0.0,
-        moved={"zero_logit": lambda x, u, t: inflated(log_poisson)(x, u, ZEROS + t)},
     ),
     "ZeroInflatedNegativeBinomial": Case(
         lambda: likelihoods.ZeroInflatedNegativeBinomial(()), inflated(log_negative_binomial), (1.0, 7.0),
         bend=math.log(R),
-        moved={"zero_logit": lambda x, u, t: inflated(log_negative_binomial)(x, u, ZEROS + t)},
     ),
     "Binomial": Case(lambda: likelihoods.Binomial(TRIALS), log_binomial, (0.0, 4.0, 10.0), bend=0.0),
     "Ordinal": Case(
         lambda: likelihoods.Ordinal((), 4), log_category, (0.0, 1.0, 3.0), bend=0.0,
-        moved={
-            "first": lambda x, u, t: log_category(x, u - t),
-            "log_gaps": lambda x, u, t: log_category(x, u, tuple(-0.7 + g * math.exp(t) for g in (0, 0.5, 1.7))),
-        },
     ),
     "LogNormal": Case(
         lambda: likelihoods.LogNormal(()), log_normal, (0.3, 2.0), bend=0.0,
-        moved={"log_scale": lambda x, u, t: log_normal(x, u, SCALE * math.exp(t))},
     ),
     "Gamma": Case(
         lambda: likelihoods.Gamma(()), log_gamma, (0.3, 2.0), **NARROW, bend=0.0,
-        moved={"log_shape": lambda x, u, t: log_gamma(x, u, SHAPE * math.exp(t))},
     ),
     "Normal": Case(lambda: likelihoods.Normal(()), lambda x, u: stats.norm.logpdf(x, u, SCALE), (0.0, 0.7)),
     "Laplace": Case(lambda: likelihoods.Laplace(()), lambda x, u: -abs(x - u) / SCALE - np.log(2 * SCALE), (0.0, 0.7)),
@@ -163,25 +150,6 @@ def test_errors_are_those_stated(name: str) -> None:
     print(name, *(f"{error:.1e}" for error in found))
     assert len(stated(name)) == len(found)
     assert all(error <= limit for error, limit in zip(found, stated(name), strict=True)), found
-
-
-MOVED = [(name, parameter) for name, case in CASES.items() for parameter in case.moved]
-
-
-@pytest.mark.parametrize(("name", "parameter"), MOVED)
-def test_derivatives_in_own_parameters(name: str, parameter: str) -> None:
-    """Differences of the truth, of the eighth order in a step that leaves their errors at 1e-11."""
-    case, step, stencil = CASES[name], 0.04, (4 / 5, -1 / 5, 4 / 105, -1 / 280)
-    for x, mean, deviation in [(case.xs[0], -2.0, 0.1), (case.xs[-1], 0.5, 1.0), (case.xs[-1], 1.5, 3.0)]:
-
-        def at(t: float, x: float = x, mean: float = mean, deviation: float = deviation) -> float:
-            return oracles.over_gaussian(lambda u: case.moved[parameter](x, u, t), mean, deviation, case.bend or 0.0)[0]
-
-        expected = sum(c * (at(n * step) - at(-n * step)) for n, c in enumerate(stencil, start=1)) / step
-        likelihood = make(name)
-        x, mean, variance = (torch.tensor([v], dtype=DOUBLE) for v in (x, mean, deviation**2))
-        expected_log_prob(likelihood, x, mean, variance).sum().backward()
-        assert likelihood.get_parameter(parameter).grad.sum() == pytest.approx(expected, rel=1e-8, abs=1e-8)
 
 
 @pytest.mark.parametrize("deviation", [0.5, 1, 2, 3, 5, 10])

@@ -8,11 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from silentgrad.mathematics.gamma import log_rising
 from silentgrad.mathematics.quadrature import expected_abs
-from silentgrad.mathematics.softplus import expected_softplus_of_both
 from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
 
 
@@ -65,6 +63,7 @@ def test_derivatives_of_every_order_agree_with_autograd() -> None:
     assert torch.autograd.gradcheck(expected_log_square, (e, v))
     for variance in (v, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)):  # one serves many means
         assert torch.autograd.gradgradcheck(expected_log_square, (e, variance))
+    assert torch.autograd.gradgradcheck(expected_abs, (e, v))
     third, value = expected_log_square(e, v), None
     for _ in range(3):
         (third,) = torch.autograd.grad(third.sum(), e, create_graph=True)
@@ -107,35 +106,3 @@ def test_log_rising_equals_mpmath(dtype: torch.dtype, coarse: float, fine: float
         assert value[n].item() == pytest.approx(truth, rel=coarse, abs=coarse)
         assert slope[n].item() == pytest.approx(slopes[0], rel=fine, abs=0)
         assert bend[n].item() == pytest.approx(slopes[1], rel=fine, abs=1e-30)
-
-
-def at_counts(r: Tensor, variance: Tensor) -> Tensor:
-    """Both functions at once, as the negative binomial has them; a mean of exactly zero among others."""
-    x = torch.tensor([0.0, 1.0, 30.0, 2.0], dtype=r.dtype)
-    above, below = expected_softplus_of_both(torch.tensor([0.0, -3.0, 5.0, 0.0], dtype=r.dtype) * r, variance)
-    return log_rising(x, r) - r * above - x * below
-
-
-def test_functions_of_counts_have_second_derivatives() -> None:
-    r = torch.tensor([0.3, 1.0, 4.0, 20.0], dtype=torch.float64, requires_grad=True)
-    variance = torch.tensor([0.5, 0.1, 7.0, 1e-3], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(at_counts, (r, variance))
-    assert torch.autograd.gradgradcheck(at_counts, (r, variance))
-    mean = torch.tensor([0.0, 0.0, -2.0, 2.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda m, v: tuple(expected_softplus_of_both(m, v)), (mean, variance))
-    assert torch.autograd.gradgradcheck(expected_abs, (mean, variance))
-
-
-def test_functions_under_function_transforms() -> None:
-    r = torch.tensor([0.3, 1.0, 4.0, 20.0], dtype=torch.float64)
-    mean = torch.tensor([0.0, -2.0, 3.0, -9.0], dtype=torch.float64)
-    variance = torch.tensor([0.5, 0.1, 7.0, 1e-3], dtype=torch.float64)
-
-    def value(mean: Tensor, variance: Tensor, r: Tensor) -> Tensor:
-        above, below = expected_softplus_of_both(mean, variance)
-        return log_rising(torch.full_like(r, 3.0), r) - r * above - 2 * below + expected_log_square(mean, variance)
-
-    each = torch.func.vmap(torch.func.grad(value, argnums=(0, 1, 2)))(mean, variance, r)
-    leaves = [t.clone().requires_grad_() for t in (mean, variance, r)]
-    for alone, together in zip(each, torch.autograd.grad(value(*leaves).sum(), leaves), strict=True):
-        torch.testing.assert_close(alone, together, rtol=1e-11, atol=1e-12)

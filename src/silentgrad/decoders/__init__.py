@@ -3,8 +3,8 @@
 from silentgrad.decoders.circuit import Circuit, Mixture
 from silentgrad.decoders.context import CausalContext, Context, set_context_weight
 from silentgrad.decoders.discretized import ConstantCategorical, DiscretizedLogistic
+from silentgrad.decoders.drawing import CircuitDistribution
 from silentgrad.decoders.gaussian import LinearGaussian, StandardizedGaussian
-from silentgrad.decoders.leaves import CircuitDistribution
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.decoders.linear import LinearDecoder
 from silentgrad.decoders.precision import LinearPrecisionGaussian

@@ -24,13 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.decoders.checks import event_of, flattened_latent, require_dtype, require_number, require_wide
 from silentgrad.decoders.context import Context, causal_order, start_contexts, told_of
+from silentgrad.decoders.drawing import CircuitDistribution, of_regions
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.gaussian import StandardizedGaussian
-from silentgrad.decoders.leaves import CircuitDistribution, leaves_of, of_regions
-from silentgrad.decoders.linear import flattened_latent, require_dtype, require_number, require_wide
+from silentgrad.decoders.leaves import leaves_of
 from silentgrad.decoders.protocol import Leaf
-from silentgrad.decoders.region_graphs import RegionGraph, binary_tree, pixels, quad_tree, separate
+from silentgrad.decoders.region_graphs import Per, RegionGraph, default_region_graph, groups_of, separate
 from silentgrad.decoders.starts import clusters, leaf_starts, require_examples, shares_of
 from silentgrad.decoders.sums import Fold, Gate, SumProduct, gate_at, weighed
 from silentgrad.errors import DomainError, IntractableError, ShapeError
@@ -240,25 +241,6 @@ class Circuit(nn.Module):
         return f"{self.latent_dim}, {tuple(self.event_shape)}, components={self.components}"
 
 
-def event_of(event_shape: int | Sequence[int]) -> torch.Size:
-    """Return the shape of one example, of which a number is short for a vector's."""
-    if isinstance(event_shape, int):
-        event_shape = [event_shape]
-    if min(event_shape, default=0) < 1:
-        raise ShapeError(f"event_shape has to be positive, got {tuple(event_shape)}")
-    return torch.Size(event_shape)
-
-
-def default_region_graph(event_shape: torch.Size) -> RegionGraph:
-    """Return a quad-tree for images, a binary tree for vectors."""
-    if len(event_shape) in (2, 3):
-        return quad_tree(event_shape)
-    return binary_tree(event_shape.numel())
-
-
-Per = Literal["output", "pixel", "example"]
-
-
 class Mixture(Circuit):
     """p(x|z) as a product of mixtures, whose weights are constant or linear in z; a circuit without a tree.
 
@@ -294,7 +276,7 @@ class Mixture(Circuit):
         context: Context | None = None,
     ) -> None:
         shape = event_of(event_shape)
-        groups, self.groups_shape = _groups(shape, per)
+        groups, self.groups_shape = groups_of(shape, per)
         which: Literal["leaves", "none"] = "none"
         if gates:
             which = "leaves"
@@ -313,22 +295,3 @@ class Mixture(Circuit):
         """
         posterior = self.network.posterior(*self.expectations(x, q))
         return posterior.reshape(*self.batch_of(x), *self.groups_shape, self.components)
-
-
-def mixtures(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> RegionGraph:
-    """Return the region graph of mixtures per output, per pixel, per example or per group."""
-    return separate(_groups(event_shape, per)[0])
-
-
-def _groups(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> tuple[Sequence[Sequence[int]], torch.Size]:
-    """Return the outputs of each mixture, and the shape in which the mixtures lie."""
-    outputs = range(event_shape.numel())
-    if not isinstance(per, str):
-        return per, torch.Size([len(per)])
-    if per == "output":
-        return [[output] for output in outputs], event_shape
-    if per == "pixel":
-        return pixels(event_shape), event_shape[-2:]
-    if per == "example":
-        return [outputs], torch.Size()
-    raise DomainError(f"per has to be 'output', 'pixel', 'example' or groups of outputs, got {per!r}")

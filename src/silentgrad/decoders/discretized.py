@@ -28,14 +28,15 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad import distributions
+from silentgrad.decoders.checks import event_of
 from silentgrad.decoders.context import Context
-from silentgrad.decoders.gaussian import StandardizedDecoder
 from silentgrad.decoders.linear import ClosedForm
 from silentgrad.decoders.projection import variance_of
+from silentgrad.decoders.standardized import StandardizedDecoder
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
-from silentgrad.latents.independent import base_of, shape_of
+from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments, required
 from silentgrad.mathematics.quadrature import expected_softplus
 from silentgrad.mathematics.softplus import softplus_bound
@@ -151,7 +152,7 @@ class ConstantCategorical(nn.Module):
         if categories < 1:
             raise DomainError(f"categories have to be positive, got {categories}")
         self.latent_dim, self.categories = latent_dim, categories
-        self.event_shape = shape_of(event_shape)
+        self.event_shape = event_of(event_shape)
         self.logits = nn.Parameter(torch.randn(*self.event_shape, categories))
 
     def forward(self, z: Tensor) -> td.Independent:

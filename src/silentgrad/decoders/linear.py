@@ -8,63 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.decoders.checks import event_of, flattened_latent, require_dtype, require_number, require_wide
 from silentgrad.decoders.protocol import Given
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
-from silentgrad.latents.independent import shape_of
 from silentgrad.latents.moments import JointMoments, Moments, variance_in
 from silentgrad.ppca import PrincipalComponents, leading_components, ppca_weights
 from silentgrad.side_info import NOTHING, SideInfo
-from silentgrad.tracing import NARROW, underlying, widened, widened_latent
+from silentgrad.tracing import widened, widened_latent
 
 ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
-
-
-def require_number(result: Tensor, inputs: dict[str, Tensor]) -> None:
-    """Refuse a result that is not finite, and names the inputs that are not."""
-    # Looking at one number per example, not at every input, keeps the check off the hot path.
-    if torch.compiler.is_compiling() or underlying(result).isfinite().all():
-        return
-    guilty = [name for name, value in inputs.items() if not underlying(value).isfinite().all()]
-    if guilty:
-        raise DomainError(f"expected_log_prob is not a number; not finite: {', '.join(guilty)}")
-    raise DomainError(
-        f"expected_log_prob overflows {result.dtype}: a precision, rate or square is beyond its largest number"
-    )
-
-
-def require_wide(dtype: torch.dtype) -> None:
-    """Raise if a decoder's own numbers are in half precision."""
-    if dtype in NARROW:
-        raise DomainError(
-            f"the decoder is {dtype}, too narrow for its closed form: call decoder.float(); x and q may stay as they "
-            "are"
-        )
-
-
-def require_dtype(name: str, value: Tensor, dtype: torch.dtype) -> None:
-    """Raise if a value has another precision than the decoder's, unless autocast is to mix them."""
-    if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
-        return
-    raise DomainError(
-        f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
-        f"decoder to its by decoder.to({value.dtype})"
-    )
-
-
-def flattened_latent(z: Tensor, latent_dim: int, examples: torch.Size | None = None) -> Tensor:
-    """Return latents as `(*batch, latent_dim)`; see `LinearDecoder.flatten_latent`."""
-    if examples is not None:
-        latents = z.shape[len(examples) :].numel()
-        if z.shape[: len(examples)] == examples and latents == latent_dim:
-            return z.reshape(*examples, latent_dim)
-    held = 1
-    for position in range(z.dim() - 1, -1, -1):
-        held *= z.shape[position]
-        if held == latent_dim:
-            return z.flatten(position)
-    raise ShapeError(f"the decoder takes {latent_dim} latents, got a latent of shape {tuple(z.shape)}")
 
 
 class LinearDecoder(nn.Module):
@@ -80,9 +34,9 @@ class LinearDecoder(nn.Module):
     def __init__(self, latent_dim: int, event_shape: int | Sequence[int]) -> None:
         super().__init__()
         self.latent_dim = latent_dim
-        self.event_shape = shape_of(event_shape)
-        if latent_dim < 1 or min(self.event_shape, default=0) < 1:
-            raise ShapeError(f"latent_dim and event_shape have to be positive, got {latent_dim} and {event_shape}")
+        self.event_shape = event_of(event_shape)
+        if latent_dim < 1:
+            raise ShapeError(f"latent_dim has to be positive, got {latent_dim}")
         self.affine = nn.Linear(latent_dim, self.event_shape.numel())
 
     def forward(self, z: Tensor) -> td.Independent:

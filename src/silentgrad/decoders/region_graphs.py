@@ -17,6 +17,7 @@ References:
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from silentgrad.errors import DomainError, ShapeError
 
 ROOT = -1
+Per = Literal["output", "pixel", "example"]  # what is mixed by itself
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,34 @@ def binary_tree(outputs: int) -> RegionGraph:
     if outputs < 1:
         raise ShapeError(f"a tree needs outputs, got {outputs}")
     return quad_tree((1, outputs))
+
+
+def default_region_graph(event_shape: torch.Size) -> RegionGraph:
+    """Return a quad-tree for images, a binary tree for vectors."""
+    if len(event_shape) in (2, 3):
+        return quad_tree(event_shape)
+    return binary_tree(event_shape.numel())
+
+
+def mixtures(event_shape: torch.Size, per: Per | Sequence[Sequence[int]]) -> RegionGraph:
+    """Return the region graph of mixtures per output, per pixel, per example or per group."""
+    return separate(groups_of(event_shape, per)[0])
+
+
+def groups_of(
+    event_shape: torch.Size, per: Per | Sequence[Sequence[int]]
+) -> tuple[Sequence[Sequence[int]], torch.Size]:
+    """Return the outputs of each mixture, and the shape in which the mixtures lie."""
+    outputs = range(event_shape.numel())
+    if not isinstance(per, str):
+        return per, torch.Size([len(per)])
+    if per == "output":
+        return [[output] for output in outputs], event_shape
+    if per == "pixel":
+        return pixels(event_shape), event_shape[-2:]
+    if per == "example":
+        return [outputs], torch.Size()
+    raise DomainError(f"per has to be 'output', 'pixel', 'example' or groups of outputs, got {per!r}")
 
 
 def chow_liu(data: Tensor) -> RegionGraph:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from silentgrad import estimators as est
-from silentgrad.decoders.circuit import default_region_graph, mixtures
+from silentgrad.decoders.region_graphs import default_region_graph, mixtures
 from silentgrad.estimators import ESTIMATORS, Estimator
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab import networks as nets
