@@ -238,7 +238,7 @@ def with_log_term(log_term: Callable[[Callable[[Callable[[Tensor], Tensor]], Ten
 
 def at_expected_leaves(decoder: sg.Circuit, x: Tensor, expectation: Expectation) -> Tensor:
     """The bound by its definition, from leaves and gates integrated one by one."""
-    return naive_circuits.bound(decoder, decoder.region_graph, x, expectation)
+    return naive_circuits.bound(decoder, x, expectation)
 
 
 def paper_taylor(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:

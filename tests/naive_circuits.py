@@ -12,67 +12,39 @@ Leaf = Callable[[int, int], Tensor]  # of an output and a component
 Gate = Callable[[int, int, int], tuple[Tensor, Tensor]]  # of a level, a region of it and a component: E l, log E e^l
 
 
-def log_circuit(decoder: sg.Circuit, region_graph: sg.RegionGraph, leaf: Leaf, gate: Gate) -> Tensor:
-    """log C by recursion over regions, nodes and components."""
-    places = _places(region_graph)
-
-    def product(region: int, component: int) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for output in region_graph.outputs[region]:
-            total = total + leaf(output, component)
-        for part, parent in enumerate(region_graph.parents):
-            if parent == region:
-                total = total + node(part, component)
-        return total
-
-    def node(region: int, which: int) -> Tensor:
-        level, position = places[region]
-        logits = decoder.network.layers[level].logits[position, which]
-        weights = (1 - 1e-12) * logits.softmax(0) + 1e-12 / len(logits)
-        above, below = [], []
-        for component, weight in enumerate(weights):
-            expected, log_mass = gate(level, position, component)
-            above.append(weight.log() + expected + product(region, component))
-            below.append(weight.log() + log_mass)
-        return torch.stack(torch.broadcast_tensors(*above)).logsumexp(0) - torch.stack(
-            torch.broadcast_tensors(*below)
-        ).logsumexp(0)
-
-    total = torch.zeros((), dtype=torch.float64)
-    for region, parent in enumerate(region_graph.parents):
-        if parent == -1:
-            total = total + node(region, 0)
-    return total
+def log_circuit(decoder: sg.Circuit, leaf: Leaf, gate: Gate) -> Tensor:
+    """log C by loops over levels, the deepest first, their regions, nodes and components."""
+    nodes: list[list[Tensor]] = []
+    for number, level in enumerate(decoder.region_graph.levels()):
+        below, nodes = nodes, []
+        for region, of_nodes in enumerate(decoder.network.layers[number].logits):
+            products = []
+            for component in range(decoder.components):
+                own = [
+                    leaf(o, component) for o, at in zip(level.outputs, level.output_owners, strict=True) if at == region
+                ]
+                own += [
+                    below[p][component] for p, at in zip(level.parts, level.part_owners, strict=True) if at == region
+                ]
+                products.append(sum(own))
+            nodes.append(
+                [log_sum(logits, products, lambda k, r=region, n=number: gate(n, r, k)) for logits in of_nodes]
+            )
+    return sum((root for (root,) in nodes), torch.zeros((), dtype=torch.float64))
 
 
-def _places(region_graph: sg.RegionGraph) -> dict[int, tuple[int, int]]:
-    """The level of each region, the deepest being 0, and its position there.
-
-    Roots in their own order; the others in that of their parents, or of their first outputs if every region of the
-    level has outputs.
-    """
-    regions = [region for region, parent in enumerate(region_graph.parents) if parent == -1]
-    levels = []
-    while regions:
-        levels.append(regions)
-        regions = [part for region in regions for part, parent in enumerate(region_graph.parents) if parent == region]
-        if all(region_graph.outputs[region] for region in regions):
-            regions = sorted(regions, key=lambda region: region_graph.outputs[region][0])
-    places = {}
-    for level, members in enumerate(reversed(levels)):
-        for position, region in enumerate(members):
-            places[region] = (level, position)
-    return places
+def log_sum(logits: Tensor, products: list[Tensor], gates: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The logarithm of a sum node."""
+    weights = (1 - 1e-12) * logits.softmax(0) + 1e-12 / len(logits)
+    above = [weight.log() + g[0] + product for weight, g, product in zip(weights, gates, products, strict=True)]
+    below = [weight.log() + g[1] for weight, g in zip(weights, gates, strict=True)]
+    return torch.stack(torch.broadcast_tensors(*above)).logsumexp(0) - torch.stack(
+        torch.broadcast_tensors(*below)
+    ).logsumexp(0)
 
 
-def bound(
-    decoder: sg.Circuit,
-    region_graph: sg.RegionGraph,
-    x: Tensor,
-    expectation: Callable[[Callable[[Tensor], Tensor]], Tensor],
-) -> Tensor:
+def bound(decoder: sg.Circuit, x: Tensor, expectation: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:
     """The circuit at expected leaves and logits, and at log E[e^l], all by brute force."""
-
     seen: list[Tensor] = []
 
     def outputs_at(z: Tensor) -> Tensor:
@@ -95,7 +67,7 @@ def bound(
 
         return expectation(logit), expectation(lambda z: logit(z).exp()).log()
 
-    return log_circuit(decoder, region_graph, leaf, gate)
+    return log_circuit(decoder, leaf, gate)
 
 
 def _logit(decoder: sg.Circuit, level: int, position: int, component: int, z: Tensor) -> Tensor:

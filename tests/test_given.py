@@ -1,7 +1,7 @@
 """Side information: offsets, covariates, masks and scales, each against a decoder that needs none of them."""
 
-import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -52,84 +52,60 @@ def offsets(each: bool = True) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
 
 
-def widened(decoder: sg.LinearDecoder, weights: Tensor) -> sg.LinearDecoder:
-    """The decoder with more latents, which have these weights `(outputs, more)` in the location of x."""
-    wide = copy.deepcopy(decoder)
-    wide.latent_dim += weights.shape[1]
-    if isinstance(wide, sg.StandardizedGaussian):
-        weights = weights / wide.scale.unsqueeze(1)
-    wide.affine.weight = nn.Parameter(torch.cat([decoder.affine.weight, weights], 1).detach())
-    if isinstance(wide, sg.LinearPrecisionGaussian):
-        precision = decoder.precision_affine.weight
-        wide.precision_affine.weight = nn.Parameter(torch.cat([precision, torch.zeros_like(weights)], 1).detach())
-    return wide
-
-
-def joined(q: td.Normal, known: Tensor) -> td.Normal:
-    """Latents beside which known numbers stand, as latents without a variance."""
-    loc, scale = torch.cat([q.loc, known], -1), torch.cat([q.scale, torch.zeros_like(known)], -1)
-    return td.Normal(loc, scale, validate_args=False)
-
-
-def smaller(name: str, decoder: sg.LinearDecoder, kept: Tensor) -> sg.LinearDecoder:
-    """The decoder of fewer outputs."""
+def of_row(name: str, decoder: sg.LinearDecoder, kept: Tensor, shift: Tensor) -> sg.LinearDecoder:
+    """The decoder of one example that needs no side information: of the outputs that were observed, with u moved."""
     small = make(name, outputs=int(kept.sum()))
     sources = {**dict(decoder.named_parameters()), **dict(decoder.named_buffers())}
     with torch.no_grad():
         for part, value in [*small.named_parameters(), *small.named_buffers()]:
             source = sources[part]
-            if source.dim() > 0:
-                source = source[kept]
-            value.copy_(source)
+            value.copy_(source[kept] if source.dim() > 0 else source)
+        if isinstance(small, sg.StandardizedGaussian):
+            shift = shift / decoder.scale
+        small.affine.bias += shift[kept]
     return small
 
 
-@EACH
-@pytest.mark.parametrize("each", [False, True], ids=["per example", "per entry"])
-def test_an_offset_is_a_latent_without_variance(name: str, each: bool) -> None:
-    decoder, q, offset, x = make(name), normal(), offsets(each), data_of(name)
-    value = decoder.expected_log_prob(x, q, offset=offset)
-    columns = torch.eye(OUTPUTS, dtype=DOUBLE) if each else torch.ones(OUTPUTS, 1, dtype=DOUBLE)
-    wide = widened(decoder, columns)
-    expected = wide.expected_log_prob(x, joined(q, offset.reshape(BATCH, -1)))
-    torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
-    parts = [part for part, _ in decoder.named_parameters() if part != "log_scale"]  # the weights are in its units
-    leaves, others = ([q.loc, q.scale, *(d.get_parameter(part) for part in parts)] for d in (decoder, wide))
-    gradients = torch.autograd.grad(value.square().sum(), leaves)
-    truths = torch.autograd.grad(expected.square().sum(), others)
-    own = [t if t.shape == g.shape else t[:, :LATENTS] for g, t in zip(gradients, truths, strict=True)]
-    torch.testing.assert_close(list(gradients), own, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial", "Multinomial", "Normal"])
-def test_covariates_are_latents_without_variance(name: str) -> None:
-    decoder = LinearLikelihood(LATENTS, OUTPUTS, make(name).likelihood, covariates=3).double()
-    assert not decoder.covariate_affine.weight.any()  # covariates start without an effect
-    nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
-    q, covariates, x = normal(), torch.randn(BATCH, 3, dtype=DOUBLE), data_of(name)
-    wide = widened(decoder, decoder.covariate_affine.weight)
-    wide.covariate_affine = None
-    value = decoder.expected_log_prob(x, q, covariates=covariates)
-    expected = wide.expected_log_prob(x, joined(q, covariates))
-    torch.testing.assert_close(value, expected)
-    own = torch.autograd.grad(value.square().sum(), [decoder.affine.weight, decoder.covariate_affine.weight])
-    (truth,) = torch.autograd.grad(expected.square().sum(), wide.affine.weight)
-    torch.testing.assert_close(torch.cat(own, 1), truth)
+Known = Callable[[sg.LinearDecoder], tuple[SideInfo, Tensor]]  # side information and by how much it moves u
+COVARIATES = torch.randn(BATCH, 3, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
+KNOWN: dict[str, Known] = {
+    "an offset of examples": lambda d: (SideInfo(offsets(False)), offsets(False).unsqueeze(1).expand(BATCH, OUTPUTS)),
+    "an offset of entries": lambda d: (SideInfo(offsets()), offsets()),
+    "a mask": lambda d: (SideInfo(mask=MASK), torch.zeros(BATCH, OUTPUTS, dtype=DOUBLE)),
+    "offset and mask": lambda d: (SideInfo(offsets(), mask=MASK), offsets()),
+    "covariates": lambda d: (SideInfo(covariates=COVARIATES), d.covariate_affine(COVARIATES)),
+}
 
 
 @EACH
-def test_a_mask_leaves_the_decoder_of_the_outputs_that_were_observed(name: str) -> None:
+@pytest.mark.parametrize("known", KNOWN)
+def test_each_row_has_a_decoder_without_side_information(name: str, known: str) -> None:
+    """Of its own, with its value and gradients, and of samples of z with a dimension before the examples'."""
     decoder, q, x = make(name), normal(), data_of(name)
-    value = decoder.expected_log_prob(torch.where(MASK, x, math.nan), q, mask=MASK, offset=offsets())
-    rows, weights = [], torch.zeros_like(decoder.affine.weight)
-    for row, kept in enumerate(MASK):
-        small, own = smaller(name, decoder, kept), td.Normal(q.loc[row], q.scale[row])
-        rows.append(small.expected_log_prob(x[row, kept], own, offset=offsets()[row, kept]))
+    if known == "covariates":
+        if not isinstance(decoder, LinearLikelihood):
+            return
+        decoder.covariate_affine = nn.Linear(3, OUTPUTS, bias=False).double()
+    side_info, shifts = KNOWN[known](decoder)
+    mask = torch.ones_like(MASK) if side_info.mask is None else side_info.mask
+    seen, z = torch.where(mask, x, math.nan), torch.randn(3, BATCH, LATENTS, dtype=DOUBLE)
+    given = decoder.given(side_info)
+    value = given.expected_log_prob(seen, q)
+    rows, weights, laws = [], torch.zeros_like(decoder.affine.weight), []
+    for row, kept in enumerate(mask):
+        small, own = of_row(name, decoder, kept, shifts[row]), td.Normal(q.loc[row], q.scale[row])
+        rows.append(small.expected_log_prob(x[row, kept], own))
         weights[kept] += torch.autograd.grad(rows[-1], small.affine.weight, retain_graph=True)[0]
-    torch.testing.assert_close(value, torch.stack(rows), rtol=1e-10, atol=1e-10)
+        laws.append(small.log_prob(x[row, kept].expand(3, -1), z[:, row]))
+    torch.testing.assert_close(value, torch.stack(rows), rtol=1e-9, atol=1e-9)
     gradients = torch.autograd.grad(value.sum(), [q.loc, q.scale, decoder.affine.weight])
     truths = *torch.autograd.grad(sum(rows), [q.loc, q.scale]), weights
-    torch.testing.assert_close(gradients, truths, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(gradients, truths, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(given.log_prob(seen, z), torch.stack(laws, 1))
+    torch.testing.assert_close(sg.integrand_of(given, seen)(z[0]), torch.stack(laws, 1)[0])
+    assert given(z).batch_shape == (3, BATCH)
+    if mask.all():
+        torch.testing.assert_close(given(z).log_prob(x), torch.stack(laws, 1))
 
 
 @EACH
@@ -176,6 +152,7 @@ def test_a_known_deviation_adds_to_the_variance(latent: str) -> None:
 @pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.ZeroInflatedPoisson(OUTPUTS)])
 def test_bits_are_enumerated_given_side_information(likelihood: nn.Module) -> None:
     decoder = LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=1).double()
+    assert not decoder.covariate_affine.weight.any()  # covariates start without an effect
     nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
     logits = torch.randn(BATCH, LATENTS, dtype=DOUBLE, requires_grad=True)
     given = decoder.given(SideInfo(offset=offsets(), covariates=torch.randn(BATCH, 1, dtype=DOUBLE), mask=MASK))
@@ -187,39 +164,6 @@ def test_bits_are_enumerated_given_side_information(likelihood: nn.Module) -> No
     if isinstance(likelihood, likelihoods.Poisson):
         torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
     assert (results[0][0] <= results[1][0] + 1e-12).all()
-
-
-def laws(decoder: sg.LinearDecoder, x: Tensor, z: Tensor, offset: Tensor, mask: Tensor) -> Tensor:
-    """log p(x|z) of each example by the plain decoder of the outputs that were observed."""
-    wide, rows = widened(decoder, torch.eye(OUTPUTS, dtype=DOUBLE)), []
-    for own, z_of_it, offset_of_it, kept in zip(x, z, offset, mask, strict=True):
-        whole = wide(torch.cat([z_of_it, offset_of_it], -1)).base_dist
-        if isinstance(whole, td.Multinomial | td.OneHotCategorical):
-            rows.append(td.Multinomial(1, logits=whole.logits[kept], validate_args=False).log_prob(own[kept]))
-        else:
-            rows.append(whole.log_prob(own)[kept].sum())
-    return torch.stack(rows)
-
-
-@EACH
-def test_samples_of_z_have_the_log_probability_of_what_was_observed(name: str) -> None:
-    """Under an estimator, and with a dimension of samples before the examples'."""
-    decoder, x, q, offset = make(name), data_of(name), normal(), offsets()
-    given = decoder.given(SideInfo(offset=offset, mask=MASK))
-    z = torch.randn(3, BATCH, LATENTS, generator=torch.Generator().manual_seed(4), dtype=DOUBLE)
-    expected = torch.stack([laws(decoder, x, one, offset, MASK) for one in z])
-    torch.testing.assert_close(given.log_prob(torch.where(MASK, x, math.nan), z), expected)
-    torch.manual_seed(5)
-    drawn = q.rsample()
-    torch.manual_seed(5)
-    value = sg.Reparameterized()(q, sg.integrand_of(given, x))
-    torch.testing.assert_close(value, laws(decoder, x, drawn, offset, MASK))
-    whole = decoder.given(SideInfo(offset=offset))
-    expected = laws(decoder, x, drawn, offset, torch.ones_like(MASK))
-    torch.testing.assert_close(whole.log_prob(x, drawn), expected)
-    torch.testing.assert_close(whole(drawn).log_prob(x), expected)
-    assert given(z).batch_shape == (3, BATCH)
-    assert decoder.given(SideInfo(mask=MASK))(z).batch_shape == (3, BATCH)
 
 
 def test_examples_of_several_dimensions() -> None:
