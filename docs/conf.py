@@ -76,7 +76,6 @@ nitpick_ignore = [  # inner types that signatures name
     ("py:class", "silentgrad.lab.runs.evaluation.Share"),
     ("py:class", "silentgrad.lab.settings.options.Decoders"),
     ("py:class", "silentgrad.lab.store.records.Run"),
-    ("py:class", "silentgrad.likelihoods.continuous.NoisyNormal"),
 ]
 nitpick_ignore_regex = [
     ("py:obj", ".*"),

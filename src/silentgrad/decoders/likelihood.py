@@ -6,7 +6,6 @@ Covariates c have weights C of their own, an offset o has none. For Gaussian lat
 u's distribution takes other latents too: the mean and variance of u, or :math:`E u` and :math:`\log E[e^u]`.
 """
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -22,7 +21,7 @@ from silentgrad.latents.generating import moments_of
 from silentgrad.latents.independent import base_of
 from silentgrad.latents.moments import JointMoments, Moments
 from silentgrad.likelihoods import LocationScale, Needs, exactness_of, expected_log_prob, needs_of
-from silentgrad.likelihoods.base import Likelihood, from_generating_function, sign_of
+from silentgrad.likelihoods.base import Likelihood, from_generating_function, sign_of, with_tensors
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 from silentgrad.side_info import NOTHING, SideInfo
 from silentgrad.tracing import widened
@@ -107,7 +106,7 @@ class LinearLikelihood(LinearDecoder):
             sign = sign_of(self.likelihood)
             exponent = self.affine
             if sign < 0:
-                exponent = _negated(self.affine)
+                exponent = with_tensors(exponent, weight=-exponent.weight, bias=-exponent.bias)
             tilted = tilt(q, moments, mean, exponent, exponent)
             of_u, log_mass = sign * tilted.exponent + shift, tilted.log_mass + sign * shift
             log_mass = self._possible(log_mass, side_info.mask, IMPOSSIBLE)
@@ -254,13 +253,6 @@ def _needs_beyond_gaussian(likelihood: Likelihood, q: td.Distribution) -> Needs:
             "Normal and Poisson, or LinearGaussian"
         )
     return needs
-
-
-def _negated(affine: nn.Linear) -> nn.Linear:
-    """Return -u as an affine map that shares the gradients of u's."""
-    negated = copy.copy(affine)
-    negated._parameters = {name: -own for name, own in affine.named_parameters()}  # type: ignore[misc]
-    return negated
 
 
 def own_parameters(likelihood: object) -> list[nn.Parameter]:

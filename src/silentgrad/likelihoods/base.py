@@ -23,11 +23,13 @@ Gauss-Hermite quadrature. A likelihood that knows better says so by attributes o
 Its results are of the shape of x, without the last `event_dim` dimensions.
 """
 
+import copy
 from collections.abc import Callable
 from enum import Enum
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.errors import ShapeError
@@ -37,6 +39,7 @@ from silentgrad.mathematics.quadrature import gauss_hermite
 from silentgrad.tracing import widened
 
 Likelihood = Callable[[Tensor], td.Distribution]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Needs(Enum):
@@ -102,6 +105,13 @@ def expected_log_prob(likelihood: Likelihood, x: Tensor, mean: Tensor, variance:
         result: Tensor = own_rule(x, mean, variance)
         return result
     return gauss_hermite(lambda u: likelihood(u).log_prob(x), mean, variance, nodes)
+
+
+def with_tensors(module: Module, **tensors: Tensor) -> Module:
+    """Return a module like another, with these tensors for its parameters, of which the gradients go on."""
+    other = copy.copy(module)
+    other._parameters = {**module._parameters, **tensors}  # type: ignore[dict-item]
+    return other
 
 
 def from_generating_function(likelihood: Likelihood, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:

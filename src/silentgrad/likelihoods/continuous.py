@@ -19,7 +19,7 @@ from silentgrad.errors import DomainError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.independent import shape_of
 from silentgrad.latents.moments import required
-from silentgrad.likelihoods.base import Needs
+from silentgrad.likelihoods.base import Needs, with_tensors
 from silentgrad.mathematics.quadrature import expected_abs, expected_log1p_square, expected_softplus
 
 START_SCALE = 1 / 3
@@ -76,26 +76,9 @@ class Normal(LocationScale):
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return expected_normal(self.log_scale, x, mean, variance)
 
-    def with_scale(self, scale: Tensor) -> "NoisyNormal":
+    def with_scale(self, scale: Tensor) -> "Normal":
         """Return the same likelihood of entries that were measured with known standard deviations."""
-        return NoisyNormal(torch.hypot(self.scale, scale))
-
-
-class NoisyNormal:
-    """N(u, scale^2) with a known scale for every entry. Exact for every latent with a mean and a variance."""
-
-    needs = Needs.MOMENTS
-    exactness = Exactness.EXACT
-
-    def __init__(self, scale: Tensor) -> None:
-        self.scale = scale
-
-    def __call__(self, u: Tensor) -> td.Normal:
-        return td.Normal(u, self.scale, validate_args=False)
-
-    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Return E[log p(x|u)] from the mean and variance of u."""
-        return expected_normal(self.scale.log(), x, mean, variance)
+        return with_tensors(self, log_scale=torch.hypot(self.scale, scale).log())
 
 
 class Laplace(LocationScale):
