@@ -18,18 +18,13 @@ def log_circuit(decoder: sg.Circuit, leaf: Leaf, gate: Gate) -> Tensor:
     for number, level in enumerate(decoder.region_graph.levels()):
         below, nodes = nodes, []
         for region, of_nodes in enumerate(decoder.network.layers[number].logits):
-            products = []
-            for component in range(decoder.components):
-                own = [
-                    leaf(o, component) for o, at in zip(level.outputs, level.output_owners, strict=True) if at == region
-                ]
-                own += [
-                    below[p][component] for p, at in zip(level.parts, level.part_owners, strict=True) if at == region
-                ]
-                products.append(sum(own))
-            nodes.append(
-                [log_sum(logits, products, lambda k, r=region, n=number: gate(n, r, k)) for logits in of_nodes]
-            )
+            outputs = [o for o, owner in zip(level.outputs, level.output_owners, strict=True) if owner == region]
+            parts = [p for p, owner in zip(level.parts, level.part_owners, strict=True) if owner == region]
+            products, gates = [], []
+            for k in range(decoder.components):
+                products.append(sum([*(leaf(output, k) for output in outputs), *(below[part][k] for part in parts)]))
+                gates.append(gate(number, region, k))
+            nodes.append([log_sum(logits, products, gates) for logits in of_nodes])
     return sum((root for (root,) in nodes), torch.zeros((), dtype=torch.float64))
 
 
@@ -38,9 +33,8 @@ def log_sum(logits: Tensor, products: list[Tensor], gates: list[tuple[Tensor, Te
     weights = (1 - 1e-12) * logits.softmax(0) + 1e-12 / len(logits)
     above = [weight.log() + g[0] + product for weight, g, product in zip(weights, gates, products, strict=True)]
     below = [weight.log() + g[1] for weight, g in zip(weights, gates, strict=True)]
-    return torch.stack(torch.broadcast_tensors(*above)).logsumexp(0) - torch.stack(
-        torch.broadcast_tensors(*below)
-    ).logsumexp(0)
+    sums = [torch.stack(torch.broadcast_tensors(*terms)).logsumexp(0) for terms in (above, below)]
+    return sums[0] - sums[1]
 
 
 def bound(decoder: sg.Circuit, x: Tensor, expectation: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:
