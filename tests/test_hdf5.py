@@ -21,7 +21,7 @@ import torch
 
 from cells import ORDER, ROWS, WIDTH, as_anndata, assert_rows, counts
 from silentgrad.lab.data import DataError, Selection, load
-from silentgrad.lab.data.h5ad import put_obsm
+from silentgrad.lab.data.h5ad import put_obsm, read_anndata
 
 SIDE_INFO = Selection(label="batch", covariates=("age",))
 Change = Callable[[Any, Path], object]  # of an open file, in the folder of others
@@ -262,6 +262,13 @@ def test_links_within_a_file_and_compression_are_read(folder: Path) -> None:
     put_obsm(path, "X_silentgrad", torch.ones(ROWS, 2))
     with h5py.File(path) as file:
         assert file["obsm/X_silentgrad"].shape == (ROWS, 2)
+
+
+def test_a_whole_file_may_hold_nothing_under_a_name(tmp_path: Path) -> None:
+    table = as_anndata(counts().astype(np.float32))
+    table.uns["nothing"] = None
+    table.write_h5ad(tmp_path / "a.h5ad")
+    assert read_anndata(tmp_path / "a.h5ad").uns == {"nothing": None}
 
 
 # --- many at random

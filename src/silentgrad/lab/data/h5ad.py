@@ -44,7 +44,9 @@ def read_h5ad(path: Path, selection: Selection) -> TableRows:
             values = _values(path, obs[name])
             require(len(values) == len(row_names), path, f"{len(row_names)} values in {obs[name].name}", len(values))
             known[name] = side_column(name, values)
-        matrix = _matrix(path, file, selection.layer)
+        layer, layers = selection.layer, sorted(file.get("layers", {}))
+        require(layer in (None, *layers), path, f"a layer {layer!r} (--data.layer)", f"layers {layers}")
+        matrix = file["X"] if layer is None else file["layers"][layer]
         return TableRows(path, _counts(path, matrix, len(row_names), len(columns)), columns, known, row_names)
 
 
@@ -56,7 +58,7 @@ def read_anndata(path: Path) -> Any:
         elements: dict[str, Any] = {}
         file.visititems(elements.__setitem__)
         for element in elements.values():
-            if not _is_group(element):
+            if getattr(element, "shape", None) is not None:  # a group has none, nor has nothing
                 _require_held(path, element)
         return read_elem(file)
 
@@ -71,13 +73,6 @@ def put_obsm(path: Path, name: str, values: Tensor) -> None:
         own = _is_group(file["obsm"]) and not hasattr(file.get("obsm", getlink=True), "path")
         require(own, path, "/obsm as a group", "data, or a link to another group")
         write_elem(file["obsm"], name, values.numpy())
-
-
-def _matrix(path: Path, file: Any, layer: str | None) -> Any:
-    if layer is None:
-        return file["X"]
-    require(layer in file["layers"], path, f"a layer {layer!r} (--data.layer)", f"layers {sorted(file['layers'])}")
-    return file["layers"][layer]
 
 
 def _counts(path: Path, matrix: Any, rows: int, width: int) -> Tensor | SparseMatrix:
