@@ -121,18 +121,15 @@ def _read_csv(path: Path, index: str | None, drop: list[str], side: list[str]) -
     import pandas as pd
 
     table = pd.read_csv(path)
-    for name in [*([] if index is None else [index]), *drop, *side]:
+    others = [*filter(None, [index]), *drop, *side]
+    for name in others:
         if name not in table:
             raise DomainError(f"{path}: there is no column {name!r}")
-    obs = table[side]
-    if index is not None:
-        obs = obs.set_index(table[index].astype(str))
-    counts = table.drop(columns={*side, *drop, *([] if index is None else [index])})
-    for name in counts:
-        if not pd.api.types.is_numeric_dtype(counts[name]):
-            raise DomainError(
-                f"{path}: column {name!r} has {str(counts[name].iloc[0])!r}, which is no count: --index {name} if it "
-                f"names the rows, --drop [{name}] to leave it out"
-            )
-    obs.index = obs.index.astype(str)
-    return anndata.AnnData(counts.to_numpy("float32"), obs=obs, var=pd.DataFrame(index=counts.columns))
+    table.index = (table.index if index is None else pd.Index(table[index])).astype(str)
+    counts = table.drop(columns=others)
+    for name in counts.select_dtypes(exclude="number"):
+        raise DomainError(
+            f"{path}: column {name!r} has {str(counts[name].iloc[0])!r}, which is no count: --index {name} if it names "
+            f"the rows, --drop [{name}] to leave it out"
+        )
+    return anndata.AnnData(counts.to_numpy("float32"), obs=table[side], var=pd.DataFrame(index=counts.columns))
