@@ -22,7 +22,7 @@ from silentgrad.lab.reports.compare import (
 from silentgrad.lab.reports.page import Picture
 from silentgrad.lab.store.files import Metrics, RecordError, write_json_atomically
 from silentgrad.lab.store.records import Run
-from summaries import WHOLE
+from workers import WHOLE
 
 CONFIG = {"data": {"name": "digits"}, "model": {"latent_dim": 8, "hidden": [64]}, "train": {"lr": 1e-3, "seed": 0}}
 RUNS = {"one": 2.0, "two": 2.25}

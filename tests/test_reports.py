@@ -40,7 +40,7 @@ from silentgrad.lab.store.folders import REMEDIES
 from silentgrad.lab.store.records import Baseline, Run, RunPictures, Summary, read_summary, record_of, write_record
 from silentgrad.lab.tables import Column, Content, Interval, Spread, Table, WithError
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
-from summaries import WHOLE
+from workers import WHOLE
 
 CONFIG = {"data": "digits", "latent_dim": 8, "note": "<script>alert('no')</script> & more", "optimizer": {"lr": 1e-3}}
 SUMMARY = WHOLE | {"figure": 2.3456, "metrics": {"mse": 0.0211}, "limit": 2.21, "epochs": 30}

@@ -66,6 +66,7 @@ def test_every_table_is_written_in_four_forms_and_judges_nothing_at_the_smallest
         assert len(list(csv.reader(file))) == rows + 1
     assert "<table>" in (everything / f"{table}.html").read_text()
     assert (record["verdicts"], record["best"]) == ([], [])
+    assert ("limit: probabilistic PCA" in str(record["rows"])) == (table == "fixed")
     assert all(len(row) == len(record["columns"]) for row in record["rows"])
     said = " ".join([*(column["name"] for column in record["columns"]), *record["notes"], *record["runs"]])
     assert "digits" in said

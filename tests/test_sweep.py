@@ -34,7 +34,7 @@ from silentgrad.lab.experiments.sweep import Outcome
 from silentgrad.lab.settings.documents import read_settings
 from silentgrad.lab.store.records import Run, Summary
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
-from workers import INLINE, write_metrics, write_summary
+from workers import write_metrics, write_summary
 
 RATES, ANNEALING = ["1e-3", "1e-4", "1e-5"], ["0.5", "0.05"]
 ONE = f"train.lr={','.join(RATES)}"
@@ -61,7 +61,7 @@ def url(folder: Path) -> str:
 
 
 def run_sweep(plan: Sweep, storage: str) -> Outcome:
-    return module.run_sweep(plan, storage, INLINE, quiet=True)
+    return module.run_sweep(plan, storage, runner.INLINE, quiet=True)
 
 
 class Trainer:
@@ -206,8 +206,11 @@ def test_suggestions_within_ranges_go_on_where_they_were_stopped(tmp_path: Path,
 
 
 def test_a_sampler_that_asks_again_trains_nothing_twice(tmp_path: Path, trainer: Trainer) -> None:
-    outcome = run_sweep(planned(tmp_path, "train.lr=1e-4,1e-3", grid=False, trials=9), url(tmp_path))
+    plan = planned(tmp_path, "train.lr=1e-4,1e-3", grid=False, trials=9)
+    outcome = run_sweep(plan, url(tmp_path))
     assert len(trainer.asked) == outcome.done == len(rows(tmp_path / "sweep" / "trials.csv")) == 2
+    with study.opened(plan, url(tmp_path)) as found:
+        assert [trial.state for trial in found.trials].count(TrialState.COMPLETE) == 2
 
 
 def test_a_trial_of_a_process_that_died_is_taken_up_again(

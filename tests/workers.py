@@ -4,8 +4,8 @@ import csv
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -18,35 +18,38 @@ import torch
 from silentgrad.lab.cli.main import setting
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments.cells import Cell, learned_cells
-from silentgrad.lab.experiments.runner import Workers
+from silentgrad.lab.experiments.runner import INLINE, Workers
 from silentgrad.lab.experiments.space import Sweep, search_space
 from silentgrad.lab.experiments.sweep import run_sweep
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Summary, record_of, write_record
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
 from silentgrad.lab.training.loop import Loop
-from summaries import WHOLE
 
 AROUND = Settings(
     DataConfig(batch_size=256), ModelConfig(latent_dim=2, hidden=[8]), TrainConfig(epochs=2, accelerator="cpu")
 )
 
 LONG = 20  # epochs
+# The content of a whole `summary.json`.
+WHOLE: dict[str, Any] = {
+    "unit": "BPD",
+    "figure": 2.5,
+    "metrics": {"mse": 0.02},
+    "kld": 7.5,
+    "active": 6,
+    "exactness": "exact",
+    "seconds": 75.0,
+    "epochs": 20,
+    "best_epoch": 20,
+    "training_examples": 100,
+    "parameters": 1000,
+}
 
 
 def shared_sweep(folder: Path, points: int) -> Sweep:
     rates = ",".join(f"{1 + point}e-4" for point in range(points))
     return Sweep("shared", AROUND, search_space([f"train.lr={rates}"], setting), folder)
-
-
-def inline(work: Callable[[], object]) -> "Future[object]":
-    """Do a job at once, in this process."""
-    future: Future[object] = Future()
-    future.set_result(work())
-    return future
-
-
-INLINE = Workers(inline, lambda: 1)
 
 
 def started(sweep: Sweep) -> list[str]:

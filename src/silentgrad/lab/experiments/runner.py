@@ -90,7 +90,7 @@ def workers_at(cluster: str | None, jobs: int | None, accelerator: str) -> conte
         ExperimentError: The cluster cannot be used, or a worker was killed.
     """
     if cluster is None and jobs == 0:
-        return contextlib.nullcontext(Workers(_done, lambda: 1))
+        return contextlib.nullcontext(INLINE)
     if cluster is None:
         on_cores = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
         return _local(jobs or (on_cores and os.cpu_count()) or 1)
@@ -104,6 +104,9 @@ def _done(work: Callable[[], object]) -> "Future[object]":
     future: Future[object] = Future()
     future.set_result(work())
     return future
+
+
+INLINE = Workers(_done, lambda: 1)
 
 
 @contextlib.contextmanager
@@ -216,16 +219,11 @@ def run_all(
         data, model, train = cell.settings
         settings = Settings(replace(data, root=root or data.root), model, replace(train, accelerator=accelerator))
         waiting.append(Job(partial(train_run, settings, place), partial(_trained, place, train.epochs), enter))
-    say_runs(folder, len(cells), len(waiting))
+    said = f"{len(cells)} runs in {folder}, {len(cells) - len(waiting)} of them finished before"
+    Console().print(said, soft_wrap=True, markup=False, emoji=False)
     if waiting:
         with workers_at(cluster, jobs, accelerator) as workers:
             run_jobs("runs", waiting, len(waiting), workers)
-
-
-def say_runs(folder: Path, total: int, left: int) -> None:
-    """Print how many runs an experiment has, and how many of them need not be made."""
-    said = f"{total} runs in {folder}, {total - left} of them finished before"
-    Console().print(said, soft_wrap=True, markup=False, emoji=False)
 
 
 def _require_same_settings(cell: Cell, folder: Path) -> None:
@@ -238,12 +236,7 @@ def _require_same_settings(cell: Cell, folder: Path) -> None:
         reason = next(iter(str(error).splitlines()), "")
         raise ExperimentError(f"cannot read {path} ({reason}): remove {folder}, or choose another --folder") from error
     if key_of(settings) != key_of(cell.settings):
-        raise other_settings(folder)
-
-
-def other_settings(folder: Path) -> ExperimentError:
-    """Return the error of a folder whose run is not the one that is asked for."""
-    return ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
+        raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
 
 
 @contextlib.contextmanager
