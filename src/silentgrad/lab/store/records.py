@@ -27,10 +27,14 @@ from silentgrad.lab.store.folders import RunFolder
 TRAVERSED = 8  # images of a latent's traversal
 Weighted = tuple[str, float]  # a column's name, and what a latent adds to its u per unit
 
-UnitInPrint = Annotated[Unit, PlainValidator(Unit.from_print), PlainSerializer(lambda unit: unit.in_print)]
-
 _T = TypeVar("_T")
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # which takes milliseconds to make
+
+UnitInPrint = Annotated[
+    Unit,
+    PlainValidator(lambda text: Unit.from_print(_adapter(str).validate_python(text))),
+    PlainSerializer(lambda unit: unit.in_print),
+]
 
 
 @dataclass(frozen=True)
