@@ -5,10 +5,12 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import distributions as td
 
 from browser import WIDTHS, look, needs_browser
@@ -35,6 +37,7 @@ from silentgrad.lab.experiments.experiment import FilledRow, RowOfRuns
 from silentgrad.lab.experiments.ledger import row_of
 from silentgrad.lab.experiments.runner import train_run
 from silentgrad.lab.settings import EstimatorName
+from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.tables import Spread
 from silentgrad.lab.training.loop import Loop
@@ -103,14 +106,6 @@ def test_the_sum_over_a_single_bit_has_neither_bias_nor_variance() -> None:
 # ----- settings and runs
 
 
-def test_the_exact_gradient_is_the_first_row_where_there_is_a_closed_form_and_no_row_elsewhere() -> None:
-    for setting in SETTINGS:
-        names = setting.estimators()
-        assert (names[0] == "exact") == ("exact" in names) == setting.tractable
-    assert Setting("mnist", "bernoulli", "circuit") not in SETTINGS
-    assert [s.network for s in SETTINGS if s.tractable] == ["linear", "circuit"]
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_models_that_differ_in_the_estimator_only_start_alike(setting: Setting) -> None:
     models = []
@@ -122,49 +117,55 @@ def test_models_that_differ_in_the_estimator_only_start_alike(setting: Setting) 
     assert all(torch.equal(weight, other[name]) for name, weight in first.items() for other in others)
 
 
+@pytest.mark.parametrize("setting", SETTINGS[:4], ids=lambda setting: setting.name)
+def test_models_start_at_the_moments_of_the_data(setting: Setting, tmp_path: Path) -> None:
+    settings = PLAN.run(setting, "rloo", 0).settings
+    train_run(settings, tmp_path / "run")
+    weights = load_file(RunFolder(tmp_path / "run").kept(1))
+    data = load("digits", None, settings.data.kind)
+    x = torch.cat([data.as_seen(data.rows("train")) for _ in range(10)])
+    decoder = {name.partition(".")[2]: weight for name, weight in weights.items() if not name.startswith("encoder")}
+    torch.testing.assert_close(weights["encoder.body.mean"], x.mean(0), atol=0.08, rtol=0)  # both have noise
+    mean, scale = decoder["center"].reshape(x.shape[1:]), decoder.get("log_scale")
+    if scale is None:
+        mean = torch.sigmoid(mean)
+    else:  # which ten steps of 0.001 may have moved
+        torch.testing.assert_close(scale.exp().reshape(x.shape[1:]), x.std(0), atol=0.01, rtol=0.05)
+    torch.testing.assert_close(mean, x.mean(0), atol=0.08, rtol=0)
+
+
 @pytest.mark.parametrize("estimator", ["relax", "reinforce", "double-cv"])
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, estimator: EstimatorName) -> None:
-    cell = PLAN.run(SETTINGS[1], estimator, 0)
+    settings = PLAN.run(SETTINGS[1], estimator, 0).settings
 
     def interrupt(loop: Loop) -> None:
         if loop.epoch == 2:
             raise KeyboardInterrupt
 
-    train_run(cell.settings, tmp_path / "whole")
+    train_run(settings, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train_run(cell.settings, tmp_path / "cut", [interrupt])
+        train_run(settings, tmp_path / "cut", [interrupt])
     torch.manual_seed(5)  # what other work draws is no matter
-    train_run(cell.settings, tmp_path / "cut")
-    whole, cut = (row_of("run", cell.settings, tmp_path / name) for name in ("whole", "cut"))
+    train_run(settings, tmp_path / "cut")
+    whole, cut = (row_of("run", settings, tmp_path / name) for name in ("whole", "cut"))
     assert whole is not None
     assert cut is not None
-    assert (cut.curve, cut.test, cut.training) == (whole.curve, whole.test, whole.training)
+    assert replace(cut, seconds=whole.seconds) == whole
     assert (whole.steps, len(whole.curve)) == (20, 2)
     assert whole.curve[-1] < whole.curve[0]
     weights = [RunFolder(tmp_path / name).weights.read_bytes() for name in ("whole", "cut")]
     assert weights[0] == weights[1]
 
 
-def test_steps_are_those_of_adam_on_batches_that_all_estimators_share(tmp_path: Path) -> None:
+def test_steps_are_those_of_adam_and_runs_differ_in_the_estimator_alone(tmp_path: Path) -> None:
     loops: list[Loop] = []
-    for name in ("exact", "disarm"):
-        train_run(PLAN.run(LINEAR, name, 0).settings, tmp_path / name, [loops.append])
-    for loop in loops:
-        assert loop.steps == 20
-        assert type(loop.optimizer) is torch.optim.Adam
-        assert {(group["lr"], group["weight_decay"], *group["betas"]) for group in loop.optimizer.param_groups} == {
-            (1e-3, 0, 0.9, 0.999)
-        }
-    for (_, one), (_, other) in zip(loops[0].batches, loops[-1].batches, strict=True):
-        assert len(one) == 100
-        assert torch.equal(one.stored, other.stored)
-
-
-class Diverging(RLOO):
-    """An estimator that is not finite."""
-
-    def forward(self, q: td.Distribution, integrand: Integrand) -> torch.Tensor:
-        return super().forward(q, integrand) * math.nan
+    settings = PLAN.run(LINEAR, "exact", 0).settings
+    train_run(settings, tmp_path / "run", [loops.append])
+    groups = loops[0].optimizer.param_groups
+    assert type(loops[0].optimizer) is torch.optim.Adam
+    assert {(group["lr"], group["weight_decay"], *group["betas"]) for group in groups} == {(1e-3, 0, 0.9, 0.999)}
+    assert [len(rows) for _, rows in loops[0].batches] == 10 * [100]
+    assert with_options(settings, {"model.estimator": "disarm"}) == PLAN.run(LINEAR, "disarm", 0).settings
 
 
 class Mistaken(RLOO):
@@ -174,18 +175,11 @@ class Mistaken(RLOO):
         raise ValueError("a stranger's mistake")
 
 
-def test_a_run_that_diverges_says_so_and_a_mistake_ends_the_benchmark(tmp_path: Path) -> None:
-    words = {**ON_CPU, "likelihoods": ["gaussian"], "networks": ["linear"]}
+def test_a_mistake_is_no_divergence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a stranger's mistake"):
-        run_benchmark([f"{__name__}:Mistaken"], tmp_path, **words)
+        run_benchmark([f"{__name__}:Mistaken"], tmp_path, **ON_CPU, likelihoods=["gaussian"], networks=["linear"])
     (finished,) = tmp_path.glob("*/summary.json")
     assert "-rloo-" in finished.parent.name
-    diverging = PLAN.run(LINEAR, f"{__name__}:Diverging", 0)
-    train_run(diverging.settings, tmp_path / "run")
-    row = row_of("run", diverging.settings, tmp_path / "run")
-    assert row is not None
-    assert row.test is None
-    assert "lower learning rates" in row.failure
 
 
 # ----- measurements
@@ -194,7 +188,7 @@ def test_a_run_that_diverges_says_so_and_a_mistake_ends_the_benchmark(tmp_path: 
 def test_noise_and_time_are_measured_on_the_same_weights(tmp_path: Path) -> None:
     names = ["exact", "rloo", "nvil", "rebar", "reinmax"]
     plan = PLAN._replace(folder=tmp_path, settings=[LINEAR], estimators=names)
-    (reference,) = plan.references()
+    reference = plan.reference(LINEAR)
     train_run(reference.settings, tmp_path / reference.name)
     found = variances_at(plan, LINEAR, 2)
     assert found == variances_at(plan, LINEAR, 2) == ReferenceWeights(plan, LINEAR, 2).variances(plan.names(LINEAR))

@@ -22,7 +22,7 @@ from silentgrad.lab.experiments.experiment import (
     over_seeds,
 )
 from silentgrad.lab.experiments.ledger import Ledger
-from silentgrad.lab.experiments.results import Results, mean_of
+from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of
 from silentgrad.lab.experiments.runner import Job, Workers, run_jobs
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.runs.findings import Curves, Findings, Progress
@@ -64,7 +64,7 @@ class Benchmark(Comparison):
     plan: BenchmarkPlan
 
     def make(self, request: Request, ledger: Ledger, make: Callable[[Sequence[Cell]], None]) -> list[Cell]:
-        make(self.plan.references())
+        make([self.plan.reference(setting) for setting in self.plan.settings])
         return super().make(request, ledger, make)
 
     def rows(self, results: Results) -> list[RowOfRuns]:
@@ -99,7 +99,10 @@ class Benchmark(Comparison):
                 for epoch in self.plan.size.measured
             ),
             measured(f"bias²{at}", lambda noise: noise.squared_bias),
-            *(measured(f"squared error of {draws} draws{at}", partial(_squared_error, draws)) for draws in DRAWS),
+            *(
+                measured(f"squared error of {draws} draws{at}", partial(Decomposition.error, draws=draws))
+                for draws in DRAWS
+            ),
             measured(f"variance x evaluations{at}", lambda noise: noise.work),
             measured(f"signal-to-noise{at}", lambda noise: noise.snr),
             measured(f"cosine to exact{at}", lambda noise: noise.cosine, 3),
@@ -145,7 +148,8 @@ class Benchmark(Comparison):
             if request.tune
             else "Nothing was tuned: rates are the papers', temperatures the defaults.",
             "The level is where the worst run of the best row that samples ends in validation. Intervals of 95 % are "
-            "Student's, over pairs of runs of one seed.",
+            "Student's, over pairs of runs of one seed. A run whose ELBO is no better than the same likelihood without "
+            "latents has failed.",
             f"Variance and signal-to-noise ratio: of the encoder's gradient, all on the weights of the {REFERENCE} run "
             f"of seed 0 at that step; {size.batches} batches, {size.draws} draws each. What an estimator learns it "
             f"first learned for {size.learning} steps on these weights.",
@@ -162,6 +166,14 @@ class Benchmark(Comparison):
     def _runs(self, setting: Setting) -> dict[str, str]:
         """Return the fields that the runs of a setting have in common."""
         return {"dataset": setting.dataset, "variant": setting.variant, "latent": setting.family(self.plan.size).name}
+
+    def _difference(self, results: Results, row: RowOfRuns) -> Difference | None:
+        """Return the difference in the test bound from exact runs, whether or not these are better than no latents."""
+        ours, exact = (
+            [replace(run, independent=None) for run in results.rows(**{**row.runs, "method": name})]
+            for name in (row.runs["method"], self.reference)
+        )
+        return None if ours == exact else compared(ours, exact)
 
     def _measured(self, epoch: int, title: str, of: OfNoise, digits: int | None = None) -> FigureColumn:
         """Return the column of something about each estimator's gradient after an epoch of the reference run."""
@@ -189,10 +201,6 @@ class Benchmark(Comparison):
         return panel.only(
             lambda column, found: column.name in OF_SETTING and any(cell not in (None, "") for cell in found)
         ), Curves(lines, setting.unit)
-
-
-def _squared_error(draws: int, noise: Decomposition) -> float | None:
-    return noise.error(draws)
 
 
 def benchmark_of(plan: BenchmarkPlan) -> Benchmark:

@@ -45,7 +45,7 @@ class ReferenceWeights:
     """The weights that gradients of a setting are measured on, after an epoch."""
 
     def __init__(self, plan: BenchmarkPlan, setting: Setting, epoch: int) -> None:
-        run = plan.reference(setting)
+        run = plan.weights(setting)
         self.size, self.settings = plan.size, read_config(run.path)
         self.device = fabric_for(TrainConfig(accelerator=plan.accelerator), prefix="--").device
         self.observations = observations_of(self.settings, root=plan.root)
@@ -110,7 +110,7 @@ def variances_at(plan: BenchmarkPlan, setting: Setting, epoch: int) -> dict[str,
     def measure(names: Sequence[EstimatorName]) -> dict[str, Decomposition]:
         return ReferenceWeights(plan, setting, epoch).variances(names)
 
-    return kept_variances(plan.reference(setting).kept_variance(epoch, plan.scale), plan.names(setting), measure)
+    return kept_variances(plan.weights(setting).kept_variance(epoch, plan.scale), plan.names(setting), measure)
 
 
 def milliseconds_of(plan: BenchmarkPlan, setting: Setting) -> dict[str, float]:

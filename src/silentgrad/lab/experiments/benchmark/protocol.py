@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.lab import kinds
-from silentgrad.lab.experiments.cells import TITLES, Cell
+from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.experiment import Grid
 from silentgrad.lab.settings import EstimatorName, estimator_class, suitable_estimators
 from silentgrad.lab.store.folders import RunFolder
@@ -184,19 +184,13 @@ class BenchmarkPlan(NamedTuple):
         """The size of the runs."""
         return SIZES[self.scale]
 
-    def data(self, setting: Setting) -> str:
-        """Name of the data that are used: the digits at `smoke`."""
-        return "digits" if self.scale == "smoke" else setting.dataset
-
     def setting(self, dataset: str, variant: str) -> Setting:
         """Return the setting of a run, by these fields."""
         return next(one for one in self.settings if (one.dataset, one.variant) == (dataset, variant))
 
     def title(self, setting: Setting) -> str:
         """Return a setting in print."""
-        words = [TITLES[self.data(setting)], LIKELIHOODS[setting.likelihood], setting.network]
-        if self.scale == "smoke" and setting.dataset != "mnist":
-            words[0] += f" for {TITLES[setting.dataset]}"
+        words = [self.reference(setting).data, LIKELIHOODS[setting.likelihood], setting.network]
         if setting.latents != "bits":
             words.append(f"{setting.latents.replace('x', ' x ')} categories")
         return ", ".join(words)
@@ -219,7 +213,8 @@ class BenchmarkPlan(NamedTuple):
 
     def run(self, setting: Setting, name: EstimatorName, seed: int) -> Cell:
         """Return a run of an estimator."""
-        size, family, data = self.size, setting.family(self.size), self.data(setting)
+        size, family = self.size, setting.family(self.size)
+        data = "digits" if self.scale == "smoke" else setting.dataset
         model: dict[str, Any] = {"hidden": [] if setting.network == "linear" else 2 * [size.latents]}
         if isinstance(family, Categorical):
             model |= {"categories": family.shape[-1]}
@@ -246,13 +241,13 @@ class BenchmarkPlan(NamedTuple):
         kinds = [(setting, name) for setting in self.settings for name in self.trained(setting)]
         return [self.run(*kind, seed) for kind in kinds for seed in range(seeds)]
 
-    def references(self) -> list[Cell]:
-        """Return the runs on whose weights gradients are measured, one of each setting."""
-        return [self.run(setting, REFERENCE, 0) for setting in self.settings]
+    def reference(self, setting: Setting) -> Cell:
+        """Return the run on whose weights the gradients of a setting are measured."""
+        return self.run(setting, REFERENCE, 0)
 
-    def reference(self, setting: Setting) -> RunFolder:
-        """Return the folder of the run on whose weights the gradients of a setting are measured."""
-        return RunFolder(self.folder / self.run(setting, REFERENCE, 0).name)
+    def weights(self, setting: Setting) -> RunFolder:
+        """Return the folder of that run."""
+        return RunFolder(self.folder / self.reference(setting).name)
 
     def grid(self, cell: Cell) -> Grid:
         """Return what validation chooses from."""
