@@ -34,7 +34,7 @@ WRONG = {
     "train --train.epochs x": "--train.epochs has to be a whole number, got x",
     "train --train.epochs null": "--train.epochs has to be a whole number, got null",
     "train --train.devices 2 --data.batch_size 3": "--data.batch_size 3 has to be a multiple of --train.devices 2",
-    "train --train.devices 3 --data.batch_size 3": "--data.batch_size 3 with --train.devices 3",
+    "train --train.devices 3 --data.batch_size 3": "would leave 1 rows to 3 processes",
     "train --train.accelerator tpu": "--train.accelerator tpu",
     "train --train.precision 16": "--train.precision: 16 is none of 32-true, bf16-mixed, 64-true",
     "train --model.latent_dim 2000000000": "no memory for a model of --model.latent_dim 2000000000",
