@@ -235,6 +235,8 @@ def test_a_gap_is_told_with_its_error_and_more_draws_make_that_small(
 def test_figures_are_told_with_what_they_are(digits: Levels) -> None:
     words = {name: evaluate_model(model_of(name, digits), digits).exactness for name in MODELS}
     assert words == {"fixed": "exact", "linear": "exact", "exp": "exact", "bernoulli": "exact", "mlp": "sampled"}
+    taylor = model_for(dataclasses.replace(MODELS["linear"], log_term="taylor"), digits)  # which it is trained with
+    assert evaluate_model(taylor, digits).exactness == "exact"
     approximated = model_for(dataclasses.replace(MODELS["bernoulli"], tractable="linear"), digits)
     assert evaluate_model(approximated, digits).exactness == closed_form(approximated, digits) == "approximation"
 
