@@ -79,7 +79,7 @@ def simulate(likelihood: str, cells: int, genes: int, seed: int) -> dict[str, Ar
     return {"counts": random.poisson(rates), "types": types}
 
 
-def of_silentgrad(data: Data, masked: bool = True) -> Fit:
+def of_silentgrad(data: Data, masked: bool = True, posterior: str = "full") -> Fit:
     import torch
 
     from silentgrad import CountFactors
@@ -87,7 +87,7 @@ def of_silentgrad(data: Data, masked: bool = True) -> Fit:
     torch.set_num_threads(1)
 
     def fit() -> tuple[Array, Array]:
-        model = CountFactors(data.rank, likelihood=data.likelihood)  # type: ignore[arg-type]
+        model = CountFactors(data.rank, likelihood=data.likelihood, posterior=posterior)  # type: ignore[arg-type]
         offset = np.log(data.sizes)
         if masked:
             factors = model.fit_transform(data.counts.astype(np.float32), mask=~data.hidden, offset=offset)
@@ -190,6 +190,7 @@ def of_nmf(data: Data) -> Fit:
 
 METHODS: dict[str, Callable[[Data], Fit]] = {
     "silentgrad": of_silentgrad,
+    "silentgrad, diagonal": partial(of_silentgrad, posterior="diagonal"),
     "silentgrad, filled": partial(of_silentgrad, masked=False),
     "glmpca": of_glmpca,
     "fastglmpca": of_fastglmpca,
@@ -232,7 +233,8 @@ def fit_and_judge(name: str, method: str, seed: int, path: str) -> None:
 def compare(arguments: argparse.Namespace) -> None:
     """Fit methods to data sets, and write a row for each into the results."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    pythons = {"silentgrad": sys.executable, "silentgrad, filled": sys.executable, "LinearSCVI": arguments.scvi}
+    own = [method for method in METHODS if method.startswith("silentgrad")]
+    pythons = dict.fromkeys(own, sys.executable) | {"LinearSCVI": arguments.scvi}
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.data:
             for seed in range(arguments.seeds):
