@@ -1,7 +1,6 @@
 """CountFactors: scikit-learn's own checks, and the fit behind it."""
 
 import math
-import pickle
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -70,21 +69,6 @@ def test_it_is_the_fit_of_the_library(sizes: str) -> None:
     assert model.converged_
 
 
-def test_sparse_counts_give_what_dense_ones_give() -> None:
-    dense = CountFactors(2, size_factors="median").fit(COUNTS)
-    stored = CountFactors(2, size_factors="median").fit(sparse.csr_matrix(COUNTS))
-    np.testing.assert_allclose(stored.components_, dense.components_, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(stored.transform(sparse.csr_matrix(COUNTS)), dense.transform(COUNTS), atol=1e-3)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_every_likelihood_has_a_name() -> None:
-    for name in LikelihoodOfCounts.__args__:
-        model = CountFactors(1, likelihood=name, max_iter=5).fit(COUNTS)
-        assert type(model.decoder_.likelihood).__name__.lower() == name.replace("-", "")
-        assert np.isfinite(model.elbo_)
-
-
 LINE = np.linspace(0, 1, len(COUNTS))
 ADATA = anndata.AnnData(COUNTS.astype(np.float32), obs={"kind": ["a", "b"] * 25, "same": ["a"] * 50})
 ADATA.obs["age"] = np.where(LINE > 0.9, np.nan, LINE)
@@ -134,14 +118,7 @@ def fitted(**side_info: Any) -> CountFactors:
     ],
 )
 def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
-    refused(ValueError, message, lambda: call())
-
-
-def test_a_column_that_is_always_zero_has_a_small_rate() -> None:
-    counts = COUNTS * (np.arange(6) != 2)
-    model = CountFactors(2, likelihood="poisson").fit(counts)
-    assert np.isfinite(model.components_).all()
-    assert np.exp(model.intercept_[2]) < 0.02
+    refused(ValueError, message, call)
 
 
 def test_a_fit_that_does_not_end_warns() -> None:
@@ -264,21 +241,12 @@ def test_a_score_is_below_the_evidence_and_another_optimizers(
     likelihood: str, n_components: int, posterior: Posterior
 ) -> None:
     model = CountFactors(n_components, likelihood=likelihood, posterior=posterior, max_iter=20).fit(COUNTS[:, :4])
+    assert type(model.decoder_.likelihood).__name__.lower() == likelihood.replace("-", "")
     q = sg.infer_factors(model.decoder_, torch.from_numpy(ROWS)).latent
     for row, mean, root in zip(ROWS, q.loc.double(), q.scale_tril.double(), strict=True):
         by_hand, score = ByHand(model, row), model.score(row[None])
         assert score <= by_hand.log_evidence(mean, root) / 4 + 1e-6  # the digits that log x! of 1e8 leaves
         assert score == pytest.approx(by_hand.best_bound(posterior) / 4, rel=1e-9, abs=1e-6)
-
-
-@pytest.mark.parametrize("likelihood", ["poisson", "zero-inflated-poisson"])
-def test_a_count_far_above_its_rate_is_inferred_as_it_was_fitted(likelihood: str) -> None:
-    counts = COUNTS.copy()
-    counts[3, 2] = 1_000_000
-    model = CountFactors(1, likelihood=likelihood).fit(counts)
-    assert model.converged_
-    assert model.score(counts) * counts.size >= model.elbo_ - 0.01
-    assert abs(model.transform(counts)[3]) > 1
 
 
 def test_a_zero_beside_a_rate_beyond_all_numbers_is_one_of_the_others() -> None:
@@ -392,9 +360,10 @@ def test_what_is_missing_is_imputed_and_what_is_hidden_is_missing() -> None:
 
 def test_weights_are_repetitions_and_offsets_are_sizes() -> None:
     times = np.arange(len(COUNTS)) % 3
-    first = CountFactors(2, likelihood="poisson", tol=1e-9).fit(np.repeat(COUNTS, times, 0))
-    second = CountFactors(2, likelihood="poisson", tol=1e-9).fit(COUNTS, sample_weight=times)
-    assert second.elbo_ == pytest.approx(first.elbo_, rel=1e-5)
+    for options in ({"likelihood": "poisson"}, {"likelihood": "negative-binomial", "posterior": "diagonal"}):
+        model = CountFactors(2, tol=1e-9, **options)
+        expected = model.fit(np.repeat(COUNTS, times, 0)).elbo_
+        assert model.fit(COUNTS, sample_weight=times).elbo_ == pytest.approx(expected, rel=1e-5)
     sizes = COUNTS.sum(1) / np.median(COUNTS.sum(1))
     known = CountFactors(2, likelihood="poisson", size_factors=sizes).fit(COUNTS)
     given = CountFactors(2, likelihood="poisson").fit(COUNTS, offset=np.log(sizes))
@@ -480,10 +449,11 @@ def test_results_are_stored_and_drawn(tmp_path: Path) -> None:
     adata = ADATA.copy()
     adata.raw = adata
     sg.tl.count_factors(adata, 2, use_raw=True, key_added="raw", likelihood="poisson")
-    sg.tl.count_factors(adata, "auto", batch_key="kind", likelihood="poisson")
+    sg.tl.count_factors(adata, "auto", batch_key="kind", likelihood="poisson", posterior="diagonal")
     adata.write_h5ad(tmp_path / "fitted.h5ad")
     read = anndata.read_h5ad(tmp_path / "fitted.h5ad")
-    assert read.uns["count_factors"]["params"]["batch_key"] == "kind"
+    params = read.uns["count_factors"]["params"]
+    assert (params["batch_key"], params["posterior"]) == ("kind", "diagonal")
     assert read.uns["raw"]["loadings"].shape == (6, 2)
     sg.pl.loadings(read, (0, 1), key="raw")
     sg.pl.factors(read, "kind", key="raw")
@@ -501,10 +471,6 @@ def test_metadata_are_routed() -> None:
         found = pipeline.transform(COUNTS, covariates=LINE)
     np.testing.assert_allclose(found.std(0), 1, atol=1e-3)
     assert pipeline[0].coefficients_.shape == (6, 1)
-    model = CountFactors(2, likelihood="poisson").fit(COUNTS)
-    assert model.set_output(transform="pandas").transform(COUNTS).columns.tolist() == ["countfactors0", "countfactors1"]
-    pickled = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(pickled.transform(COUNTS), model.transform(COUNTS))
 
 
 @pytest.mark.parametrize("form", ["h5ad", "csv"])
@@ -520,7 +486,7 @@ def test_the_command_fits_a_file(form: str, tmp_path: Path, capsys: pytest.Captu
             main(["factors", str(data), str(tmp_path / "factors.csv")])
         assert "--index cell" in capsys.readouterr().err
     words = ["factors", str(data), str(tmp_path / f"factors.{form}"), "--rank", "2", "--batch", "kind"]
-    words += ["--likelihood", "poisson", *(["--index", "cell"] if form == "csv" else [])]
+    words += ["--likelihood", "poisson", "--posterior", "diagonal", *(["--index", "cell"] if form == "csv" else [])]
     main(words)
     assert "of the deviance explained" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "factors").iterdir()}
