@@ -9,6 +9,7 @@ so its expectation needs :math:`\log E[e^{-u}]`, the generating function at the 
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ class Normal(LocationScale):
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return expected_normal(self.log_scale, x, mean, variance)
 
-    def with_scale(self, scale: Tensor) -> "Normal":
+    def with_scale(self, scale: Tensor) -> Self:
         """Return the same likelihood of entries that were measured with known standard deviations."""
         return with_tensors(self, log_scale=torch.hypot(self.scale, scale).log())
 
