@@ -79,7 +79,8 @@ EXPERIMENT = Comparison(
         f"Encoder of {SIZES['hidden']} units, {SIZES['latent_dim']} latents, {EPOCHS} epochs of batches of {BATCH} "
         "(20,000 steps), start at the mean image, rates that fall along half a cosine.",
         f"Chosen by validation with seed 0: the learning rate among {RATES}, the temperature of Gumbel-Softmax among "
-        "0.25, 0.5 and 1, with a fixed variance and Bernoulli latents whether it starts at 0.3 and halves every epoch. "
+        "0.25, 0.5 (not named) and 1, with a fixed variance and Bernoulli latents whether it starts at 0.3 and halves "
+        "every epoch. "
         "Runs in the table have other seeds.",
         "The limit is that of the test images, by probabilistic PCA of these themselves: no linear decoder of this "
         "fixed variance and with Gaussian latents can be better.",

@@ -162,5 +162,5 @@ class Comparison(Experiment):
 
 
 def point_of(cell: Cell) -> str:
-    """Return what was chosen for a run, in print."""
-    return ", ".join(f"{option.partition('.')[2]} {value}" for option, value in cell.point)
+    """Return what was chosen for a run, in print; of what stays as it is by default, nothing."""
+    return ", ".join(f"{option.partition('.')[2]} {value}" for option, value in cell.point if value is not None)
