@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,9 @@ class Cumulants(NamedTuple):
     variance: Tensor
 
 
+Formula = Callable[..., Cumulants]
+
+
 @dataclass(frozen=True)
 class GeneratingFunction:
     """k as a function of t: `formula(t, *parameters)`, where `t` broadcasts against the parameters.
@@ -54,7 +57,7 @@ class GeneratingFunction:
     The parameters are listed so that the formula can be evaluated piece by piece and differentiated in them.
     """
 
-    formula: Callable[..., Cumulants]
+    formula: Formula
     parameters: tuple[Tensor, ...]
 
     def __call__(self, t: Tensor) -> Cumulants:
@@ -109,26 +112,25 @@ def _(q: td.Independent) -> GeneratingFunction:
     return generating_function(q.base_dist)
 
 
-@generating_function.register(td.Normal)
-def _(q: td.Normal) -> GeneratingFunction:
-    return GeneratingFunction(_normal, (q.loc, q.scale))
+def formula_of(
+    kind: type[td.Distribution], parameters: Callable[[Any], tuple[Tensor, ...]]
+) -> Callable[[Formula], Formula]:
+    """Register a formula as that of a family, with the parameters that it takes of a latent."""
+
+    def registered(formula: Formula) -> Formula:
+        generating_function.register(kind, lambda q: GeneratingFunction(formula, parameters(q)))
+        return formula
+
+    return registered
 
 
+@formula_of(td.Normal, lambda q: (q.loc, q.scale))
 def _normal(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     s2 = scale.square()
     return Cumulants(loc * t + s2 * t.square() / 2, loc + s2 * t, s2.expand_as(loc + t))
 
 
-@generating_function.register(td.Bernoulli)
-def _(q: td.Bernoulli) -> GeneratingFunction:
-    return GeneratingFunction(_bernoulli, both_probabilities(q))
-
-
-@generating_function.register(td.Binomial)
-def _(q: td.Binomial) -> GeneratingFunction:
-    return GeneratingFunction(_binomial, (q.total_count, *both_probabilities(q)))
-
-
+@formula_of(td.Bernoulli, both_probabilities)
 def _bernoulli(t: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
     """Return log(rest + p e^t), where rest is 1 - p; nothing cancels or overflows, at p = 0 and p = 1 either."""
     # The larger term's exponent: both are divided by it, and the sum is between 1 and 2. A mere unit, it has no slope.
@@ -148,27 +150,20 @@ def finite_exp(t: Tensor) -> Tensor:
     return torch.exp(t.clamp(max=math.log(torch.finfo(t.dtype).max) - 1))
 
 
+@formula_of(td.Binomial, lambda q: (q.total_count, *both_probabilities(q)))
 def _binomial(t: Tensor, n: Tensor, p: Tensor, rest: Tensor) -> Cumulants:
     value, mean, variance = _bernoulli(t, p, rest)
     return Cumulants(n * value, n * mean, n * variance)
 
 
-@generating_function.register(td.Laplace)
-def _(q: td.Laplace) -> GeneratingFunction:
-    return GeneratingFunction(_laplace, (q.loc, q.scale))
-
-
+@formula_of(td.Laplace, lambda q: (q.loc, q.scale))
 def _laplace(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     b2, y = scale.square(), (scale * t).square()
     y = required(y, y < 1, "the exponential moment of Laplace(m, b) exists only for |t| < 1/b")
     return Cumulants(loc * t - torch.log1p(-y), loc + 2 * b2 * t / (1 - y), 2 * b2 * (1 + y) / (1 - y).square())
 
 
-@generating_function.register(td.Uniform)
-def _(q: td.Uniform) -> GeneratingFunction:
-    return GeneratingFunction(_uniform, (q.low, q.high))
-
-
+@formula_of(td.Uniform, lambda q: (q.low, q.high))
 def _uniform(t: Tensor, low: Tensor, high: Tensor) -> Cumulants:
     center, half = (low + high) / 2, (high - low) / 2
     value, first, second = _log_sinhc(half * t)
@@ -199,42 +194,21 @@ def _log_sinhc(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-@generating_function.register(td.Poisson)
-def _(q: td.Poisson) -> GeneratingFunction:
-    return GeneratingFunction(_poisson, (q.rate,))
-
-
+@formula_of(td.Poisson, lambda q: (q.rate,))
 def _poisson(t: Tensor, rate: Tensor) -> Cumulants:
     tilted = rate * t.exp()
     return Cumulants(rate * t.expm1(), tilted, tilted)
 
 
-@generating_function.register(td.Gamma)
-def _(q: td.Gamma) -> GeneratingFunction:
-    return GeneratingFunction(_gamma, (q.concentration, q.rate))
-
-
-@generating_function.register(td.Exponential)
-def _(q: td.Exponential) -> GeneratingFunction:
-    return GeneratingFunction(_gamma, (torch.ones_like(q.rate), q.rate))
-
-
+@formula_of(td.Gamma, lambda q: (q.concentration, q.rate))
+@formula_of(td.Exponential, lambda q: (torch.ones_like(q.rate), q.rate))
 def _gamma(t: Tensor, a: Tensor, rate: Tensor) -> Cumulants:
     t = required(t, t < rate, "the exponential moment of a gamma family with rate r exists only for t < r")
     return Cumulants(-a * torch.log1p(-t / rate), a / (rate - t), a / (rate - t).square())
 
 
-@generating_function.register(td.Geometric)
-def _(q: td.Geometric) -> GeneratingFunction:
-    odds = odds_of_failure(q)
-    return GeneratingFunction(_negative_binomial, (torch.ones_like(odds), odds))
-
-
-@generating_function.register(td.NegativeBinomial)
-def _(q: td.NegativeBinomial) -> GeneratingFunction:
-    return GeneratingFunction(_negative_binomial, (q.total_count, odds_of_one_more(q)))
-
-
+@formula_of(td.Geometric, lambda q: (torch.ones_like(odds_of_failure(q)), odds_of_failure(q)))
+@formula_of(td.NegativeBinomial, lambda q: (q.total_count, odds_of_one_more(q)))
 def _negative_binomial(t: Tensor, r: Tensor, odds: Tensor) -> Cumulants:
     """Return -r log((1 - p e^t) / (1 - p)), in the odds p / (1 - p) of one more count so that nothing cancels."""
     growth = odds * t.expm1()
@@ -243,11 +217,7 @@ def _negative_binomial(t: Tensor, r: Tensor, odds: Tensor) -> Cumulants:
     return Cumulants(-r * torch.log1p(-growth), r * one, r * one * (1 + one))
 
 
-@generating_function.register(td.Gumbel)
-def _(q: td.Gumbel) -> GeneratingFunction:
-    return GeneratingFunction(_gumbel, (q.loc, q.scale))
-
-
+@formula_of(td.Gumbel, lambda q: (q.loc, q.scale))
 def _gumbel(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     y = 1 - scale * t
     y = required(y, y > 0, "the exponential moment of Gumbel(m, b) exists only for t < 1/b")
@@ -258,11 +228,7 @@ def _gumbel(t: Tensor, loc: Tensor, scale: Tensor) -> Cumulants:
     return Cumulants(loc * t + torch.lgamma(y), loc - scale * digamma, scale.square() * trigamma)
 
 
-@generating_function.register(td.HalfNormal)
-def _(q: td.HalfNormal) -> GeneratingFunction:
-    return GeneratingFunction(_half_normal, (q.scale,))
-
-
+@formula_of(td.HalfNormal, lambda q: (q.scale,))
 def _half_normal(t: Tensor, scale: Tensor) -> Cumulants:
     """Return log(2 e^{y^2/2} Phi(y)) with y = scale t; far below zero everything cancels but the continued fraction."""
     y = scale * t

@@ -24,8 +24,9 @@ LARGEST_LOG = 12.0
 class Family:
     """Latents q(z|x) of one kind.
 
-    A family of your own sets the first four attributes below and writes `from_numbers`. Having a `name` is what enters
-    it in `FAMILIES`. Numbers that are all zero have to give the standard prior.
+    A family of your own sets the first four attributes below and, unless its arguments are numbers or exponentials of
+    numbers, writes `from_numbers`. Having a `name` is what enters it in `FAMILIES`. Numbers that are all zero have to
+    give the standard prior.
 
     Args:
         latents: How many latents an example has, or their shape.
@@ -35,6 +36,7 @@ class Family:
         distribution: The class of its latents, inside any `Independent`.
         arguments: The arguments of that class that a latent is taken apart into: its gradients flow through them.
         numbers_per_latent: How many numbers an encoder gives for a latent.
+        logarithms: Those of the arguments whose numbers are their logarithms.
         options: Names of further arguments that the family is built with.
         gaussian: Whether every linear function of z is Gaussian.
         exported: What an exported encoder calls the arguments, if not by their own names.
@@ -47,6 +49,7 @@ class Family:
     distribution: ClassVar[type[td.Distribution]]
     arguments: ClassVar[tuple[str, ...]]
     numbers_per_latent: ClassVar[int] = 1
+    logarithms: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[str, ...]] = ()
     gaussian: ClassVar[bool] = False
     exported: ClassVar[tuple[str, ...]] = ()
@@ -69,7 +72,8 @@ class Family:
 
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
         """Return the distribution's `arguments`, in the shape of the latents, from numbers `(*batch, numbers)`."""
-        raise NotImplementedError
+        named = zip(self.arguments, self.split(numbers), strict=True)
+        return tuple(positive(part) if name in self.logarithms else part for name, part in named)
 
     def latent(self, numbers: Tensor, validate_args: bool | None = None) -> td.Distribution:
         """q(z|x) from an encoder's numbers `(*batch, numbers)`; one example's z is its event."""
@@ -175,9 +179,6 @@ class Bernoulli(Family):
     distribution = td.Bernoulli
     arguments = ("logits",)
 
-    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        return self.split(numbers)
-
     def outputs(self, q: td.Distribution) -> dict[str, Tensor]:
         (logits,) = self.parameters(q)
         return {"probs": torch.sigmoid(logits)}
@@ -253,11 +254,8 @@ class Gaussian(Family):
     arguments = ("loc", "scale")
     exported = ("mean", "std")
     numbers_per_latent = 2
+    logarithms = ("scale",)
     gaussian = True
-
-    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        mean, log_std = self.split(numbers)
-        return mean, positive(log_std)
 
 
 class Laplace(Family):
@@ -267,10 +265,7 @@ class Laplace(Family):
     distribution = td.Laplace
     arguments = ("loc", "scale")
     numbers_per_latent = 2
-
-    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        mean, log_scale = self.split(numbers)
-        return mean, positive(log_scale)
+    logarithms = ("scale",)
 
 
 class Poisson(Family):
@@ -279,10 +274,7 @@ class Poisson(Family):
     name = "poisson"
     distribution = td.Poisson
     arguments = ("rate",)
-
-    def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        (log_rate,) = self.split(numbers)
-        return (positive(log_rate),)
+    logarithms = ("rate",)
 
 
 def discover() -> None:
