@@ -79,7 +79,7 @@ def simulate(likelihood: str, cells: int, genes: int, seed: int) -> dict[str, Ar
     return {"counts": random.poisson(rates), "types": types}
 
 
-def of_silentgrad(data: Data, masked: bool = True, posterior: str = "full") -> Fit:
+def of_silentgrad(data: Data, masked: bool = True, posterior: str = "full", ridge: float = 0.0) -> Fit:
     import torch
 
     from silentgrad import CountFactors
@@ -87,7 +87,8 @@ def of_silentgrad(data: Data, masked: bool = True, posterior: str = "full") -> F
     torch.set_num_threads(1)
 
     def fit() -> tuple[Array, Array]:
-        model = CountFactors(data.rank, likelihood=data.likelihood, posterior=posterior)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"likelihood": data.likelihood, "posterior": posterior, "ridge": ridge}
+        model = CountFactors(data.rank, **options)
         offset = np.log(data.sizes)
         if masked:
             factors = model.fit_transform(data.counts.astype(np.float32), mask=~data.hidden, offset=offset)
@@ -191,7 +192,11 @@ def of_nmf(data: Data) -> Fit:
 METHODS: dict[str, Callable[[Data], Fit]] = {
     "silentgrad": of_silentgrad,
     "silentgrad, diagonal": partial(of_silentgrad, posterior="diagonal"),
+    "silentgrad, ridge 1": partial(of_silentgrad, ridge=1.0),
+    "silentgrad, ridge 4": partial(of_silentgrad, ridge=4.0),
     "silentgrad, filled": partial(of_silentgrad, masked=False),
+    "silentgrad, filled, ridge 1": partial(of_silentgrad, masked=False, ridge=1.0),
+    "silentgrad, filled, ridge 4": partial(of_silentgrad, masked=False, ridge=4.0),
     "glmpca": of_glmpca,
     "fastglmpca": of_fastglmpca,
     "pyPLNmodels": of_pln,

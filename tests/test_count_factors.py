@@ -98,7 +98,8 @@ def fitted(**side_info: Any) -> CountFactors:
         ("n_components has to be a whole number", lambda: CountFactors(2.5).fit(COUNTS)),
         ("n_components=7 is above the number of columns", lambda: CountFactors(7).fit(COUNTS)),
         ("pass adata.X", lambda: CountFactors(2).fit(ADATA)),
-        ("tol has to be a number", lambda: CountFactors(2, tol=float("nan")).fit(COUNTS)),
+        ("tol has to be a finite number", lambda: CountFactors(2, tol=float("nan")).fit(COUNTS)),
+        ("ridge has to be a finite number", lambda: CountFactors(2, ridge=float("inf")).fit(COUNTS)),
         ("features", lambda: fitted().transform(COUNTS[:, :3])),
         ("offset holds a number that is not finite", lambda: fitted(offset=np.where(LINE > 0, 0, -np.inf))),
         ("offset has shape", lambda: fitted(offset=LINE[:4])),
@@ -449,11 +450,13 @@ def test_results_are_stored_and_drawn(tmp_path: Path) -> None:
     adata = ADATA.copy()
     adata.raw = adata
     sg.tl.count_factors(adata, 2, use_raw=True, key_added="raw", likelihood="poisson")
-    sg.tl.count_factors(adata, "auto", batch_key="kind", likelihood="poisson", posterior="diagonal")
+    sg.tl.count_factors(adata, "auto", batch_key="kind", likelihood="poisson", posterior="diagonal", ridge=1e9)
     adata.write_h5ad(tmp_path / "fitted.h5ad")
     read = anndata.read_h5ad(tmp_path / "fitted.h5ad")
     params = read.uns["count_factors"]["params"]
-    assert (params["batch_key"], params["posterior"]) == ("kind", "diagonal")
+    assert (params["batch_key"], params["posterior"], params["ridge"]) == ("kind", "diagonal", 1e9)
+    assert np.abs(read.varm["count_factors"]).max() < 1e-9
+    assert read.uns["count_factors"]["rank_path"]["deviances"].std() < 1e-6  # no rank has any loadings
     assert read.uns["raw"]["loadings"].shape == (6, 2)
     sg.pl.loadings(read, (0, 1), key="raw")
     sg.pl.factors(read, "kind", key="raw")
@@ -486,7 +489,8 @@ def test_the_command_fits_a_file(form: str, tmp_path: Path, capsys: pytest.Captu
             main(["factors", str(data), str(tmp_path / "factors.csv")])
         assert "--index cell" in capsys.readouterr().err
     words = ["factors", str(data), str(tmp_path / f"factors.{form}"), "--rank", "2", "--batch", "kind"]
-    words += ["--likelihood", "poisson", "--posterior", "diagonal", *(["--index", "cell"] if form == "csv" else [])]
+    words += ["--likelihood", "poisson", "--posterior", "diagonal", "--ridge", "2"]
+    words += ["--index", "cell"] if form == "csv" else []
     main(words)
     assert "of the deviance explained" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "factors").iterdir()}

@@ -60,13 +60,15 @@ def elbo(decoder: sg.LinearLikelihood, x: Tensor, q: td.MultivariateNormal, **si
 @pytest.mark.parametrize("posterior", ["full", "diagonal"])
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize(
-    "side_info", [{}, {"mask": MASK, "covariates": COVARIATES, "offset": SIZE}], ids=["x", "side information"]
+    ("side_info", "ridge"),
+    [({}, 0.0), ({"mask": MASK, "covariates": COVARIATES, "offset": SIZE}, 0.0), ({"mask": MASK}, 5.0)],
+    ids=["x", "side information", "ridge"],
 )
 def test_the_end_is_stationary_and_its_bound_is_the_decoders(
-    name: str, side_info: dict[str, Tensor], posterior: Posterior
+    name: str, side_info: dict[str, Tensor], ridge: float, posterior: Posterior
 ) -> None:
-    decoder, x = decoder_of(name, len(side_info) > 0), data_of(name)
-    fit = sg.fit_factors(decoder, x, **side_info, tolerance=1e-12, posterior=posterior)
+    decoder, x = decoder_of(name, int("covariates" in side_info)), data_of(name)
+    fit = sg.fit_factors(decoder, x, **side_info, tolerance=1e-12, posterior=posterior, ridge=ridge)
     assert fit.converged
     loc = fit.latent.mean.clone().requires_grad_()
     full = posterior == "full"
@@ -74,7 +76,9 @@ def test_the_end_is_stationary_and_its_bound_is_the_decoders(
     q = td.MultivariateNormal(loc, scale_tril=root.tril() if full else root.diag_embed())
     bound = elbo(decoder, x, q, **side_info).sum()
     assert fit.elbo == pytest.approx(bound.item(), rel=1e-9)
-    for gradient in torch.autograd.grad(bound, [loc, root, *decoder.parameters()]):
+    penalized = bound - ridge / 2 * decoder.affine.weight.square().sum()
+    assert fit.history[-1] == pytest.approx(penalized.item(), rel=1e-9)
+    for gradient in torch.autograd.grad(penalized, [loc, root, *decoder.parameters()]):
         assert gradient.abs().max() < 1e-2  # curvatures are tens of nats: what is left to gain is below 1e-5
     assert fit.history == sorted(fit.history)
     found = sg.infer_factors(decoder, x, **side_info, tolerance=1e-12, posterior=posterior)
@@ -83,13 +87,25 @@ def test_the_end_is_stationary_and_its_bound_is_the_decoders(
     gram = decoder.affine.weight.T @ decoder.affine.weight
     assert gram[0, 0] > gram[1, 1]
     second_moment = loc.T @ loc / ROWS + q.covariance_matrix.mean(0)
-    torch.testing.assert_close(second_moment.diagonal(), torch.ones(LATENTS, dtype=DOUBLE), rtol=0, atol=1e-3)
+    torch.testing.assert_close(second_moment.diagonal(), 1 + ridge / ROWS * gram.diagonal(), rtol=0, atol=1e-3)
     if full:
         assert gram[0, 1].abs() < 1e-9 * gram[0, 0]
         assert second_moment[0, 1].abs() < 1e-3
     else:
         assert fit.latents.covariances.shape == (ROWS, LATENTS)
-        assert fit.elbo <= sg.fit_factors(decoder, x, **side_info).elbo + 1e-6  # for principal components the same
+        full_fit = sg.fit_factors(decoder, x, **side_info, ridge=ridge)
+        assert fit.history[-1] <= full_fit.history[-1] + 1e-6  # for principal components the same
+
+
+@pytest.mark.parametrize("posterior", ["full", "diagonal"])
+def test_a_large_ridge_leaves_outputs_that_are_independent(posterior: Posterior) -> None:
+    decoder = decoder_of("Poisson")
+    fit = sg.fit_factors(decoder, X, posterior=posterior, ridge=1e9, tolerance=1e-12)
+    assert fit.converged
+    assert decoder.affine.weight.abs().max() < 1e-9
+    torch.testing.assert_close(decoder.affine.bias.detach().exp(), X.mean(0))
+    torch.testing.assert_close(fit.latent.mean, torch.zeros(ROWS, LATENTS, dtype=DOUBLE))
+    assert fit.elbo == pytest.approx(td.Poisson(X.mean(0)).log_prob(X).sum().item(), rel=1e-9)
 
 
 def test_a_normal_likelihood_ends_at_probabilistic_pca() -> None:
@@ -179,6 +195,7 @@ def fitted(x: Tensor = X, **options: object) -> object:
         (sg.DomainError, "negative", lambda: fitted(weights=-torch.ones(ROWS))),
         (sg.DomainError, "all of them zero", lambda: fitted(weights=torch.zeros(ROWS))),
         (sg.DomainError, "tolerance", lambda: fitted(tolerance=-1.0)),
+        (sg.DomainError, "ridge has to be a finite number from 0 on", lambda: fitted(ridge=-1.0)),
         (sg.DomainError, "posterior has to be one of full, diagonal", lambda: fitted(posterior="scalar")),
         (sg.DomainError, "iterations", lambda: sg.infer_factors(decoder_of("Poisson"), X, iterations=0)),
         (sg.DomainError, "too narrow", lambda: sg.fit_factors(decoder_of("Poisson").bfloat16(), X)),

@@ -25,6 +25,7 @@ def count_factors(
     size_factors: SizeFactors | ArrayLike = "median",
     likelihood: LikelihoodOfCounts = "negative-binomial",
     posterior: Posterior = "full",
+    ridge: float = 0.0,
     key_added: str = "count_factors",
     verbose: bool = False,
     copy: bool = False,
@@ -45,6 +46,7 @@ def count_factors(
         size_factors: As in `CountFactors`.
         likelihood: Likewise.
         posterior: Likewise.
+        ridge: Likewise.
         key_added: Name under which the results are stored.
         verbose: Whether to show a progress bar.
         copy: Whether to return a copy with the results instead of changing `adata`.
@@ -54,7 +56,7 @@ def count_factors(
     keys = [*([] if batch_key is None else [batch_key]), *covariate_keys]
     covariates, names = covariates_of(adata.obs, keys)
     model = CountFactors(
-        n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, verbose=verbose
+        n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, ridge=ridge, verbose=verbose
     )
     factors = model.fit_transform(_counts_of(adata, layer, use_raw), covariates=covariates)
     adata.obsm[f"X_{key_added}"] = factors.astype(np.float32)
@@ -69,6 +71,7 @@ def count_factors(
             "size_factors": size_factors if isinstance(size_factors, str) else "given",
             "likelihood": likelihood,
             "posterior": posterior,
+            "ridge": ridge,
         },
         "explained_deviance": model.explained_deviance_,
         "elbo": model.elbo_,

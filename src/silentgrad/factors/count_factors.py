@@ -64,6 +64,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             "none"; or an array of one per row that is fitted.
         posterior: Covariances of the rows' posteriors: "full", or "diagonal", which takes memory in proportion to the
             number of factors, not to its square, and whose bound is lower. Components are then not orthogonal.
+        ridge: Shrinks the weights W of factors of variance 1: the fit maximizes the bound less `ridge / 2 * |W|^2`, in
+            nats. The value is to be chosen by the deviance of entries that are held out, as `rank_path` tells it.
         scale: "standard" for factors of variance 1, "loadings" for factors in log-rates: then components have norm 1.
         missing: "nan" if NaN is an entry that was not observed, "error" if it is an error.
         tol: Nats per entry: the fit ends when four iterations in a row gain less each.
@@ -77,7 +79,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         coefficient_errors_: Their standard errors, with the factors held at their posteriors.
         dispersions_: Of a negative binomial, 1 / r in the variance `mean + mean**2 / r`, `(n_features,)`; else zeros.
         explained_deviance_: The share of the deviance, without factors and covariates, that the fit explains.
-        elbo_: The bound in nats, over all rows.
+        elbo_: The bound in nats, over all rows, without the ridge's penalty.
         n_iter_: Number of iterations.
         converged_: Whether the fit ended by its tolerance.
         n_components_: Number of factors.
@@ -97,6 +99,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         likelihood: LikelihoodOfCounts = "negative-binomial",
         size_factors: SizeFactors | ArrayLike = "none",
         posterior: Posterior = "full",
+        ridge: float = 0.0,
         scale: Literal["standard", "loadings"] = "standard",
         missing: Literal["error", "nan"] = "error",
         tol: float = 1e-6,
@@ -107,6 +110,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.likelihood = likelihood
         self.size_factors = size_factors
         self.posterior = posterior
+        self.ridge = ridge
         self.scale = scale
         self.missing = missing
         self.tol = tol
@@ -260,6 +264,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self, decoder: LinearLikelihood, x: Any, known: SideInfo, weights: Tensor | None, tol: float, **options: Any
     ) -> FactorFit:
         """Fit a decoder to rows by the settings."""
+        options = {"ridge": self.ridge} | options
         return fit_rows(decoder, x, known, weights, tol, self.max_iter, self.posterior, **options)
 
     def _keep(self, decoder: LinearLikelihood, fit: FactorFit, data: "_Prepared") -> None:
@@ -291,7 +296,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         decoder = self._new_decoder(rank, data.known).to(rows.dtype)
         decoder.init_from_data(rows, offset=beside.offset, mask=beside.mask)
         if len(rows) < len(data.table):
-            self._fit_rows(decoder, rows, beside, some, 10 * self.tol)
+            share = len(rows) / len(data.table)  # of the bound, and so of the penalty
+            self._fit_rows(decoder, rows, beside, some, 10 * self.tol, ridge=self.ridge * share)
         return decoder
 
     def _new_decoder(self, rank: int, known: SideInfo) -> LinearLikelihood:
@@ -403,8 +409,9 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 continue
             if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise DomainError(f"{name} has to be a whole number of at least 1, got {value!r}")
-        if not 0 <= self.tol < math.inf:
-            raise DomainError(f"tol has to be a number from 0 on, got {self.tol!r}")
+        for name in ("tol", "ridge"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise DomainError(f"{name} has to be a finite number from 0 on, got {getattr(self, name)!r}")
 
 
 class _Prepared(NamedTuple):

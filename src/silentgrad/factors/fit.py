@@ -9,6 +9,9 @@ climbed to the top. One iteration is
 3. an expansion that costs no likelihood (:mod:`silentgrad.factors.expansion`): an affine map of z, with the weights
    that go with it.
 
+With a ridge, a Gaussian prior on the weights W of z, all this climbs the penalized bound, which is the bound less
+:math:`\tfrac\lambda2 |W|^2`.
+
 Each alone is slow, since weights and latents hold on to each other; Anderson's acceleration of the iteration is not. A
 bound that falls takes the iteration back: to the place without acceleration, or from there to the place before, with a
 quarter of the radius of step 2.
@@ -44,7 +47,7 @@ class FitProgress(NamedTuple):
 
     Args:
         iteration: Number of iterations done.
-        elbo: The best bound so far in nats, over all examples.
+        elbo: The best bound so far in nats, over all examples; with a ridge, the penalized one.
     """
 
     iteration: int
@@ -59,7 +62,7 @@ class FactorFit:
         latents: Means, covariances and their determinants of every example's q(z|x), as they are stored.
         elbo: The bound in nats, over all examples.
         converged: Whether the last iterations gained less than the tolerance.
-        history: The best bound up to each iteration.
+        history: The best bound up to each iteration; with a ridge, the penalized one.
         covariate_errors: Standard errors of the covariates' weights, `(outputs, covariates)`, with the latents held at
             their posteriors: from the curvature of the bound in the weights of each output.
     """
@@ -101,6 +104,7 @@ def fit_factors(
     tolerance: float = 1e-7,
     iterations: int = 500,
     posterior: Posterior = "full",
+    ridge: float = 0.0,
     report: Callable[[FitProgress], object] | None = None,
 ) -> FactorFit:
     """Fit a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
@@ -120,6 +124,7 @@ def fit_factors(
         tolerance: Nats per entry: iterations end when four in a row gain less each, or no more than rounding could.
         iterations: Number of iterations at the most.
         posterior: Covariances of the latents: "full", or "diagonal", which takes memory in proportion to their number.
+        ridge: Shrinks the latents' weights W: the fit maximizes the bound less `ridge / 2 * |W|^2`, in nats.
         report: Called after every iteration.
 
     Example:
@@ -131,7 +136,8 @@ def fit_factors(
         >>> fit.converged, fit.latent.mean.shape
         (True, torch.Size([200, 1]))
     """
-    return fit_rows(decoder, x, SideInfo(offset, covariates, mask), weights, tolerance, iterations, posterior, report)
+    side_info = SideInfo(offset, covariates, mask)
+    return fit_rows(decoder, x, side_info, weights, tolerance, iterations, posterior, ridge, report)
 
 
 @torch.inference_mode(False)
@@ -144,6 +150,7 @@ def fit_rows(
     tolerance: float,
     iterations: int,
     posterior: Posterior = "full",
+    ridge: float = 0.0,
     report: Callable[[FitProgress], object] | None = None,
     rows_of: Callable[..., RowSet] = FactorRows,
 ) -> FactorFit:
@@ -151,14 +158,17 @@ def fit_rows(
     _require(decoder, x, side_info, weights, posterior)
     if not 0 <= tolerance < math.inf or iterations < 1:
         raise DomainError(f"tolerance and iterations have to be positive, got {tolerance} and {iterations}")
+    if not 0 <= ridge < math.inf:
+        raise DomainError(f"ridge has to be a finite number from 0 on, got {ridge}")
     with _restoring(decoder), torch.autocast(decoder.affine.weight.device.type, enabled=False):
         scales = CovariateScales.of(side_info.covariates, decoder.affine.weight.double())
         start = decoder.affine.weight.detach(), posterior == "diagonal"
         rows = rows_of(decoder, x, scales.standardized(side_info), weights, *start)
-        climb = Climb(decoder, rows, scales)
+        climb = Climb(decoder, rows, scales, ridge)
         history, converged = climbed(climb, tolerance * _count(x, side_info.mask, weights), iterations, report)
         latents, totals = climb.finish()
-        errors = scales.errors(totals.sums.hessian(decoder.latent_dim), decoder.latent_dim)
+        hessian = totals.sums.hessian(decoder.latent_dim) + climb.penalty.diag()
+        errors = scales.errors(hessian, decoder.latent_dim)
         return FactorFit(latents, totals.elbo, converged, history, errors)
 
 

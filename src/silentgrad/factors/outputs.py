@@ -7,7 +7,8 @@ the derivatives :math:`g', g''` of the expected log-likelihood in the means of u
     H \approx -\sum_n g''_n \bigl(\varphi_n \varphi_n^T + S_n \bigr),
 
 where what is left out of the Hessian are third and fourth derivatives. Sums over examples are all that is kept, so the
-data can come in pieces and from many machines.
+data can come in pieces and from many machines. A penalty :math:`\tfrac12 \theta^T \Lambda \theta`, with a diagonal
+:math:`\Lambda`, takes :math:`\Lambda \theta` from the slope and adds :math:`\Lambda` to H.
 """
 
 from dataclasses import dataclass
@@ -74,14 +75,17 @@ class Sums(Additive):
         """Return the curvature of the bound in each weight, `(outputs, features)`."""
         return -matrices(self.curvature, self.slope.shape[1]).diagonal(dim1=1, dim2=2)
 
-    def step(self, theta: Tensor, dimensions: int, most: float) -> Tensor:
-        """Return Newton's step, of which u's change is at most `most` in the mean square over examples."""
-        slope = self.slope.clone()
+    def step(self, theta: Tensor, dimensions: int, most: float, penalty: Tensor) -> Tensor:
+        """Return Newton's step, of which u's change is at most `most` in the mean square over examples.
+
+        The penalty is one number per feature, the diagonal of Lambda.
+        """
+        slope = self.slope - penalty * theta
         w = theta[:, :dimensions].unsqueeze(-1)
         slope[:, :dimensions] += (matrices(self.spread, dimensions) @ w).squeeze(-1)
         curvature = self.hessian(dimensions)
         scale = curvature.diagonal(dim1=1, dim2=2).mean(1).clamp(min=LEAST)
-        curvature += RIDGE * scale.reshape(-1, 1, 1) * torch.eye(theta.shape[1]).to(theta)
+        curvature += RIDGE * scale.reshape(-1, 1, 1) * torch.eye(theta.shape[1]).to(theta) + penalty.diag()
         step = torch.linalg.solve(curvature, slope)
         size = step.norm(dim=1, keepdim=True)
         return step * (most / size.clamp(min=most))

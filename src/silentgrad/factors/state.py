@@ -32,13 +32,16 @@ class Climb:
         decoder: The decoder, whose parameters are where it begins.
         rows: The rows with their latents; covariates in standard units.
         scales: The units of covariates.
+        ridge: Shrinks the weights of the latents.
     """
 
-    def __init__(self, decoder: LinearLikelihood, rows: RowSet, scales: CovariateScales) -> None:
+    def __init__(self, decoder: LinearLikelihood, rows: RowSet, scales: CovariateScales, ridge: float) -> None:
         self.decoder, self.rows, self.scales = decoder, rows, scales
         self.dimensions = decoder.latent_dim
         theta = scales.read(decoder)
         self.shape = theta.shape
+        self.penalty = torch.zeros_like(theta[0])  # twice that of a weight of 1, for every feature
+        self.penalty[: self.dimensions] = ridge
         self.place = torch.cat([theta.flatten(), own_numbers(decoder)])
         self.plain = self.last = self.place  # where to go back to, from an accelerated place and from a plain one
         self.accelerated = self.retrying = False
@@ -57,13 +60,14 @@ class Climb:
             suppress(DomainError) if self.accepted else nullcontext()
         ):  # on its way, a pass that overflows has no bound
             totals = self._pass(start)
-        elbo = -math.inf if totals is None else totals.elbo
-        self.fall = self.best - elbo
+        theta = self._parts(start)[0]
+        bound = -math.inf if totals is None else totals.elbo - float((theta.square() @ self.penalty).sum()) / 2
+        self.fall = self.best - bound
         rounding = torch.finfo(self.decoder.affine.weight.dtype).eps * abs(self.best)
         if totals is None or not self.fall <= SLACK * rounding:
-            self._go_back(elbo)
+            self._go_back(bound)
             return False
-        self.best = max(self.best, elbo)
+        self.best = max(self.best, bound)
         if not retrying:
             self.radius = min(RADIUS, 2 * self.radius)
         self.retrying = False
@@ -89,15 +93,15 @@ class Climb:
     def _move(self, start: Tensor, totals: Totals) -> None:
         """Take Newton's step for all outputs, and for the likelihood's own parameters, and the expansion.
 
-        The expansion gives the same likelihood with less divergence. Then Anderson's method says where the end is to
-        be expected.
+        The expansion gives the same likelihood with less divergence and penalty. Then Anderson's method says where the
+        end is to be expected.
         """
         theta, own = self._parts(start)
-        theta = theta + totals.sums.step(theta, self.dimensions, self.radius)
+        theta = theta + totals.sums.step(theta, self.dimensions, self.radius, self.penalty)
         slope, bend = totals.own
         step = slope / bend.abs().clamp(min=LEAST)  # which goes up even where the bound is convex
-        center, factor = totals.moments.map(self.radius)
         w = theta[:, : self.dimensions]
+        center, factor = totals.moments.map(self.radius, w.T @ w * self.penalty[: self.dimensions])
         theta[:, self.dimensions] += w @ center
         theta[:, : self.dimensions] = w @ factor
         own = own + step.clamp(-MOST * self.radius, MOST * self.radius)
@@ -107,7 +111,7 @@ class Climb:
         products = self.rows.move(center, torch.linalg.inv(factor), noted)
         if noted:
             self.history.add(start, self.plain)
-            metric = torch.cat([totals.sums.diagonal().flatten(), bend.abs()])
+            metric = torch.cat([(totals.sums.diagonal() + self.penalty).flatten(), bend.abs()])
             self._accelerate(shares_of(products.to(metric) + self.history.products(metric)))
 
     def _accelerate(self, shares: Tensor) -> None:
@@ -143,10 +147,10 @@ class Climb:
         self.scales.write(self.decoder, theta)
         return latents.mapped(torch.zeros_like(axes[0]), axes.T), totals
 
-    def _go_back(self, elbo: float) -> None:
+    def _go_back(self, bound: float) -> None:
         if self.accepted == 0:
             raise DomainError(
-                f"the bound is {elbo} where the fit starts: start the decoder from data, decoder.init_from_data(x)"
+                f"the bound is {bound} where the fit starts: start the decoder from data, decoder.init_from_data(x)"
             )
         self.history = History()
         self.rows.go_back(self.accelerated)

@@ -19,6 +19,7 @@ def factors(
     likelihood: LikelihoodOfCounts = "negative-binomial",
     size_factors: SizeFactors = "median",
     posterior: Posterior = "full",
+    ridge: float = 0.0,
     layer: str | None = None,
     batch: str | None = None,
     color: str | None = None,
@@ -36,6 +37,7 @@ def factors(
         likelihood: Likelihood of the counts.
         size_factors: By how much a row's rates are multiplied.
         posterior: Covariances of the rows' posteriors; diagonal ones take less memory.
+        ridge: Shrinks the loadings; 0 leaves them as they are.
         layer: Layer that holds the counts.
         batch: Column of obs, or of the .csv file, whose categories have log-rates of their own.
         color: Column by which the picture of the rows is colored.
@@ -52,7 +54,7 @@ def factors(
     table = read_anndata(data) if data.suffix == ".h5ad" else _read_csv(data, index, drop or [], side)
     tl.count_factors(
         table, n_comps, layer=layer, batch_key=batch, size_factors=size_factors, likelihood=likelihood,
-        posterior=posterior, verbose=True,
+        posterior=posterior, ridge=ridge, verbose=True,
     )  # fmt: skip
     folder.mkdir(exist_ok=True)
     weights = _write(table, output, folder)
