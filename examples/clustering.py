@@ -11,22 +11,39 @@ label. k-means with as many clusters, at whose centres the mixture starts, stand
 """
 
 import argparse
+import gzip
 import statistics
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import silentgrad as sg
 from silentgrad.lab.data import DataError, load_images
-from silentgrad.lab.data.catalogue import load_test_labels
+from silentgrad.lab.data.batches import permuted
+from silentgrad.lab.data.sources import locate
 
 LATENTS, HIDDEN, BATCH = 8, 256, 128
+
+
+def unseen_labels(name: str) -> Tensor:
+    """The labels of the test images, in their order."""
+    if name == "digits":
+        return permuted(torch.from_numpy(load_digits().target))[1547:]
+    if name not in ("mnist", "fashion-mnist"):
+        raise DataError(f"{name!r} has no labels here: there are those of digits, mnist and fashion-mnist")
+    path = next(iter(locate(name, None).values())).with_name("t10k-labels-idx1-ubyte.gz")
+    if not path.exists():
+        raise DataError(f"{path} is missing: only images are downloaded; put the file of labels beside them")
+    with gzip.open(path) as file:
+        return torch.from_numpy(np.frombuffer(file.read(), np.uint8, offset=8).astype(np.int64))
 
 
 class Agreement(NamedTuple):
@@ -126,7 +143,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (3)")
     given = parser.parse_args()
     try:
-        labels, images = load_test_labels(given.data), load_images(given.data)
+        labels, images = unseen_labels(given.data), load_images(given.data)
     except DataError as error:
         sys.exit(str(error))
     x, unseen = images.centre(images.rows("train")), images.centre(images.rows("test"))

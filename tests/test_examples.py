@@ -14,7 +14,6 @@ import clustering
 import comparison
 from refusals import refused
 from silentgrad.lab.data import DataError, load_images
-from silentgrad.lab.data.catalogue import load_test_labels
 
 FOLDER = Path(__file__).parents[1] / "examples"
 # Those without a host that is trained with and without a guide.
@@ -90,7 +89,7 @@ def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> 
 
 
 def test_clusters_come_to_agree_with_labels_that_training_never_saw() -> None:
-    digits, labels = load_images("digits"), load_test_labels("digits")
+    digits, labels = load_images("digits"), clustering.unseen_labels("digits")
     x, unseen = digits.centre(digits.rows("train")), digits.centre(digits.rows("test"))
     centres = x[:10].flatten(1)  # ten images, of which several show the same digit
     before = clustering.agreement(clustering.train(x, centres, 0, epochs=0).clusters(unseen), labels)
@@ -105,7 +104,7 @@ def test_clustering_prints_its_table(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "| 10 | mixture | 0." in said
     assert "| 10 | k-means | 0." in said
     refused(SystemExit, "no labels here", lambda: command("clustering", monkeypatch, "--data", "cifar10"))
-    refused(DataError, "no labels here", lambda: load_test_labels("cifar10"))
+    refused(DataError, "no labels here", lambda: clustering.unseen_labels("cifar10"))
 
 
 def test_agreement_of_clusters_and_labels() -> None:

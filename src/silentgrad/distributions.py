@@ -221,7 +221,12 @@ class ZeroInflated(td.Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
-        counted = logsigmoid(-self.logits) + self.counts.log_prob(value)
-        # logaddexp has no second derivative far out, not even where `where` takes the other branch.
-        inflated = logsigmoid(self.logits)
-        return torch.where(value == 0, inflated - logsigmoid(inflated - counted), counted)
+        return zero_inflated(value, self.counts.log_prob(value), self.logits)
+
+
+def zero_inflated(value: Tensor, log_prob: Tensor, logits: Tensor) -> Tensor:
+    """Return the logarithm of the mixture from that of the counts' probability, or a bound from its expectation."""
+    counted = logsigmoid(-logits) + log_prob
+    # logaddexp has no second derivative far out, not even where `where` takes the other branch.
+    inflated = logsigmoid(logits)
+    return torch.where(value == 0, inflated - logsigmoid(inflated - counted), counted)

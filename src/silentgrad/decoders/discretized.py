@@ -37,7 +37,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.independent import base_of
-from silentgrad.latents.moments import JointMoments, Moments, required
+from silentgrad.latents.moments import AnyMoments, required
 from silentgrad.mathematics.quadrature import expected_softplus
 from silentgrad.mathematics.softplus import softplus_bound
 from silentgrad.side_info import SideInfo
@@ -106,12 +106,7 @@ class DiscretizedLogistic(StandardizedDecoder):
         return self.expectation == "bound" or (self.expectation == "auto" and not gaussian)
 
     def output_form(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        moments: Moments | JointMoments,
-        q: td.Distribution,
-        features: Tensor | None = None,
+        self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution, features: Tensor | None = None
     ) -> Tensor:
         expected = softplus_bound
         if not self._bounded(moments.gaussian):

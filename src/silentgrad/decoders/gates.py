@@ -37,7 +37,7 @@ from torch import distributions as td
 from silentgrad.decoders.projection import tilt, variance_of
 from silentgrad.decoders.sums import Gate
 from silentgrad.latents.independent import base_of
-from silentgrad.latents.moments import JointMoments, Moments, both_probabilities
+from silentgrad.latents.moments import AnyMoments, Moments, both_probabilities
 
 SERIES = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)  # of tanh(y) / y in powers of y^2
 
@@ -111,14 +111,14 @@ class LinearGate(nn.Module):
         with torch.no_grad():
             self.logits.bias.copy_(logits.flatten())
 
-    def expected(self, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Gate:
+    def expected(self, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Gate:
         """Return E l and log E[e^l] or a bound of it, for latents of this mean, `(*batch, latent_dim)`."""
         means = mean.reshape(-1, mean.shape[-1])
         expected = torch.addmm(self.logits.bias.unsqueeze(1), self.logits.weight, means.T)
         log_mass = self._log_mass(expected, mean, moments, q)
         return Gate(self._in_regions(expected), self._in_regions(log_mass))
 
-    def _log_mass(self, expected: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def _log_mass(self, expected: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         """Return log E[e^l] or a bound of it, `(regions * components, batch)`."""
         weight = self.logits.weight
         if isinstance(moments, Moments) and moments.gaussian:

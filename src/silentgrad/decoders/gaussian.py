@@ -31,7 +31,7 @@ from silentgrad.decoders.projection import variance_of
 from silentgrad.decoders.standardized import StandardizedDecoder
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.exactness import Exactness
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.moments import AnyMoments, Moments
 from silentgrad.ppca import PrincipalComponents
 
 
@@ -70,13 +70,13 @@ class LinearGaussian(LinearDecoder):
     def exactness(self, q: td.Distribution) -> Exactness:
         return Exactness.EXACT
 
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         residual = self.affine(mean) - x  # in this order, the backward pass need not change a sign
         squares = self._over_variance(residual.square()) + self._projected_variance(moments, mean)
         log_volume = (2 * math.pi * self.variance).log().mean() * x.shape[-1]
         return -0.5 * (squares + log_volume)
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def output_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         squares = (self.affine(mean) - x).square() + variance_of(self.affine, moments, mean)
         variance = self.variance.expand(self.event_shape).flatten()
         return -0.5 * (squares / variance + (2 * math.pi * variance).log())
@@ -87,7 +87,7 @@ class LinearGaussian(LinearDecoder):
             return outputs.sum(-1) / self.variance
         return (outputs / self.variance.flatten()).sum(-1)
 
-    def _projected_variance(self, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
+    def _projected_variance(self, moments: AnyMoments, mean: Tensor) -> Tensor:
         """Return the sum over outputs of Var(u) / variance."""
         weight = self.affine.weight
         if isinstance(moments, Moments):
@@ -153,12 +153,7 @@ class StandardizedGaussian(StandardizedDecoder):
         return Exactness.EXACT
 
     def output_form(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        moments: Moments | JointMoments,
-        q: td.Distribution,
-        features: Tensor | None = None,
+        self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution, features: Tensor | None = None
     ) -> Tensor:
         center, log_scale = self.in_context(features)
         residual = self.against(x, center) * torch.exp(-log_scale) - self.affine(mean)

@@ -19,7 +19,7 @@ from silentgrad.errors import IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.independent import base_of
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.moments import AnyMoments
 from silentgrad.likelihoods import LocationScale, Needs, exactness_of, expected_log_prob, needs_of
 from silentgrad.likelihoods.base import Likelihood, from_generating_function, sign_of, with_tensors
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
@@ -86,19 +86,17 @@ class LinearLikelihood(LinearDecoder):
         return td.Independent(decoded, len(self.event_shape) - len(decoded.event_shape))
 
     def given_form(self, output_form: ClosedForm, side_info: SideInfo) -> ClosedForm:
-        def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        def form(x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
             known = self.known(side_info, mean.shape[:-1])
             x = known.observed(x, self.neutral)
             return self._total(self._outputs(x, mean, moments, q, known), known)
 
         return form
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def output_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         return self._flat(self._outputs(x, mean, moments, q, NOTHING))
 
-    def _outputs(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution, side_info: SideInfo
-    ) -> Tensor:
+    def _outputs(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution, side_info: SideInfo) -> Tensor:
         """Return E_q[log p(x_o|z)] in the likelihood's shape, given side information, flattened."""
         shift = self._shift(side_info)
         likelihood = self._likelihood_given(side_info.scale)

@@ -13,12 +13,12 @@ from silentgrad.decoders.protocol import Given
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
-from silentgrad.latents.moments import JointMoments, Moments, variance_in
+from silentgrad.latents.moments import AnyMoments, variance_in
 from silentgrad.ppca import PrincipalComponents, leading_components, ppca_weights
 from silentgrad.side_info import NOTHING, SideInfo
 from silentgrad.tracing import widened, widened_latent
 
-ClosedForm = Callable[[Tensor, Tensor, Moments | JointMoments, td.Distribution], Tensor]
+ClosedForm = Callable[[Tensor, Tensor, AnyMoments, td.Distribution], Tensor]
 
 
 class LinearDecoder(nn.Module):
@@ -87,7 +87,7 @@ class LinearDecoder(nn.Module):
         """Return the closed form of one number per example given side information, from that of the outputs."""
         side_info.require_none(type(self).__name__, "covariates", "scale", "context")
 
-        def form(x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+        def form(x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
             known = self.known(side_info, mean.shape[:-1])
             x = known.observed(x, self.neutral)
             if known.offset is not None:
@@ -216,7 +216,7 @@ class LinearDecoder(nn.Module):
         weight = self.affine.weight
         return weight @ prior.mean.flatten().to(weight).expand(self.latent_dim)
 
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         """Return E_q[log p(x|z)], `(*batch,)`, once shapes were checked.
 
         Args:
@@ -227,7 +227,7 @@ class LinearDecoder(nn.Module):
         """
         return self.output_form(x, mean, moments, q).sum(-1)
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def output_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         """Return E_q[log p(x_o|z)] of every output, `(*batch, outputs)`, from the same as `closed_form`."""
         raise IntractableError(f"{type(self).__name__} knows no expectation of a single output's log-probability")
 

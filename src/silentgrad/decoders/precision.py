@@ -35,7 +35,7 @@ from silentgrad.decoders.projection import Projection, project, tilt
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.moments import AnyMoments, JointMoments
 from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
@@ -114,19 +114,14 @@ class LinearPrecisionGaussian(LinearDecoder):
             return "link='exp'"
         return f"link='linear', log_term={self.log_term!r}"
 
-    def output_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
-        squares, log_precision = self._terms(x, mean, moments, q)
+    def output_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
+        if self.link == "linear":
+            squares, log_precision = self._linear_link(x, mean, moments)
+        else:
+            squares, log_precision = self._exp_link(x, mean, moments, q)
         return (log_precision - squares).sub_(math.log(2 * math.pi)).mul_(0.5)  # in place: as large as all leaves
 
-    def _terms(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
-    ) -> tuple[Tensor, Tensor]:
-        """Return the expected square of the residual in units of its deviation, and log-precision; per output."""
-        if self.link == "linear":
-            return self._linear_link(x, mean, moments)
-        return self._exp_link(x, mean, moments, q)
-
-    def _linear_link(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments) -> tuple[Tensor, Tensor]:
+    def _linear_link(self, x: Tensor, mean: Tensor, moments: AnyMoments) -> tuple[Tensor, Tensor]:
         """Return E[(x - u)^2 v^2] and E[log v^2], per output."""
         if isinstance(moments, JointMoments) and not moments.gaussian:
             raise IntractableError("the linear precision link takes independent or Gaussian latents; use link='exp'")
@@ -143,9 +138,7 @@ class LinearPrecisionGaussian(LinearDecoder):
             squares = squares + 2 * (e * p.k_uuv - d * p.k_uvv)
         return squares, _expected_log(e, p, moments.gaussian, self.log_term)
 
-    def _exp_link(
-        self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution
-    ) -> tuple[Tensor, Tensor]:
+    def _exp_link(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> tuple[Tensor, Tensor]:
         """Return E[(x - u)^2 e^g] and E[g], per output."""
         tilted = tilt(q, moments, mean, self.affine, self.precision_affine)
         residual, variance = x - tilted.mean, tilted.variance

@@ -27,7 +27,7 @@ from torch.nn.functional import linear
 
 from silentgrad.latents.generating import finite_exp, generating_function
 from silentgrad.latents.independent import base_of, sum_over_latents
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.moments import AnyMoments, JointMoments
 from silentgrad.tracing import transformed
 
 CHUNK = 2**20  # numbers at a time: a few arrays of so many fit a processor's cache
@@ -49,7 +49,7 @@ class Projection:
     k_vvvv: Tensor | None = None
 
 
-def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.Linear) -> Projection:
+def project(moments: AnyMoments, mean: Tensor, u: nn.Linear, v: nn.Linear) -> Projection:
     """Return cumulants of u(z) and v(z) for latents with these moments.
 
     Args:
@@ -74,7 +74,7 @@ def project(moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, v: nn.L
     return replace(even, k_uvv=linear(s3, wa * a), k_uuv=linear(s3, w * wa), k_vvv=linear(s3, aa * a))
 
 
-def variance_of(u: nn.Linear, moments: Moments | JointMoments, mean: Tensor) -> Tensor:
+def variance_of(u: nn.Linear, moments: AnyMoments, mean: Tensor) -> Tensor:
     """Var u(z), `(*batch, outputs)`, for latents with these moments."""
     if isinstance(moments, JointMoments):
         return _in_blocks(moments.covariance, mean.shape, u.weight)[0]
@@ -186,7 +186,7 @@ class Tilted(NamedTuple):
     variance: Tensor
 
 
-def tilt(q: td.Distribution, moments: Moments | JointMoments, mean: Tensor, u: nn.Linear, g: nn.Linear) -> Tilted:
+def tilt(q: td.Distribution, moments: AnyMoments, mean: Tensor, u: nn.Linear, g: nn.Linear) -> Tilted:
     """Return the moments of u(z) under q tilted by e^g(z); the arguments beyond q are those of `project`."""
     if moments.gaussian:
         p = project(moments, mean, u, g)

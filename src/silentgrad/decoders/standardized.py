@@ -23,7 +23,7 @@ from silentgrad.decoders.context import Context, features_of, require_causal, st
 from silentgrad.decoders.linear import ClosedForm, LinearDecoder
 from silentgrad.decoders.protocol import Given
 from silentgrad.errors import IntractableError, ShapeError
-from silentgrad.latents.moments import JointMoments, Moments
+from silentgrad.latents.moments import AnyMoments
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 from silentgrad.side_info import SideInfo
 from silentgrad.tracing import transformed, widened
@@ -188,7 +188,7 @@ class StandardizedDecoder(LinearDecoder):
                 "tells it: an entry that was not observed would be seen by others"
             )
 
-    def closed_form(self, x: Tensor, mean: Tensor, moments: Moments | JointMoments, q: td.Distribution) -> Tensor:
+    def closed_form(self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution) -> Tensor:
         features = None
         if self.context is not None:  # examples are as `_flatten_event` has them
             features = self.features_at(x.unflatten(-1, (*self.context.event_shape, -1))[..., 0])
@@ -204,12 +204,7 @@ class StandardizedDecoder(LinearDecoder):
         return expected, self.weights_at(features)
 
     def output_form(
-        self,
-        x: Tensor,
-        mean: Tensor,
-        moments: Moments | JointMoments,
-        q: td.Distribution,
-        features: Tensor | None = None,
+        self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution, features: Tensor | None = None
     ) -> Tensor:
         raise NotImplementedError
 

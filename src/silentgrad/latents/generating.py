@@ -26,7 +26,7 @@ from torch import distributions as td
 
 from silentgrad.errors import UnregisteredLatentError
 from silentgrad.latents.moments import (
-    JointMoments,
+    AnyMoments,
     Moments,
     both_probabilities,
     central_moments,
@@ -94,7 +94,7 @@ def _how_to_register(q: object) -> str:
     )
 
 
-def moments_of(q: td.Distribution) -> Moments | JointMoments:
+def moments_of(q: td.Distribution) -> AnyMoments:
     """Return moments of a latent: those of `central_moments`, or k'(0) and k''(0) of a family without them."""
     try:
         return central_moments(q)

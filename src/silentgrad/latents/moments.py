@@ -73,8 +73,11 @@ class JointMoments:
     gaussian: bool = False
 
 
+AnyMoments = Moments | JointMoments
+
+
 @singledispatch
-def central_moments(q: td.Distribution) -> Moments | JointMoments:
+def central_moments(q: td.Distribution) -> AnyMoments:
     """Return mean and central moments of a latent, in closed form.
 
     Args:
@@ -90,7 +93,7 @@ def central_moments(q: td.Distribution) -> Moments | JointMoments:
     raise UnregisteredLatentError(unregistered(q, central_moments.registry, _how_to_register(q)))
 
 
-def variance_in(moments: Moments | JointMoments) -> Tensor:
+def variance_in(moments: AnyMoments) -> Tensor:
     """Return the variance of independent latents, or the covariance of others."""
     if isinstance(moments, Moments):
         return moments.s2
@@ -157,7 +160,7 @@ def from_cumulants(mean: Tensor, k2: Tensor, k3: Callable[[], Tensor], k4: Calla
 
 
 @central_moments.register(td.Independent)
-def _(q: td.Independent) -> Moments | JointMoments:
+def _(q: td.Independent) -> AnyMoments:
     return central_moments(q.base_dist)
 
 

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
-from torch.nn.functional import logsigmoid
 
 from silentgrad import distributions
 from silentgrad.errors import DomainError
@@ -193,13 +192,6 @@ class ZeroInflated(LogRate):
     def mean_of_u(self, mean: Tensor, variance: Tensor) -> Tensor:
         return super().mean_of_u(mean / self.counted, variance)
 
-    def inflated(self, x: Tensor, log_prob: Tensor) -> Tensor:
-        """Return the bound of the mixture, from the expected log-probability of the counts."""
-        counted = logsigmoid(-self.zero_logit) + log_prob
-        # logaddexp has no second derivative far out, not even where `where` takes the other branch.
-        inflated = logsigmoid(self.zero_logit)
-        return torch.where(x == 0, inflated - logsigmoid(inflated - counted), counted)
-
 
 class ZeroInflatedPoisson(ZeroInflated):
     """Poisson counts with more zeros; a lower bound for every latent with a cumulant generating function.
@@ -219,7 +211,7 @@ class ZeroInflatedPoisson(ZeroInflated):
         # At a rate beyond all numbers a zero is one of the others, and the slope in u is 0, not 0 times infinity.
         most = math.log(torch.finfo(log_mass.dtype).max) - 1
         log_mass = torch.where(x == 0, log_mass.clamp(max=most), log_mass)
-        return self.inflated(x, self.counts.expectation(x, mean, log_mass))
+        return distributions.zero_inflated(x, self.counts.expectation(x, mean, log_mass), self.zero_logit)
 
 
 class ZeroInflatedNegativeBinomial(ZeroInflated):
@@ -235,7 +227,7 @@ class ZeroInflatedNegativeBinomial(ZeroInflated):
         super().__init__(NegativeBinomial(event_shape), event_shape)
 
     def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return self.inflated(x, self.counts.expected_log_prob(x, mean, variance))
+        return distributions.zero_inflated(x, self.counts.expected_log_prob(x, mean, variance), self.zero_logit)
 
     def start_spread(self, means: Tensor, variances: Tensor) -> None:
         """Start the inverse dispersion as `NegativeBinomial` does."""

@@ -39,8 +39,6 @@ from silentgrad.registry import did_you_mean
 Files = Mapping[str, Path]
 Shape = tuple[int, int, int]
 Reader = Callable[[Files], tuple[Tensor, Tensor]]  # -> all training images, test images
-MNIST_LIKE = ("mnist", "fashion-mnist")
-TEST_LABELS = "t10k-labels-idx1-ubyte.gz"
 _HELD_OUT = 5000
 _IN_MEMORY = 2**31  # bytes of a memory-mapped array that may be copied, in order to permute it
 
@@ -105,23 +103,6 @@ def load_images(name: str, root: Path | None = None, resize: int | None = None) 
     return _from_path(name, resize)
 
 
-def load_test_labels(name: str, root: Path | None = None) -> Tensor:
-    """Return the labels of a dataset's test images, in their order, to judge what was learned without them.
-
-    Example:
-        >>> len(load_test_labels("digits"))
-        250
-    """
-    if name == "digits":
-        return permuted(torch.from_numpy(_embedded_digits().target))[1547:]
-    if name not in MNIST_LIKE:
-        raise DataError(f"{name!r} has no labels here: there are those of digits, {', '.join(MNIST_LIKE)}")
-    path = _folder(sources.locate(name, root)) / TEST_LABELS
-    if not path.exists():
-        raise DataError(f"{path} is missing: only images are downloaded; put the file of labels beside them")
-    return img.read_idx_labels(path)
-
-
 def listed(root: Path | None = None) -> list[dict[str, object]]:
     """Return every dataset with its shape, levels, files and where they are; nothing is downloaded."""
     rows: list[dict[str, object]] = [
@@ -131,7 +112,7 @@ def listed(root: Path | None = None) -> list[dict[str, object]]:
         wanted, found = list(sources.SOURCES[name][0].required), "not found"
         try:
             if files := sources.find(name, root):
-                wanted, found = list(files), str(_folder(files))
+                wanted, found = list(files), str(next(iter(files.values())).parent)
         except DataError as error:
             found = str(error)
         rows.append({"name": name, "shape": shape, "levels": 256, "files": ", ".join(wanted), "found": found})
@@ -147,10 +128,6 @@ def describe(name: str, root: Path | None = None) -> str:
     if isinstance(observations, Levels):
         what, of = "images", f", {observations.levels} levels"
     return f"{name}: {splits} {what} (train + validation + test) of {shape}{of}"
-
-
-def _folder(files: Files) -> Path:
-    return next(iter(files.values())).parent
 
 
 def _mnist(files: Files) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,6 @@ from silentgrad.lab.data.files import Array, mapped_member, reading, require, re
 Bytes = NDArray[np.uint8]
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 _CIFAR_SHAPE = (3, 32, 32)
-MOST_LABELS = 2**20  # bytes that are read, whatever a file unpacks to
 _GRAY, _COLOR = frozenset({"1", "L", "LA"}), frozenset({"P", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 
@@ -34,14 +33,6 @@ def read_idx(path: Path) -> Tensor:
         content = bytearray(file.read())  # bytes are read-only
         shape = struct.unpack(">3I", content[4:16])
         return torch.from_numpy(np.frombuffer(content, np.uint8, offset=16).reshape(shape)).unsqueeze(1)
-
-
-def read_idx_labels(path: Path) -> Tensor:
-    """Read labels of MNIST and its relatives."""
-    with reading(path, "an idx file of labels"), gzip.open(path) as file:
-        content = file.read(MOST_LABELS)
-        require(content.startswith(b"\0\0\x08\x01"), path, "the idx number of labels, 0x00000801", content[:4].hex())
-        return torch.from_numpy(np.frombuffer(content, np.uint8, offset=8).astype(np.int64))
 
 
 def read_cifar_binary(path: Path) -> Tensor:
