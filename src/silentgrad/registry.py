@@ -81,7 +81,9 @@ class Registry(dict[str, type[T]], Generic[T]):
         module, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
+        except AttributeError as error:
+            raise DomainError(f"{name} cannot be imported, {error}") from error
+        except (ImportError, TypeError, ValueError) as error:
             raise DomainError(
                 f"{name} cannot be imported, {error}: its module has to be installed, or in a folder of PYTHONPATH"
             ) from error

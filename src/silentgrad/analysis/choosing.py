@@ -30,7 +30,7 @@ class Recommendation:
     Args:
         name: Name of the estimator with the least mean squared error for the time.
         estimator: That estimator, to be trained with.
-        found: Bias and variance of each, the best first.
+        found: Bias and variance of each, the best first; `sg.ranked(it.found)` has the other figures.
         seconds: Seconds of a draw of each, forward and backward, without the encoder's part.
         errors: Mean squared error of as many draws of each as the slowest one's time allows.
     """
@@ -61,6 +61,7 @@ def recommend(
     Args:
         q: The latents, or a model with an encoder and a decoder.
         f: A function of z, one number per example: `integrand_of(decoder, x)`, or one of your own; for a model, x.
+            A mean over the batch counts as one example, so samples vary far more.
         budget: Seconds to measure for, about.
         estimators: The estimators, by name or as a list; those of a handful that take the latents if absent.
         seed: Seed of the draws. The global random state is left as it was.
@@ -103,6 +104,9 @@ def _problem(q: td.Distribution | MeasurableModel, f: Integrand | Tensor) -> tup
         if isinstance(f, Tensor):
             raise DomainError("latents by themselves need a function of z: integrand_of(decoder, x), or your own")
         return q, f
+    if not hasattr(q, "encoder"):
+        kind = type(q).__name__
+        raise DomainError(f"q is a distribution, such as Bernoulli(logits=...), or a model with an encoder, got {kind}")
     if not isinstance(f, Tensor) or len(f) < FEWEST_BATCHES:
         raise DomainError(f"a model needs examples x, at least {FEWEST_BATCHES} of them, in place of a function")
     return q.encoder(f), integrand_of(q.decoder, f)

@@ -29,7 +29,7 @@ if not console.is_terminal:
 def show_table(table: Table) -> None:
     console.print(terminal(table))
     if table.caption:
-        print(table.caption)
+        print(f"{table.caption}\n")  # the title of another table may follow
 
 
 def show_findings(found: "Findings") -> None:
