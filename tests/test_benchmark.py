@@ -20,7 +20,7 @@ from silentgrad.analysis import Decomposition
 from silentgrad.analysis.tally import Figures
 from silentgrad.estimators.integrand import Integrand
 from silentgrad.lab.build import model_for, plan_for
-from silentgrad.lab.cli.benchmark import run_benchmark
+from silentgrad.lab.cli.benchmark import benchmark
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, orders_table, told
@@ -45,7 +45,8 @@ from silentgrad.lab.training.loop import Loop
 SETTINGS = settings_of(["mnist"], ["bernoulli", "gaussian"], ["linear", "nonlinear", "circuit"])
 LINEAR = Setting("mnist", "gaussian", "linear")
 PLAN = BenchmarkPlan("smoke", SETTINGS, None, Path("folder"), None, "cpu")
-ON_CPU = {"scale": "smoke", "datasets": ["mnist"], "accelerator": "cpu"}
+ON_CPU = {"scale": "smoke", "datasets": ["mnist"], "accelerator": "cpu", "jobs": 0}
+LINEAR_GAUSSIAN = {**ON_CPU, "likelihoods": ["gaussian"], "networks": ["linear"]}
 
 
 # ----- toy problems
@@ -177,7 +178,7 @@ class Mistaken(RLOO):
 
 def test_a_mistake_is_no_divergence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a stranger's mistake"):
-        run_benchmark([f"{__name__}:Mistaken"], tmp_path, **ON_CPU, likelihoods=["gaussian"], networks=["linear"])
+        benchmark(**LINEAR_GAUSSIAN, estimators=[f"{__name__}:Mistaken"], folder=tmp_path)
     (finished,) = tmp_path.glob("*/summary.json")
     assert "-rloo-" in finished.parent.name
 
@@ -241,7 +242,7 @@ FEW = ["--estimators", "[exact,rloo,reinmax]", "--datasets", "[mnist]", "--accel
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmark")
-    run_benchmark(["rloo", "reinmax", "exact"], folder, **ON_CPU)
+    benchmark(**ON_CPU, estimators=["rloo", "reinmax", "exact"], folder=folder)
     return folder
 
 
@@ -283,8 +284,8 @@ def test_a_browser_shows_the_page(finished: Path, tmp_path: Path, width: int) ->
 
 def test_a_script_tunes_a_strangers_class_of_categories_without_a_guard(tmp_path: Path) -> None:
     """In one process; validation decides between runs of seed 0, and what is too expensive is measured only."""
-    chosen = {**ON_CPU, "likelihoods": ["gaussian"], "networks": ["linear"], "latents": ["8x4"]}
-    found = run_benchmark(["rloo", "reinmax", "indecater"], str(tmp_path / "here"), tune=True, **chosen)
+    chosen = {"latents": ["8x4"], "estimators": ["rloo", "reinmax", "indecater"], "folder": tmp_path / "here"}
+    found = benchmark(**LINEAR_GAUSSIAN, **chosen, tune=True)
     told = {row[0]: row[1] for row in found.tables[0].rows}
     assert told.pop("indecater") == "not trained"
     for name, count in (("rloo", 3), ("reinmax", 6)):

@@ -1,6 +1,6 @@
 """p(x|z) of outputs that see the earlier ones of their example: its logarithm, and draws one output after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -80,15 +80,8 @@ class Causal(td.Distribution):
         dims = len(self.context.event_shape)
         flat = x.flatten(-dims)
         with torch.no_grad():
-            for front in fronts_of(self.context):
+            one_by_one = causal_order(self.context.event_shape).unsqueeze(1)
+            for front in self.context.fronts() if isinstance(self.context, CausalContext) else one_by_one:
                 at = front.to(x.device)
                 flat[..., at] = drawn(flat.unflatten(-1, self.context.event_shape), at).flatten(-dims)[..., at]
         return flat.unflatten(-1, self.context.event_shape)
-
-
-def fronts_of(context: Context) -> Iterator[Tensor]:
-    """Yield the outputs that may be drawn together, in order; one by one if the context does not say."""
-    if isinstance(context, CausalContext):
-        yield from context.fronts()
-    else:
-        yield from causal_order(context.event_shape).unsqueeze(1)

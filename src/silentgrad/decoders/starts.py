@@ -44,8 +44,12 @@ def start_linear_likelihood(
     known = decoder.known(side_info, data.shape[:1])
     observed = known.observed(data.flatten(1), decoder.neutral)
     if rough_u is None:
+        if side_info.offset is not None:
+            raise IntractableError(
+                f"{type(likelihood).__name__} has no start from data with an offset: set decoder.affine yourself"
+            )
         filled = _filled(observed, known).unflatten(1, decoder.event_shape)
-        _from_mean(decoder, likelihood, filled, method, prior, side_info)
+        _from_mean(decoder, u_at_mean_of(likelihood), filled, method, prior)
         return
     observed = observed.to(decoder.affine.weight)
     log_size, relative = _sizes(observed, known)
@@ -56,19 +60,9 @@ def start_linear_likelihood(
 
 
 def _from_mean(
-    decoder: LinearDecoder,
-    likelihood: Likelihood,
-    data: Tensor,
-    method: str,
-    prior: td.Distribution | None,
-    side_info: SideInfo,
+    decoder: LinearDecoder, u_at_mean: UAtMean, data: Tensor, method: str, prior: td.Distribution | None
 ) -> None:
-    """Return the principal components of x itself, brought to u to first order."""
-    if side_info.offset is not None:
-        raise IntractableError(
-            f"{type(likelihood).__name__} has no start from data with an offset: set decoder.affine yourself"
-        )
-    u_at_mean = u_at_mean_of(likelihood)
+    """Start from the principal components of x itself, brought to u to first order."""
     LinearDecoder.init_from_data(decoder, data, method, prior)
     u, slope = u_at_mean((decoder.affine.bias + decoder.shift(prior)).unflatten(0, decoder.event_shape))
     if method == "ppca":
@@ -145,6 +139,12 @@ class Clusters(NamedTuple):
     variances: Tensor
     shares: Tensor
 
+    def responsibilities(self, values: Tensor) -> Tensor:
+        """Return the probability of each component given each value, along a last dimension."""
+        residuals = values.unsqueeze(-1) - self.means
+        fit = self.shares.log() - (self.variances.log() + residuals.square() / self.variances) / 2
+        return fit.softmax(-1)
+
 
 def require_examples(data: Tensor, event_shape: torch.Size) -> None:
     """Refuse data to start from that are no examples of a shape, or none at all, or not numbers."""
@@ -186,9 +186,7 @@ def _some(data: Tensor, shared: bool) -> Tensor:
 
 def _improved(found: Clusters, values: Tensor, least: Tensor) -> Clusters:
     """Take one step of expectation maximization; a component with nothing to explain stays where it is."""
-    residuals = values.unsqueeze(-1) - found.means
-    fit = found.shares.log() - (found.variances.log() + residuals.square() / found.variances) / 2
-    responsibilities = fit.softmax(-1)
+    responsibilities = found.responsibilities(values)
     mass = responsibilities.sum(0)
     enough = mass > 1e-3
     unit = torch.where(enough, mass, 1)
@@ -202,9 +200,7 @@ def shares_of(found: Clusters, data: Tensor) -> Tensor:
     """Return how often each output has each component, `(outputs, components)`."""
     total = torch.zeros(data.shape[1], found.means.shape[1], dtype=torch.float64, device=data.device)
     for rows in data.split(1 + VALUES // data.shape[1]):
-        residuals = rows.double().unsqueeze(-1) - found.means
-        fit = found.shares.log() - (found.variances.log() + residuals.square() / found.variances) / 2
-        total += fit.softmax(-1).sum(0)
+        total += found.responsibilities(rows.double()).sum(0)
     return (total + 1) / (total + 1).sum(-1, keepdim=True)
 
 

@@ -114,7 +114,7 @@ def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
     Works in place where it can: allocating is what an elementwise function spends its time on.
     """
     dtype = torch.promote_types(e.dtype, v.dtype)
-    wide = torch.promote_types(dtype, _least_precision(highest))
+    wide = torch.promote_types(dtype, torch.float64 if highest > 8 else torch.float32)
     e, v = e.to(wide), v.to(wide)
     square = e.square()
     s = (square + v).clamp(min=_floor(wide))
@@ -130,12 +130,6 @@ def _evaluate(e: Tensor, v: Tensor, lowest: int, highest: int) -> list[Tensor]:
         first, second = rho.mul_(omega).add_(1).mul_(half).mul_(e), omega.mul_(rest).neg_().add_(1).mul_(half)
         g += _upwards(e, v, [first, second], highest)[max(lowest, 1) - 1 : highest]
     return [x.to(dtype) for x in g]
-
-
-def _least_precision(highest: int) -> torch.dtype:
-    if highest > 8:
-        return torch.float64
-    return torch.float32
 
 
 def _floor(dtype: torch.dtype) -> float:
