@@ -13,8 +13,8 @@ class CheckUpCallback(Tracker, Callback):
     """Callback that tracks latents and the likelihood's variance, and warns once when one dies or the other runs away.
 
     Args:
-        every: Number of batches between two looks.
-        options: `likelihood` and `prior`, as for `check_up`.
+        every: Number of batches between two looks, counted anew in each epoch, whose first batch is always looked at.
+        options: `likelihood` and `prior`, as for `check_up`. A decoder that returns a tensor needs `likelihood`.
 
     Attributes:
         history: A row for each look.

@@ -169,8 +169,9 @@ def latent_of(found: Any) -> td.Distribution:
         return td.Normal(parts[0], (parts[1] / 2).exp())
     said = f"{len(parts)} things" if parts else type(found).__name__
     raise UnregisteredLatentError(
-        f"the encoder returned {said}, expected a torch.distributions object or (mu, logvar) of one shape: write a "
-        "function that returns Normal(mu, (logvar / 2).exp())"
+        f"the encoder returned {said}, expected a torch.distributions object or (mu, logvar) of one shape: of a "
+        "tensor that holds both, give the model `def encode(self, x): return self.encoder(x).chunk(2, dim=-1)` and "
+        "`decode`, or pass two functions, check_up((encode, decode), data)"
     )
 
 

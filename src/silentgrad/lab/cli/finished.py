@@ -1,6 +1,7 @@
 """Commands for finished runs: `evaluate`, `reconstruct`, `sample`, `latents`, `compare`, `export` and `check`."""
 
 import io
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -178,5 +179,6 @@ def check(
     test, _ = seen(observations, observations.rows("test").between(0, examples), like, seed=1)
     levels = observations.levels if isinstance(observations, Levels) else None
     found = check_up(model, train, test=test, levels=levels, estimator=model.estimator, examples=examples)
+    found = replace(found, model=run.resolve().name)
     console.print(str(found), markup=False, highlight=False)
     console.print(f"page: {found.to_html(path)}", soft_wrap=True)
