@@ -8,13 +8,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from silentgrad.lab.kinds import Unit
 from silentgrad.lab.printing import duration, finite, number
-from silentgrad.lab.reports.curves import caption, comparison_curves, points, y_limits
+from silentgrad.lab.reports.curves import caption, comparison_curves
 from silentgrad.lab.reports.page import Block, Page, Picture, Section
-from silentgrad.lab.store.files import Metrics, RecordError
+from silentgrad.lab.store.files import RecordError
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Run, Summary
 from silentgrad.lab.tables import Column, Content, Table
@@ -35,7 +33,7 @@ def write_comparison(folders: Sequence[Path], page: Path, told: str = "") -> dic
     sections = []
     for data, runs in groups.items():
         sections.append(Section(data if several else "", _results(runs, compared[data])))
-        sections += curve_sections(runs, "Curves", f", {data}" if several else "")
+        sections.append(curve_section(runs, f"Curves, {data}" if several else "Curves"))
     page.parent.mkdir(parents=True, exist_ok=True)
     Page(f"{len(folders)} runs", [*filter(None, [told]), *several], sections).write(page)
     return compared
@@ -142,37 +140,6 @@ def _flattened(config: Mapping[str, Any], prefix: str = "") -> Flat:
     return flat
 
 
-def first_reach(metrics: Metrics, metric: str, target: float) -> str:
-    """Return the first epoch at whose end the validation metric was at most `target`, and the time if it is known.
-
-    Example:
-        >>> first_reach({"epoch": [1, 2, 3], "seconds": [5, 10, 15], "valid_bpd": [4.0, 3.0, 2.0]}, "bpd", 3.5)
-        'epoch 2, 10.0 s'
-    """
-    epochs, values = metrics["epoch"], metrics.get(f"valid_{metric}", [])
-    seconds = metrics.get("seconds", [None] * len(epochs))
-    for epoch, second, value in zip(epochs, seconds, values, strict=False):
-        if epoch is not None and value is not None and value <= target:
-            return f"epoch {epoch:.0f}" + ("" if second is None else f", {duration(second)}")
-    return "not reached"
-
-
-def reaches(runs: Mapping[str, Run]) -> Table | None:
-    """Return when each run reached some targets, from those that all reach to those that only the best does."""
-    unit = common_unit(runs)
-    values = [value for run in runs.values() for value in points(run.metrics, "epoch", f"valid_{unit.metric}").y]
-    if not values:  # before the first epoch
-        return None
-    best, usual = min(values), y_limits(values, None)[1]  # usual after the first epochs
-    ticks = MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]).tick_values(best, usual)
-    targets = [float(tick) for tick in reversed(ticks) if best <= tick <= usual]
-    rows = [
-        [name, *(first_reach(run.metrics, unit.metric, target) for target in targets)] for name, run in runs.items()
-    ]
-    columns = [Column("run"), *[Column(f"{target:g}") for target in targets]]
-    return Table(f"First to reach a validation {unit.title} of", columns, rows)
-
-
 def _results(runs: Mapping[str, Run], table: Table) -> list[Block]:
     """Return what the figures are, which way is better, which run is best, and the table."""
     unit = common_unit(runs)
@@ -183,13 +150,9 @@ def _results(runs: Mapping[str, Run], table: Table) -> list[Block]:
     return [told, table]
 
 
-def curve_sections(runs: Mapping[str, Run], title: str, of: str = "") -> list[Section]:
-    """Return the curves of runs under a title, and when they reached which figure; `of` ends the headings."""
+def curve_section(runs: Mapping[str, Run], title: str) -> Section:
+    """Return the curves of runs under a title."""
     unit = common_unit(runs)
     limits = {run.summary.limit for run in runs.values() if run.summary is not None} - {None}
     limit = limits.pop() if len(limits) == 1 else None  # the pPCA limit, if it is the same for all that have one
-    sections = [Section(f"{title}{of}", [Picture(comparison_curves(runs, unit, limit), caption(unit, limit))])]
-    reached = reaches(runs)
-    if reached is not None:
-        sections.append(Section(f"{reached.title}{of}", [reached]))
-    return sections
+    return Section(title, [Picture(comparison_curves(runs, unit, limit), caption(unit, limit))])

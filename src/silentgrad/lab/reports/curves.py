@@ -119,7 +119,7 @@ def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTH
         if not values:
             axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", va="center", color="#777777")
         else:
-            axes.set_ylim(*y_limits(values, panel.limit))
+            axes.set_ylim(*_y_limits(values, panel.limit))
         dress(axes, panel.title, panel.clock)
     if weight.y:
         drawn[WEIGHT] = _tractable_weight(figure.axes[0], weight)
@@ -136,7 +136,7 @@ def _look(place: int, width: float) -> dict[str, Any]:
     return {"color": color, "linestyle": dashes, "linewidth": width}
 
 
-def y_limits(values: Sequence[float], limit: float | None) -> tuple[float, float]:
+def _y_limits(values: Sequence[float], limit: float | None) -> tuple[float, float]:
     """Return the ends of an axis that shows a limit and all values, but for a few early ones that tower over them."""
     low, high = min(values), max(values)
     usual = torch.tensor(values, dtype=torch.float64).quantile(0.8).item()

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from silentgrad.lab.kinds import Unit
-from silentgrad.lab.reports.compare import common_unit, curve_sections
+from silentgrad.lab.reports.compare import common_unit, curve_section
 from silentgrad.lab.reports.curves import progress_curves
 from silentgrad.lab.reports.figures import stacked, unit_range
 from silentgrad.lab.reports.page import CommandLine, Page, Picture, Section
@@ -35,7 +35,7 @@ def write_findings(folder: Path, found: Findings) -> Path:
         write_atomically(folder / f"{table.name}.tex", latex(table).encode())
     sections = _sections(folder, found)
     if len(runs) > 1:
-        sections += curve_sections(runs, "Convergence, first seed")
+        sections.append(curve_section(runs, "Convergence, first seed"))
     if found.notes:
         sections.append(Section("How it was made", found.notes))
     return Page(found.title, [CommandLine(found.command)], sections).write(path.with_suffix(".html"))
