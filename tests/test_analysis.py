@@ -349,14 +349,15 @@ def test_bias_of_two_trained_models(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_latent_and_a_function_by_themselves() -> None:
-    """E (z - 0.499)^2 of one bit: REINFORCE without a baseline has a variance that is known by hand."""
+    """E (z - 0.499)^2 of one bit, where variances and the bias of straight-through are known by hand."""
     p = 0.3
     leaf = torch.tensor([math.log(p / (1 - p))], dtype=torch.float64)
 
     def f(z: Tensor) -> Tensor:
         return (z - 0.499).square()
 
-    found = gradient_variance(td.Bernoulli(logits=leaf), f, 200, [sg.Enumerate(), sg.DisARM(), Scripted()], "every")
+    estimators = [sg.Enumerate(), sg.DisARM(), Scripted(), sg.RLOO(), sg.StraightThrough(), sg.IndeCateR()]
+    found = gradient_variance(td.Bernoulli(logits=leaf), f, 200, estimators, "every")
     assert (found["Enumerate"].est, found["Enumerate"].evaluations) == (0, 2)
     assert list(found["DisARM"].groups) == ["logits"]
     assert found["DisARM"].work == 2 * found["DisARM"].est
@@ -365,6 +366,14 @@ def test_a_latent_and_a_function_by_themselves() -> None:
     variance = p * at_one**2 + (1 - p) * at_zero**2 - mean**2
     assert found["Scripted"].est == pytest.approx(variance, rel=0.1)
     assert found["Scripted"].cosine is None
+    difference, slope = 0.501**2 - 0.499**2, 2 * (p - 0.499)  # f(1) - f(0) and E f'(z)
+    truth = p * (1 - p) * difference
+    of_pairs = 2 * p * (1 - p) * (difference / 2) ** 2  # where the two samples differ, half the difference
+    assert found["RLOO"].est == pytest.approx(of_pairs - truth**2, rel=0.1)
+    bias, deviation = p * (1 - p) * (slope - difference), 2 * (p * (1 - p)) ** 1.5
+    within = 4 * abs(bias) * deviation / math.sqrt(200)  # four standard errors over the four rounds
+    assert found["StraightThrough"].squared_bias == pytest.approx(bias**2, abs=within)
+    assert found["IndeCateR"].est < 1e-20
 
 
 ONES = torch.ones(3, 2)

@@ -45,8 +45,8 @@ def benchmark(
     """Compare estimators of the gradient of discrete latents on the protocol of the papers, beside the exact one.
 
     Every estimator trains the same models on the same batches; the page has their test bound, their training ELBO, bias
-    and variance of their gradients on the same weights, milliseconds and evaluations of a step, and toy problems whose
-    gradient is known. What is finished is kept, so this can be stopped and called again.
+    and variance of their gradients on the same weights, milliseconds and evaluations of a step. What is finished is
+    kept, so this can be stopped and called again.
 
     Args:
         scale: Size of the runs: smoke only shows that it works, on the digits; cpu is 2,000 steps, for two processor

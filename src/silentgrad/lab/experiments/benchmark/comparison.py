@@ -10,7 +10,7 @@ from functools import partial
 from itertools import product
 
 from silentgrad.analysis import DRAWS, Decomposition
-from silentgrad.lab.experiments.benchmark.gradients import ToyNoise, milliseconds_of, toys_of, variances_at
+from silentgrad.lab.experiments.benchmark.gradients import milliseconds_of, variances_at
 from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, Setting
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.experiment import (
@@ -30,15 +30,6 @@ from silentgrad.lab.tables import Column, Content, Table
 
 OF_RUNS = ("chosen by validation", "test bound", "training ELBO", "against exact", "verdict", "steps to the level")
 OF_SETTING = ("method", *OF_RUNS, "ms a step")  # the columns of a setting's own table
-TOY_COLUMNS = [
-    Column("problem"),
-    Column("estimator"),
-    Column("bias, % of the gradient"),
-    Column("of which draws, %"),
-    Column("variance / gradient²"),
-    Column("evaluations", 0),
-    Column("variance x evaluations"),
-]
 ORDERS = [  # the one of less variance, the one of more, and whose claim it is
     ("disarm", "arm", "Dong et al. 2020"),
     ("disarm", "rloo", "Dong et al. 2020"),
@@ -59,7 +50,7 @@ OfNoise = Callable[[Decomposition], Content]
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(Comparison):
-    """A table of all settings, one of each, the orders of variances and the toy problems."""
+    """A table of all settings, one of each, the gradients' variances and their orders."""
 
     plan: BenchmarkPlan
 
@@ -127,7 +118,7 @@ class Benchmark(Comparison):
         orders = orders_table(noises)
         rows = [row for row in table.rows if row[1] in self.methods]
         gradients = replace(table, title="Gradients", rows=rows, name="gradients")
-        parts += [gradients.only(lambda column, _: column.name not in OF_RUNS), orders, _toy_table(toys_of(self.plan))]
+        parts += [gradients.only(lambda column, _: column.name not in OF_RUNS), orders]
         return replace(found, parts=parts, verdicts=[*found.verdicts, *told(orders)] if request.comparable else [])
 
     def step(self, epoch: int) -> int:
@@ -257,12 +248,3 @@ def told(table: Table) -> list[str]:
                 broken.append(f"{less} below {more} ({setting}, step {step}: {part:.2f})")
     sentences = [f"Orders of variance that papers claim: {held} of {held + len(broken)} hold."]
     return [*sentences, f"Not here: {'; '.join(broken)}."] if broken else sentences
-
-
-def _toy_table(noises: Sequence[ToyNoise]) -> Table:
-    rows: list[list[Content]] = []
-    for noise in noises:
-        bias = 100 * noise.bias if noise.biased else "within the draws"
-        figures: list[Content] = [100 * noise.bias_error, noise.variance, float(noise.evaluations), noise.work]
-        rows.append([noise.toy, noise.estimator, bias, *figures])
-    return Table("Toy problems, whose gradient is known", TOY_COLUMNS, rows, name="toys")

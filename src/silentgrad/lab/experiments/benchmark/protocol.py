@@ -72,7 +72,6 @@ class Size:
     draws: int = 100  # draws on each of them
     learning: int = 1_000  # steps that an estimator has to learn what it learns before its measurement
     rounds: int = 25  # timings behind the milliseconds of a step
-    toy_draws: int = 1_000_000  # draws of each toy problem
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)  # to choose from by validation
     seeds: int = 3  # number of runs of each kind, unless another is asked for
 
@@ -89,7 +88,6 @@ SIZES: dict[BenchmarkScale, Size] = {
         draws=4,
         learning=2,
         rounds=2,
-        toy_draws=1_000,
         seeds=1,
     ),
     "cpu": Size(
@@ -101,7 +99,6 @@ SIZES: dict[BenchmarkScale, Size] = {
         draws=20,
         learning=200,
         rounds=9,
-        toy_draws=100_000,
         rates=(1e-3, 3e-3),
     ),
     "paper": Size(),
