@@ -272,19 +272,18 @@ EVERY = Table("every", HEADS, EVERY_CELL, best=[0], notes=["So it is."])
 def test_one_table_in_every_medium(capsys: pytest.CaptureFixture[str]) -> None:
     figures = ["2.0", "1.25 ± 0.50", "0.50 ± 0.10", "-0.171 [-0.221, -0.121]"]
     plain = ["", "2.50", "0.2500", "+0.020"]
-    bold = [f"**{figure}**" for figure in figures]
     assert tables.markdown(EVERY).splitlines() == [
         "| a &amp; b | x | y | z | change |",
         "|---|---:|---:|---:|---:|",
-        rf"| **a\|b_&lt;i&gt;** | {' | '.join(bold)} |",
+        rf"| a\|b_&lt;i&gt; | {' | '.join(figures)} |",
         f"|  | {' | '.join(plain)} |",
         "",
         "x: nats. So it is.",
     ]
-    lines = tables.latex(EVERY).splitlines()
-    assert lines[0] == r"\begin{tabular}{lrrrr}"
-    assert lines[2].startswith(r"a \& b & x &")
-    assert r"\textbf{1.25 $\pm$ 0.50}" in lines[4]
+    written = tables.latex(EVERY)
+    for line in (r"\begin{tabular}{lrrrr}", r"a \& b & x & y & z & change \\", rf" & {' & '.join(plain)} \\"):
+        assert line in written.splitlines()
+    assert r"a|b\_<i>" in written
     assert list(csv.reader(io.StringIO(tables.comma_separated(EVERY), newline=""))) == [
         ["a & b", "x", "y mean", "y std", "y seeds", "z value", "z error", "change mean", "change margin"],
         ["a|b_<i>\n", "2.0", "1.25", "0.5", "3", "0.5", "0.0996", "-0.1712", "0.05"],

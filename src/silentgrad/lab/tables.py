@@ -12,19 +12,10 @@ from rich.box import SIMPLE
 from rich.table import Table as Grid
 from rich.text import Text
 
-from silentgrad.lab.printing import escaped, in_a_line, number, with_error, with_interval
+from silentgrad.lab.printing import escaped, number, with_error, with_interval
 from silentgrad.lab.store.files import csv_line
 
 SHORT = 24  # letters of a name that stays on one line
-TEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "²": "$^2$",
-        **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -144,9 +135,11 @@ def shown(cell: Content, digits: int | None = None) -> str:
 
 
 def markdown(table: Table) -> str:
-    """Return the table in Markdown, its best rows in bold, with its legend and notes."""
-    rules = ["---:" if numeric else "---" for numeric in table.numeric]
-    lines = [f"| {' | '.join(row)} |" for row in _marked(table, escaped, "**{}**")]
+    """Return the table in Markdown, with its legend and notes."""
+    rules, rows = ["---:" if numeric else "---" for numeric in table.numeric], [list(map(escaped, table.heads))]
+    for cells, texts in zip(table.rows, table.texts, strict=True):
+        rows.append([escaped(text) if isinstance(cell, str) else text for cell, text in zip(cells, texts, strict=True)])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, f"|{'|'.join(rules)}|")
     if table.caption:
         lines += ["", table.caption]
@@ -155,24 +148,12 @@ def markdown(table: Table) -> str:
 
 def latex(table: Table) -> str:
     """Return the table in LaTeX, with the rules of booktabs."""
+    from pandas import DataFrame  # type: ignore[import-untyped]  # takes a moment, which others need not pay
+
+    style = DataFrame(table.texts, columns=table.heads).style.hide(axis="index")
+    style = style.format(escape="latex").format_index(escape="latex", axis="columns")
     alignment = "".join("r" if numeric else "l" for numeric in table.numeric)
-    heads, *rows = [
-        " & ".join(row) + r" \\"
-        for row in _marked(table, lambda text: in_a_line(text).translate(TEX), r"\textbf{{{}}}")
-    ]
-    body = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", heads, r"\midrule", *rows, r"\bottomrule"]
-    return "\n".join([*body, r"\end{tabular}", ""]).replace("±", r"$\pm$")
-
-
-def _marked(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """Return heads and rows, text escaped and the best rows in bold; an empty cell stays empty."""
-    rows = [list(map(escape, table.heads))]
-    for place, (cells, texts) in enumerate(zip(table.rows, table.texts, strict=True)):
-        row = [escape(text) if isinstance(cell, str) else text for cell, text in zip(cells, texts, strict=True)]
-        if place in table.best:
-            row = [bold.format(text) if text else "" for text in row]
-        rows.append(row)
-    return rows
+    return str(style.to_latex(column_format=alignment, hrules=True))
 
 
 def comma_separated(table: Table) -> str:
