@@ -84,7 +84,11 @@ def fitted(**side_info: Any) -> CountFactors:
     [
         ("Negative values.* row 0, column 0 has", lambda: CountFactors(2).fit(-COUNTS)),
         ("fractions", lambda: CountFactors(2).fit(COUNTS + 0.5)),
-        ("NaN", lambda: CountFactors(2).fit(np.where(COUNTS > 3, np.nan, COUNTS))),
+        (
+            r"NaN.* row 0, column 0 has nan, and .*missing='nan'",
+            lambda: CountFactors(2).fit(np.where(LINE[:, None] == 0, np.nan, COUNTS)),
+        ),
+        ("infinite.* row 49, column 0", lambda: CountFactors(2).fit(np.where(LINE[:, None] == 1, np.inf, COUNTS))),
         (
             "row 3 has no counts",
             lambda: CountFactors(2, size_factors="median").fit(COUNTS * (LINE[3] != LINE)[:, None]),
@@ -120,6 +124,14 @@ def fitted(**side_info: Any) -> CountFactors:
 )
 def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
     refused(ValueError, message, call)
+
+
+def test_batches_may_be_numbered() -> None:
+    adata = anndata.AnnData(COUNTS.astype(np.float32), obs={"plate": np.arange(50) % 3})
+    sg.tl.count_factors(adata, 1, batch_key="plate", likelihood="poisson")
+    assert adata.uns["count_factors"]["covariates"] == ["plate=1", "plate=2"]
+    with pytest.raises(ValueError, match="cannot draw factor 1: the fit has factor 0 alone"):
+        sg.pl.factors(adata)
 
 
 def test_a_fit_that_does_not_end_warns() -> None:

@@ -85,4 +85,5 @@ def _found(adata: AnnData, key: str) -> Any:
 def _require_factors(chosen: Sequence[int], count: int) -> None:
     for factor in chosen:
         if not 0 <= factor < count:
-            raise DomainError(f"there are factors 0 to {count - 1}, and {factor} was asked for")
+            found = "factor 0 alone" if count == 1 else f"factors 0 to {count - 1}"
+            raise DomainError(f"cannot draw factor {factor}: the fit has {found}. Pass factors=, or fit more")

@@ -41,12 +41,13 @@ def count_factors(
         n_comps: Number of factors, or "auto" for the one of least deviance on entries that are held out.
         layer: Layer that holds the counts; `adata.X` if absent.
         use_raw: Whether the counts are those of `adata.raw`; their loadings are then in `uns` alone.
-        batch_key: Column of `obs` whose categories have log-rates of their own, so that no factor tells them.
-        covariate_keys: Further columns of `obs` of the same kind: categories, or numbers.
-        size_factors: As in `CountFactors`.
-        likelihood: Likewise.
-        posterior: Likewise.
-        ridge: Likewise.
+        batch_key: Column of `obs` whose values, numbers too, are categories with log-rates of their own. The weights
+            are relative to the first category.
+        covariate_keys: Further columns of `obs`: categories, or numbers with a slope each.
+        size_factors: As in `CountFactors`, whose default is "none".
+        likelihood: As in `CountFactors`.
+        posterior: As in `CountFactors`.
+        ridge: As in `CountFactors`.
         key_added: Name under which the results are stored.
         verbose: Whether to show a progress bar.
         copy: Whether to return a copy with the results instead of changing `adata`.
@@ -54,7 +55,10 @@ def count_factors(
     if copy:
         adata = adata.to_memory() if adata.isbacked else adata.copy()
     keys = [*([] if batch_key is None else [batch_key]), *covariate_keys]
-    covariates, names = covariates_of(adata.obs, keys)
+    table = adata.obs
+    if batch_key in table:  # batches are often numbered
+        table = table.assign(**{batch_key: table[batch_key].astype("category")})
+    covariates, names = covariates_of(table, keys)
     model = CountFactors(
         n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, ridge=ridge, verbose=verbose
     )

@@ -339,8 +339,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _validated(self, X: ArrayLike, reset: bool) -> Any:  # noqa: N803
         """Return the data once scikit-learn has found them in order, an array or a sparse matrix in CSR form."""
-        finite = "allow-nan" if self.missing == "nan" else True
-        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=finite)
+        # `surveyed` names the row and the column of what is not finite
+        return validate_data(self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False)
 
     def _side_info(
         self, rows: int, offset: ArrayLike | None, covariates: ArrayLike | None, mask: ArrayLike | None = None

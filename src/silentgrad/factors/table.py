@@ -102,7 +102,11 @@ def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
             known = ~np.isnan(raw)
             there.append(torch.from_numpy(known))
             raw = np.where(known, raw, 0)
-        if not (raw.min() >= 0 and (raw.dtype.kind in "biu" or np.array_equal(raw, np.floor(raw)))):
+        if not (
+            raw.min() >= 0
+            and np.isfinite(raw.max())
+            and (raw.dtype.kind in "biu" or np.array_equal(raw, np.floor(raw)))
+        ):
             _refuse(raw, rows.start)
         block = torch.from_numpy(np.array(raw, dtype=np.float64 if raw.max() > EXACT else np.float32))
         if mask is not None:
@@ -114,8 +118,6 @@ def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
     few = table.shape.numel() <= FEW
     if few or largest > EXACT or terms * torch.finfo(torch.float32).eps > ROUNDING * table.shape.numel():
         table.dtype = np.float64
-    if not np.isfinite(largest):
-        raise DomainError("infinite numbers in data passed to CountFactors: counts are whole numbers from 0 on")
     if there:
         mask = torch.cat(there) if mask is None else torch.cat(there) & mask
     if mask is not None and bool(mask.all()):
@@ -125,16 +127,18 @@ def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
 
 def _refuse(block: NDArray[Any], first: int) -> None:
     """Raise for what is no count, by the place of the first that is none."""
-    for what, wrong in (
-        ("NaN, which missing='nan' takes for a missing entry,", np.isnan(block)),
-        ("Negative values", block < 0),
-        ("fractions", block != np.floor(block)),
+    whole = "counts are whole numbers from 0 on"
+    for what, wrong, advice in (
+        ("NaN", np.isnan(block), "CountFactors(missing='nan') takes it for a missing entry"),
+        ("infinite numbers", np.isinf(block), whole),
+        ("Negative values", block < 0, whole),
+        ("fractions", block != np.floor(block), whole),
     ):
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
             raise DomainError(
                 f"{what} in data passed to CountFactors: row {first + row}, column {column} has "
-                f"{block[row, column]:g}, and counts are whole numbers from 0 on"
+                f"{block[row, column]:g}, and {advice}"
             )
 
 

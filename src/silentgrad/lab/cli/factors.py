@@ -27,19 +27,20 @@ def factors(
     drop: list[str] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Fit count factors without an encoder, and write them with their loadings and a report.
+    """Fit count factors without an encoder, and write them with their loadings and pictures.
 
     Args:
         data: Counts, rows by columns: an .h5ad file, or a .csv file with names of columns.
         output: An .h5ad file for data, factors and loadings; or a .csv file for the factors alone. A folder beside it,
             named after it, has the loadings and the pictures.
-        rank: Number of factors, or auto.
+        rank: Number of factors, or auto, which tries up to 50 on held-out entries.
         likelihood: Likelihood of the counts.
         size_factors: By how much a row's rates are multiplied.
         posterior: Covariances of the rows' posteriors; diagonal ones take less memory.
         ridge: Shrinks the loadings; 0 leaves them as they are.
         layer: Layer that holds the counts.
-        batch: Column of obs, or of the .csv file, whose categories have log-rates of their own.
+        batch: Column of obs, or of the .csv file, whose values, numbers too, are categories with log-rates of their
+            own.
         color: Column by which the picture of the rows is colored.
         index: Column of a .csv file that names its rows.
         drop: Columns of a .csv file that are no counts.
