@@ -322,11 +322,8 @@ GAUSSIANS = [
         lambda d, s: sg.LinearGaussian(d, s, torch.linspace(0.1, 2, math.prod(s)).reshape(s)), by_sampling_law,
     ),
     Decoder(
-        "linear link, exact", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="exact"), by_sampling_law, gaussian
-    ),
-    Decoder(
-        "linear link, edgeworth", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="edgeworth"),
-        with_log_term(edgeworth_density), gaussian_or_independent,
+        "linear link, exact", sg.LinearPrecisionGaussian, by_sampling_law, gaussian_or_independent,
+        families=("Normal", "Independent", "MultivariateNormal", "LowRankMultivariateNormal"),
     ),
     Decoder(
         "linear link, auto", sg.LinearPrecisionGaussian, with_log_term(edgeworth_density), gaussian_or_independent

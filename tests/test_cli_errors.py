@@ -54,7 +54,7 @@ WRONG = {
     "train --model.estimator gumbel-softmax": "--model.estimator gumbel-softmax is not for",
     "train --model.estimator none --model.tractable none": "--model.estimator none",
     "train --model.tractable none --model.nonlinear false": "there is no decoder",
-    "train --model.tractable linear --model.log_term exact --model.latent bernoulli --model.estimator rloo": "log_term",
+    "train --model.tractable linear --model.log_term exact": "exact is none of auto, taylor",
     "train --model.latent bernoulli --model.temperature_start 0.1": "start has to be at least --model.temperature",
     "train --model.tractable fixed --model.variance_start 0.001": "start has to be at least --model.variance",
     "train --model.guide_draws 4": "--model.guide_draws is for a --model.guide_estimator that draws",

@@ -3,7 +3,6 @@
 from silentgrad.analysis.batch import MeasurableModel as MeasurableModel
 from silentgrad.analysis.bias import Bias as Bias
 from silentgrad.analysis.bias import gradient_bias as gradient_bias
-from silentgrad.analysis.bias import log_term_bias as log_term_bias
 from silentgrad.analysis.choosing import Recommendation as Recommendation
 from silentgrad.analysis.choosing import recommend as recommend
 from silentgrad.analysis.tally import DRAWS as DRAWS

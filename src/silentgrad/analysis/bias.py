@@ -19,15 +19,11 @@ from silentgrad.analysis.batch import MeasurableModel, MeasuredBatch
 from silentgrad.analysis.drawing import Cotangent, quick_integrand_of
 from silentgrad.analysis.products import Gradient, Sketch, difference, squared_norms
 from silentgrad.analysis.variance import named, seeded
-from silentgrad.decoders import LinearPrecisionGaussian
-from silentgrad.decoders.precision import Link, LogTerm
-from silentgrad.errors import DomainError, IntractableError
+from silentgrad.errors import IntractableError
 from silentgrad.estimators import Enumerate, Estimator, Exact
-from silentgrad.guided import GuidedVAE
 from silentgrad.latents.independent import base_of
 
 PRODUCTS = 8
-LOG_TERMS: dict[Link, tuple[LogTerm, ...]] = {"linear": ("taylor", "edgeworth"), "exp": ("exact",)}
 
 
 @dataclass(frozen=True)
@@ -82,25 +78,6 @@ def gradient_bias(
     norm = length(batch.pullback(truth))
     chosen = named(estimators)
     return {name: _bias(batch, truth, norm, copy.deepcopy(own), draws, seed) for name, own in chosen.items()}
-
-
-def log_term_bias(model: GuidedVAE, x: Tensor) -> dict[LogTerm, Bias]:
-    """Measure the deviation of a linear decoder's closed form with learned precision, under each log term it offers.
-
-    Args:
-        model: A VAE with that decoder alone; see `gradient_bias`.
-        x: Examples as the model sees them.
-    """
-    if not isinstance(model.decoder, LinearPrecisionGaussian):
-        raise DomainError("the log term is that of a linear decoder with learned precision: link linear or exp")
-    silent = {"silent": Exact(allow_approximation=True)}
-    found: dict[LogTerm, Bias] = {}
-    for term in LOG_TERMS[model.decoder.link]:
-        decoder = copy.copy(model.decoder)
-        decoder.log_term = term
-        variant = GuidedVAE(model.encoder, decoder, kl_weight=model.kl_weight, prior=model.prior)
-        found[term] = gradient_bias(variant, x, silent)["silent"]
-    return found
 
 
 def true_cotangent(batch: MeasuredBatch) -> Cotangent:

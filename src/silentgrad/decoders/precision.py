@@ -10,8 +10,8 @@ With :math:`u = Wz + b` and :math:`g, v = Az + c`, the links are
 **The logarithm** of the linear link, E[log v^2] from the mean e, variance V and higher cumulants of v, is
 
 =============  =====================================================================================================
-``exact``      Gaussian latents: v is Gaussian, :math:`G_0(e, V)` of :mod:`silentgrad.mathematics.special`
-``edgeworth``  the Gaussian form corrected for skewness and kurtosis (Edgeworth's expansion of v's density)
+``auto``       Gaussian latents, exactly: v is Gaussian, :math:`G_0(e, V)` of :mod:`silentgrad.mathematics.special`;
+               others: that form corrected for skewness and kurtosis (Edgeworth's expansion of v's density)
 ``taylor``     the paper's second-order expansion, :math:`\log E v^2 - \mathrm{Var}(v^2) / 2 (E v^2)^2`
 =============  =====================================================================================================
 
@@ -40,7 +40,7 @@ from silentgrad.mathematics.special import expected_log_square, log_square_deriv
 from silentgrad.ppca import PrincipalComponents, unexplained_variance
 
 Link = Literal["linear", "exp"]
-LogTerm = Literal["auto", "exact", "edgeworth", "taylor"]
+LogTerm = Literal["auto", "taylor"]
 START_PRECISION = 9.0  # v = 3: from v = 0 the gradient of log v^2 explodes
 
 
@@ -51,8 +51,8 @@ class LinearPrecisionGaussian(LinearDecoder):
         latent_dim: Number of latents.
         event_shape: Shape of one example.
         link: "linear" (the paper's) or "exp" (exact for every latent with a cumulant generating function).
-        log_term: How the linear link evaluates E[log v^2]: "exact" (Gaussian latents), "edgeworth", "taylor" (the
-            paper's), or "auto": exact where it exists, Edgeworth elsewhere. The exponential link is always exact.
+        log_term: How the linear link evaluates E[log v^2]: "auto", exactly for Gaussian latents and by Edgeworth's
+            expansion for others, or "taylor" (the paper's). The exponential link is always exact.
         noise: Standard deviation of independent noise around x that is integrated out: `expected_log_prob(x, q)` is
             then the expectation of log p(x + noise|z) over both. For the center of one of L levels of width 1/L it is
             1 / (L sqrt 12), and the result a lower bound of the level's log-probability times L.
@@ -172,17 +172,11 @@ class LinearPrecisionGaussian(LinearDecoder):
 
 def _expected_log(e: Tensor, p: Projection, gaussian: bool, log_term: LogTerm) -> Tensor:
     """Return E[log v^2], per output."""
-    if log_term == "exact" and not gaussian:
-        raise IntractableError(
-            "log_term='exact' exists for Gaussian latents only: use 'auto' or 'edgeworth', or link='exp', "
-            "which is exact for every family"
-        )
-    if gaussian and log_term != "taylor":
+    if gaussian and log_term == "auto":
         return expected_log_square(e, p.var_v)  # Edgeworth's corrections are zero
     k3, k4 = (torch.zeros_like(e) if k is None else k for k in (p.k_vvv, p.k_vvvv))
-    if log_term == "taylor":
-        return taylor(e, p.var_v, k3, k4)
-    return edgeworth(e, p.var_v, k3, k4)
+    expansion = taylor if log_term == "taylor" else edgeworth
+    return expansion(e, p.var_v, k3, k4)
 
 
 def edgeworth(e: Tensor, v: Tensor, k3: Tensor, k4: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """`silentgrad variance` and `silentgrad bias`."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,10 +9,11 @@ from typing import Annotated
 from rich.progress import track
 from rich.text import Text
 
-from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_bias, gradient_variance, log_term_bias
+from silentgrad.analysis import Bias, Decomposition, MethodName, gradient_bias, gradient_variance
 from silentgrad.analysis.tally import FEWEST_BATCHES
-from silentgrad.decoders.precision import Link
-from silentgrad.estimators import Enumerate
+from silentgrad.decoders import LinearPrecisionGaussian
+from silentgrad.decoders.precision import Link, LogTerm
+from silentgrad.estimators import Enumerate, Exact
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli.shared import console, next_folder, require_folder, require_output, show_table
 from silentgrad.lab.experiments import paper
@@ -23,7 +25,11 @@ from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConf
 from silentgrad.lab.training.loading import load_checkpoint, observations_of
 from silentgrad.lab.training.measuring import estimators_of, rows_of, training_batches
 
-LINKS: tuple[Link, ...] = ("linear", "exp")
+# The closed forms of each link, as the table names them
+LOG_TERMS: dict[Link, dict[str, LogTerm]] = {
+    "linear": {"taylor": "taylor", "edgeworth": "auto"},
+    "exp": {"exact": "auto"},
+}
 LATENTS, EPOCHS = 10, 20  # of the models that `bias` trains
 
 
@@ -125,7 +131,7 @@ def bias(
     else:
         folder = folder or next_folder("bias")
         require_folder(folder)
-        for link in LINKS:
+        for link in LOG_TERMS:
             runs.append(_trained(folder / link, link, data, latents, epochs, seed))
     found: list[tuple[str, str, Bias]] = []
     for each in runs:
@@ -148,11 +154,18 @@ def _biases(run: Path, names: Sequence[EstimatorName], count: int, draws: int, s
     config = read_config(run)
     images = observations_of(config)
     found = load_run(run, images)
-    if found.tractable is None or not Enumerate.suits(family_named(config.model.latent)):
-        raise RunError(f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder")
+    decoder = copy.copy(found.tractable)
+    if not isinstance(decoder, LinearPrecisionGaussian) or not Enumerate.suits(family_named(config.model.latent)):
+        raise RunError(
+            f"the model in {run} has to have Bernoulli latents or categories, and a linear decoder of learned precision"
+        )
     vae = GuidedVAE(found.encoder, found.tractable, kl_weight=found.kl_weight, prior=found.prior).double()
     x = next(training_batches(images, count, 1, seed)).double()
-    measured = {f"silent, {term}": value for term, value in log_term_bias(vae, x).items()}
+    variant = GuidedVAE(vae.encoder, decoder, kl_weight=vae.kl_weight, prior=vae.prior)
+    measured: dict[str, Bias] = {}
+    for name, log_term in LOG_TERMS[decoder.link].items():
+        decoder.log_term = log_term
+        measured |= gradient_bias(variant, x, {f"silent, {name}": Exact(allow_approximation=True)})
     sampled = dict(zip(names, estimators_of(config.model, names, epoch=1), strict=True))
     return measured | gradient_bias(vae, x, sampled, draws, seed)
 

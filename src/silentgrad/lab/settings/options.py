@@ -223,8 +223,8 @@ class ModelConfig(Group, word="model"):
     without_z: bool = False
     """Whether the decoders are blind to z, and q is the prior: what the model comes to without latents."""
     log_term: LogTerm = option("auto", of=LINEAR_PRECISION)
-    """How --model.tractable linear evaluates E[log v^2] of its precision v: exactly, for Gaussian latents, by
-    Edgeworth's or by the paper's Taylor approximation, or by the best of these (auto)."""
+    """How --model.tractable linear evaluates E[log v^2] of its precision v: exactly for Gaussian latents and
+    by Edgeworth's expansion for others (auto), or by the paper's Taylor approximation."""
     nonlinear: bool | None = None
     """Whether there is a nonlinear decoder, beside the tractable one or alone. If absent, there is one, but not for
     counts."""
