@@ -13,6 +13,7 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 from scipy import optimize, sparse
+from scipy.stats import nbinom, poisson
 from sklearn import config_context
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -29,6 +30,7 @@ import silentgrad as sg
 from refusals import refused
 from silentgrad.factors import count_factors, pieces, table
 from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts
+from silentgrad.factors.deviance import beyond_poisson, deviances
 from silentgrad.factors.latents import Posterior
 from silentgrad.lab.cli.main import main
 
@@ -396,14 +398,26 @@ def test_loadings_scale_keeps_the_log_rates() -> None:
     np.testing.assert_allclose(model.inverse_transform(factors), expected, rtol=1e-4)
 
 
-def test_the_rank_of_a_simulation_is_found() -> None:
+@pytest.mark.parametrize("likelihood", ["poisson", "negative-binomial"])
+def test_the_rank_of_a_simulation_is_found(likelihood: str) -> None:
+    """Also where one factor too few could pass for dispersion."""
     random = np.random.RandomState(0)
-    counts = random.poisson(np.exp(random.randn(400, 3) @ random.randn(3, 40) * 0.5 + 0.5))
-    model = CountFactors("auto", likelihood="poisson").fit(counts)
+    rates = np.exp(random.randn(400, 3) @ random.randn(3, 40) * 0.5 + 0.5)
+    if likelihood == "negative-binomial":
+        rates = rates * random.gamma(2.0, 0.5, rates.shape)
+    counts = random.poisson(rates)
+    model = CountFactors("auto", likelihood=likelihood).fit(counts)
     assert model.n_components_ == model.rank_path_.best == 3
-    path = CountFactors(likelihood="poisson").rank_path(counts, [2, 3])
+    path = CountFactors(likelihood=likelihood).rank_path(counts, [2, 3])
     assert path.ranks == [2, 3]
     assert path.explained[0] < path.explained[1] < 1
+
+
+def test_the_deviances_of_a_path_are_those_of_the_likelihood_by_scipy() -> None:
+    x, rate, r = np.arange(6.0), np.linspace(0.5, 4, 6), np.linspace(0.3, 30, 6)
+    found = deviances(*map(torch.from_numpy, (x, rate, r))) + beyond_poisson(*map(torch.from_numpy, (x, r)))
+    expected = 2 * (poisson.logpmf(x, x) - nbinom.logpmf(x, r, r / (r + rate)))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_the_deviance_is_scikit_learns() -> None:

@@ -56,7 +56,7 @@ def count_factors(
         adata = adata.to_memory() if adata.isbacked else adata.copy()
     keys = [*([] if batch_key is None else [batch_key]), *covariate_keys]
     table = adata.obs
-    if batch_key in table:  # batches are often numbered
+    if batch_key is not None and batch_key in table:  # batches are often numbered
         table = table.assign(**{batch_key: table[batch_key].astype("category")})
     covariates, names = covariates_of(table, keys)
     model = CountFactors(

@@ -70,6 +70,23 @@ def deviances(x: Tensor, rate: Tensor, r: Tensor) -> Tensor:
     return entries.sub_((x + r) * torch.log1p((x - rate) / (rate + r))).mul_(2)
 
 
+def beyond_poisson(x: Tensor, r: Tensor) -> Tensor:
+    """Return what is added to each entry's deviance, so that it counts from a Poisson variable's largest likelihood.
+
+    A deviance counts from the largest likelihood at its own r, so that those of fits with other dispersions do not
+    compare: a fit that takes what it misses for noise has a small one.
+
+    Example:
+        >>> beyond_poisson(torch.tensor([0.0, 1.0]).double(), torch.ones(1).double())  # 2 (2 log(2) - 1)
+        tensor([0.0000, 0.7726], dtype=torch.float64)
+    """
+    if r.isinf().all():
+        return torch.zeros_like(x)
+    total = x.double() + r
+    entries = total * total.log() - total.lgamma() - (r * r.log() - r.lgamma()) - x
+    return (2 * entries).to(x)
+
+
 @torch.no_grad()
 def explained_deviance(
     decoder: LinearLikelihood, table: CountTable, known: SideInfo, weights: Tensor | None, means: Tensor

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from silentgrad.decoders import LinearLikelihood
-from silentgrad.factors.deviance import NullModel, counted_entries, deviances, inverse_dispersion_of, rates, sizes_of
+from silentgrad.factors.deviance import (
+    NullModel,
+    beyond_poisson,
+    counted_entries,
+    deviances,
+    inverse_dispersion_of,
+    rates,
+    sizes_of,
+)
 from silentgrad.factors.fit import FactorFit
 from silentgrad.factors.table import CountTable
 from silentgrad.side_info import SideInfo
@@ -24,7 +32,8 @@ class RankPath:
 
     Args:
         ranks: The ranks.
-        deviances: Mean deviance of an entry that was held out, for each; lower is better.
+        deviances: Mean deviance of an entry that was held out, for each; lower is better. All count from a Poisson
+            variable's largest likelihood, since each rank has dispersions of its own.
         errors: Standard errors of the differences from the least of them.
         explained: The share of the deviance of those entries that each explains.
     """
@@ -63,7 +72,7 @@ def rank_path_of(
     null, sizes = NullModel(x.shape[1]), sizes_of(known, len(x))
     null.add(x, sizes, counted_entries(seen, weights, x))
     found: list[Tensor] = []
-    nulls: list[float] = []
+    explained: list[float] = []
     tried: list[int] = []
     before: LinearLikelihood | None = None
     for rank in [rank for rank in sorted(ranks or RANKS) if rank <= min(x.shape)]:
@@ -73,8 +82,10 @@ def rank_path_of(
             _continue(decoder, before)
         fit = fit_of(decoder, x, seen, weights)
         r = inverse_dispersion_of(decoder.likelihood)
-        found.append(deviances(x, rates(decoder, fit.latents.means, fit.latents, known), r)[held] * judged)
-        nulls.append(float((deviances(x, null.rates(sizes), r)[held] * judged).sum()))
+        own = deviances(x, rates(decoder, fit.latents.means, fit.latents, known), r)[held] * judged
+        of_null = deviances(x, null.rates(sizes), r)[held] * judged
+        explained.append(1 - float(own.sum() / of_null.sum()))
+        found.append(own + beyond_poisson(x, r)[held] * judged)
         tried.append(rank)
         before = decoder
         totals = [float(entries.sum()) for entries in found]
@@ -82,7 +93,6 @@ def rank_path_of(
             break
     best = found[totals.index(min(totals))]
     errors = [float((entries - best).std()) * math.sqrt(len(best)) / float(judged.sum()) for entries in found]
-    explained = [1 - total / of_null for total, of_null in zip(totals, nulls, strict=True)]
     return RankPath(tried, [total / float(judged.sum()) for total in totals], errors, explained)
 
 
