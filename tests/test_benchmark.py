@@ -19,7 +19,7 @@ from silentgrad.analysis import Decomposition
 from silentgrad.analysis.tally import Figures
 from silentgrad.estimators.integrand import Integrand
 from silentgrad.lab.build import model_for, plan_for
-from silentgrad.lab.cli.benchmark import benchmark
+from silentgrad.lab.cli.benchmark import run_benchmark
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, orders_table, told
@@ -41,8 +41,7 @@ from silentgrad.lab.training.loop import Loop
 SETTINGS = settings_of(["mnist"], ["bernoulli", "gaussian"], ["linear", "nonlinear", "circuit"])
 LINEAR = Setting("mnist", "gaussian", "linear")
 PLAN = BenchmarkPlan("smoke", SETTINGS, None, Path("folder"), None, "cpu")
-ON_CPU = {"scale": "smoke", "datasets": ["mnist"], "accelerator": "cpu", "jobs": 0}
-LINEAR_GAUSSIAN = {**ON_CPU, "likelihoods": ["gaussian"], "networks": ["linear"]}
+ON_CPU = {"scale": "smoke", "datasets": ["mnist"], "accelerator": "cpu"}
 
 
 # ----- settings and runs
@@ -119,7 +118,7 @@ class Mistaken(RLOO):
 
 def test_a_mistake_is_no_divergence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a stranger's mistake"):
-        benchmark(**LINEAR_GAUSSIAN, estimators=[f"{__name__}:Mistaken"], folder=tmp_path)
+        run_benchmark([f"{__name__}:Mistaken"], tmp_path, **ON_CPU, likelihoods=["gaussian"], networks=["linear"])
     (finished,) = tmp_path.glob("*/summary.json")
     assert "-rloo-" in finished.parent.name
 
@@ -183,7 +182,7 @@ FEW = ["--estimators", "[exact,rloo,reinmax]", "--datasets", "[mnist]", "--accel
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmark")
-    benchmark(**ON_CPU, estimators=["rloo", "reinmax", "exact"], folder=folder)
+    run_benchmark(["rloo", "reinmax", "exact"], folder, **ON_CPU)
     return folder
 
 
@@ -225,8 +224,8 @@ def test_a_browser_shows_the_page(finished: Path, tmp_path: Path, width: int) ->
 
 def test_a_script_tunes_a_strangers_class_of_categories_without_a_guard(tmp_path: Path) -> None:
     """In one process; validation decides between runs of seed 0, and what is too expensive is measured only."""
-    chosen = {"latents": ["8x4"], "estimators": ["rloo", "reinmax", "indecater"], "folder": tmp_path / "here"}
-    found = benchmark(**LINEAR_GAUSSIAN, **chosen, tune=True)
+    chosen = {**ON_CPU, "likelihoods": ["gaussian"], "networks": ["linear"], "latents": ["8x4"]}
+    found = run_benchmark(["rloo", "reinmax", "indecater"], str(tmp_path / "here"), tune=True, **chosen)
     told = {row[0]: row[1] for row in found.tables[0].rows}
     assert told.pop("indecater") == "not trained"
     for name, count in (("rloo", 3), ("reinmax", 6)):

@@ -1,8 +1,9 @@
-"""`silentgrad benchmark`; from Python the same, which returns what the page says."""
+"""`silentgrad benchmark`, and the same from Python."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, measure
@@ -61,8 +62,7 @@ def benchmark(
         seeds: Number of runs of each kind; if absent, three, and one at smoke.
         tune: Whether to choose each estimator's learning rate, and its temperature, by the validation bound of seed 0.
         folder: Folder for runs, tables and the page; benchmark/SCALE if absent.
-        jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent. From Python, 0
-            is the process itself, for which a script needs no `if __name__ == "__main__"`.
+        jobs: Number of runs side by side; one per processor core, or one on an accelerator, if absent.
         cluster: Address of a Dask scheduler, tcp://HOST:8786, whose workers make the runs (needs the extra cluster).
         root: Folder that holds the datasets.
         accelerator: Kind of device, as Lightning names it: auto, cpu, gpu, mps.
@@ -107,3 +107,24 @@ def benchmark(
     show_findings(replace(found, parts=own, notes=[]))
     print(f"gradients: {folder / 'gradients.csv'}   page: {write_findings(folder, found)}")
     return found
+
+
+def run_benchmark(
+    estimators: Sequence[EstimatorName] | None = None,
+    folder: str | Path | None = None,
+    root: str | Path | None = None,
+    **options: Any,
+) -> Findings:
+    """Run `silentgrad benchmark` in this process, and return its tables, curves and verdicts.
+
+    A script needs no `if __name__ == "__main__"`, unless it asks for more `jobs` than the one of this process.
+
+    Args:
+        estimators: The estimators, by name or as `package.module:Class`; all that a setting allows if absent.
+        folder: Folder for runs, tables and the page.
+        root: Folder that holds the datasets.
+        options: Further options of `silentgrad benchmark`, by their names.
+    """
+    places = {name: None if path is None else Path(path) for name, path in (("folder", folder), ("root", root))}
+    names = None if estimators is None else list(estimators)
+    return benchmark(estimators=names, **{"jobs": 0, **places, **options})
