@@ -50,7 +50,7 @@ LEAST = 1e-6  # of an entry of its diagonal
 
 
 @dataclass
-class Moments(Additive):
+class PooledMoments(Additive):
     """Sums over examples of what tells the map, in double precision.
 
     Args:
@@ -70,7 +70,7 @@ class Moments(Additive):
     bend: Tensor
 
     @classmethod
-    def of(cls, latents: Latents, curvature: Tensor, weights: Tensor | None) -> "Moments":
+    def of(cls, latents: Latents, curvature: Tensor, weights: Tensor | None) -> "PooledMoments":
         """Sum over latents, each as it counts, with the upper triangles of I + P."""
 
         def total(part: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.factors.anderson import History
-from silentgrad.factors.expansion import Moments
+from silentgrad.factors.expansion import PooledMoments
 from silentgrad.factors.latents import Latents, first_latents, improved
 from silentgrad.factors.outputs import Additive, Sums
 from silentgrad.factors.pieces import RowSource, pieces_of, write_own
@@ -36,7 +36,7 @@ class Totals(Additive):
     elbo: float
     sums: Sums
     own: Tensor
-    moments: Moments
+    moments: PooledMoments
     tally: RowTally
 
 
@@ -99,7 +99,7 @@ class FactorRows(RowSet):
             self.improved.write(piece.rows, better.latents)
             self.curvature[piece.rows] = diagonals(better.curvature, better.latents.dimensions)
             sums = Sums.of(piece, better.latents, better.found)
-            moments = Moments.of(better.latents, better.curvature, piece.weights)
+            moments = PooledMoments.of(better.latents, better.curvature, piece.weights)
             more = Totals(piece.total(better.bounds()), sums, better.found.own, moments, counted)
             totals = more if totals is None else totals + more
         assert totals is not None  # a fit has rows
