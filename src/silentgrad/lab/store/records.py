@@ -231,6 +231,7 @@ def _pictures(path: Path) -> RunPictures:
     for name, images in tensors.items():
         if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
             raise ValueError(f"{name} has shape {tuple(images.shape)}, expected (n, 1 or 3, height, width)")
-    for name in {"originals", "means", "samples"} - tensors.keys():
-        raise ValueError(f"it has no {name}")
+    for name in ("originals", "means", "samples"):
+        if name not in tensors:
+            raise ValueError(f"it has no {name}")
     return RunPictures(**tensors)
