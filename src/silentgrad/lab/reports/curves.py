@@ -55,7 +55,7 @@ class Panel(NamedTuple):
 
 
 def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None) -> Figure:
-    """Draw a run's metric over epochs and over seconds, and below them KLD and MSE over epochs."""
+    """Draw a run's metric over epochs and over seconds, and below them KLD and MSE, as far as they are recorded."""
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
         found = {}
@@ -90,25 +90,28 @@ def progress_curves(curves: "Curves") -> Figure:
 
 def caption(unit: Unit, limit: float | None) -> str:
     """Return the sentences under the curves of one run or several."""
-    told = f"Validation {unit.in_words} over epochs and over seconds, then KL divergence and squared error over epochs."
+    told = f"Validation {unit.in_words} over epochs and over seconds; below, what else was recorded, over epochs."
     if limit is not None:
         told += " The dashed line is the probabilistic PCA limit of linear decoders on the test examples."
     return told
 
 
 def _panels(lines: Callable[[str, str], dict[str, Line]], unit: Unit, limit: float | None) -> list[Panel]:
-    """Return the panels of runs, by the lines of each metric and clock."""
+    """Return the panels of runs, by the lines of each metric and clock; KLD and MSE only where they are recorded."""
     plan = [(unit.metric, "epoch", limit), (unit.metric, "seconds", limit), ("kld", "epoch", None)]
     plan.append(("mse", "epoch", None))
-    return [Panel(unit.axis_title(metric), clock, lines(metric, clock), own) for metric, clock, own in plan]
+    panels = [Panel(unit.axis_title(metric), clock, lines(metric, clock), own) for metric, clock, own in plan]
+    return panels[:2] + [panel for panel in panels[2:] if any(own.y for own, _ in panel.lines.values())]
 
 
 def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTHING) -> Figure:
     """Draw panels, two in a row, under a legend of so many inches; the first has the weight too."""
-    rows = len(panels) // 2
+    rows = math.ceil(len(panels) / 2)
     figure = Figure(figsize=(8.0, 3.0 * rows + legend_height), dpi=DPI, layout="constrained")
     figure.subplots(rows, 2)
     drawn: dict[str, Line2D] = {}
+    for axes in figure.axes[len(panels) :]:
+        axes.remove()
     for axes, panel in zip(figure.axes, panels, strict=True):
         values: list[float] = []
         for name, (own, style) in panel.lines.items():

@@ -108,8 +108,8 @@ def _tiles(summary: Summary) -> list[Tile]:
         if summary.importance_weighted:
             difference = f"gain of the importance-weighted bound {number(summary.sampled - summary.figure)}"
         tiles.append(Tile("by the sampled ELBO", summary.sampled, f"{unit.words}; {difference}"))
-    if summary.baseline is not None:
-        tiles.append(Tile("without latents", summary.baseline.figure, unit.words))
+    if summary.baseline is not None and summary.baseline.figure not in summary.baselines.values():
+        tiles.append(Tile("the same likelihood, no latents", summary.baseline.figure, unit.words))
     for name, figure in summary.baselines.items():
         tiles.append(Tile(f"{name}, no latents", figure, unit.words))
     if summary.limit is not None:
@@ -117,7 +117,7 @@ def _tiles(summary: Summary) -> list[Tile]:
     for name, value in {**summary.metrics, "kld": summary.kld}.items():
         tiles.append(Tile(unit.title_of(name), value, unit.counted(name)))
     bound = "importance-weighted" if summary.importance_weighted else summary.exactness
-    tiles += [Tile("active latents", summary.active), Tile("ELBO", bound)]
+    tiles += [Tile("active latents", summary.active), Tile("kind of ELBO", bound)]
     if summary.other_closed_form is not None:
         tiles.append(Tile("closed form in training", summary.other_closed_form))
     return [*tiles, Tile("time", duration(summary.seconds)), Tile("epochs", summary.epochs)]
