@@ -49,6 +49,8 @@ ALL_ESTIMATORS = [
     Member("DReG 1", lambda: sg.DReG(1)),
     Member("ARMS 2", lambda: sg.ARMS(2)),
     Member("ARMS 3", lambda: sg.ARMS(3)),
+    Member("CARMS 2", lambda: sg.CARMS(2)),
+    Member("CARMS 3", lambda: sg.CARMS(3)),
     Member("DoubleCV 2", lambda: sg.DoubleCV(2)),
     Member("Averaged Reparameterized", lambda: sg.Averaged(sg.Reparameterized(), 3)),
     Member("Averaged GumbelSoftmax", lambda: sg.Averaged(sg.GumbelSoftmax(), 3)),
@@ -82,6 +84,7 @@ def latent_of(family: str, numbers: Tensor) -> td.Distribution:
     return td.Bernoulli(logits=numbers) if family == "bernoulli" else td.Normal(numbers, 0.5 + numbers.sigmoid())
 
 
+@torch.no_grad()
 def deviation(sample: Tensor, truth: Tensor) -> float:
     """Return the largest distance of a mean from the truth, in standard errors; rounding counts as none."""
     distance = (sample.mean(0) - truth.squeeze(0)).abs()

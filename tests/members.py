@@ -1,9 +1,10 @@
 """Every latent family and every decoder, with an oracle. Listing a member tests it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from silentgrad.decoders.standardized import StandardizedDecoder
 
 BATCH, OUTPUTS = 2, 3
 Draw = Callable[[float, float], Tensor]
+Parameter = Callable[[td.Distribution], Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,10 @@ class Latent:
         return list(self.parameters(uniform))
 
 
-def spread(low: Callable[[td.Distribution], Tensor], high: Callable[[td.Distribution], Tensor], power: int) -> object:
-    """Edges of panels from `low` to `high`, denser towards `low`."""
-    steps = torch.linspace(0, 1, 12, dtype=torch.float64).pow(power).reshape(-1, 1, 1)
-    return oracles.by_density(lambda q: low(q) + (high(q) - low(q)) * steps)
-
-
-def around(
-    centre: Callable[[td.Distribution], Tensor], reach: Callable[[td.Distribution], Tensor], power: int
-) -> object:
-    """Edges of panels on both sides of a centre, which is itself an edge, denser towards it."""
-    steps = torch.linspace(-1, 1, 21, dtype=torch.float64).reshape(-1, 1, 1)
-    return oracles.by_density(lambda q: centre(q) + reach(q) * steps.sign() * steps.abs().pow(power))
+def panels(centre: Parameter, reach: Parameter, steps: Tensor) -> Callable[[td.Distribution], Expectation]:
+    """Panels between `centre + steps * reach`."""
+    edges = steps.double().reshape(-1, 1, 1)
+    return oracles.on_grid(oracles.by_density(lambda q: centre(q) + reach(q) * edges))
 
 
 def zero(q: td.Distribution) -> Tensor:
@@ -69,6 +63,7 @@ def lower(raw: Tensor, diagonal: Tensor) -> Tensor:
     return torch.diag_embed(diagonal) + raw[..., :1, None] * torch.tensor([[0.0, 0.0], [1.0, 0.0]], dtype=raw.dtype)
 
 
+UP, BOTH = torch.linspace(0, 1, 17), torch.linspace(-1, 1, 21)
 _grid = oracles.on_grid
 ALL_LATENTS = [
     Latent(
@@ -88,37 +83,31 @@ ALL_LATENTS = [
             lambda q: -q.loc / q.scale,  # that of the standard prior
         )),
     ),
-    Latent("Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform, _grid(oracles.uniform)),
-    Latent("Poisson", lambda u: (u(0.5, 4),), td.Poisson, _grid(oracles.counts(70, oracles.poisson))),
+    Latent(
+        "Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform,
+        _grid(oracles.moved([0.0, 0.5, 1.0], torch.ones_like, lambda q, t: q.low + (q.high - q.low) * t)),
+    ),
+    Latent("Poisson", lambda u: (u(0.5, 4),), td.Poisson, _grid(oracles.counts(70))),
     Latent(
         "Gamma", lambda u: (u(3, 5), u(1, 2)), td.Gamma,
-        _grid(spread(zero, lambda q: (q.concentration + 120) / q.rate, 3)),
+        panels(zero, lambda q: (q.concentration + 120) / q.rate, UP**3),
     ),
-    Latent("Chi2", lambda u: (u(6, 9),), td.Chi2, _grid(spread(zero, lambda q: 2 * q.df + 240, 3))),
-    Latent("Exponential", lambda u: (u(1, 3),), td.Exponential, _grid(spread(zero, lambda q: 60 / q.rate, 1))),
+    Latent("Chi2", lambda u: (u(6, 9),), td.Chi2, panels(zero, lambda q: 2 * q.df + 240, UP**3)),
+    Latent("Exponential", lambda u: (u(1, 3),), td.Exponential, panels(zero, lambda q: 60 / q.rate, UP)),
     Latent(
         "Binomial", lambda u: (u(0.1, 0.9),), lambda p: td.Binomial(5, p), _grid(oracles.counts(5, oracles.binomial)),
     ),
     Latent("Geometric", lambda u: (u(0.4, 0.9),), td.Geometric, _grid(oracles.counts(120, oracles.geometric))),
     Latent(
         "NegativeBinomial", lambda u: (u(1, 4), u(0.1, 0.5)), td.NegativeBinomial,
-        _grid(oracles.counts(140, oracles.negative_binomial)),
+        _grid(oracles.counts(140)),
     ),
     Latent(
         "Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
-        _grid(oracles.by_density(
-            lambda q: (1 - torch.linspace(0, math.pi, 17, dtype=torch.float64).cos().reshape(-1, 1, 1)).expand(
-                -1, *q.batch_shape) / 2
-        )),
-        tilts=False,
+        panels(zero, lambda q: zero(q) + 1, (1 - torch.cos(math.pi * UP)) / 2), tilts=False,
     ),
     Latent(
-        "Gumbel", lambda u: (u(-1, 1), u(0.3, 1)), td.Gumbel,
-        _grid(oracles.by_density(
-            lambda q: q.loc + q.scale * (
-                65 * torch.linspace(0, 1, 17, dtype=torch.float64).square().reshape(-1, 1, 1) - 5
-            )
-        )),
+        "Gumbel", lambda u: (u(-1, 1), u(0.3, 1)), td.Gumbel, panels(lambda q: q.loc, lambda q: q.scale, 65 * UP**2 - 5)
     ),
     Latent(
         "HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal,
@@ -133,7 +122,7 @@ ALL_LATENTS = [
     ),
     Latent(
         "StudentT", lambda u: (u(30, 40), u(-1, 1), u(0.3, 1)), td.StudentT,
-        _grid(around(lambda q: q.loc, lambda q: 200 * q.scale, 3)), tilts=False,
+        panels(lambda q: q.loc, lambda q: 200 * q.scale, BOTH**3), tilts=False,
     ),
     Latent(
         "MultivariateNormal", lambda u: (u(-1, 1), u(-1, 1), u(0.3, 1)),
@@ -176,6 +165,17 @@ def positive(batch: int, *shape: int) -> Tensor:
     return counts(batch, *shape) + 0.5
 
 
+gaussian, tilts = attrgetter("gaussian"), attrgetter("tilts")
+
+
+def gaussian_or_independent(latent: Latent) -> bool:
+    return latent.gaussian or latent.independent
+
+
+def everything(latent: Latent) -> bool:
+    return True
+
+
 Shape = tuple[int, ...]
 
 
@@ -189,7 +189,7 @@ class Decoder:
     name: str
     build: Callable[[int, Shape], Any]
     oracle: Callable[[Any, Tensor, Expectation], Tensor]
-    tractable: Callable[[Latent], bool] = lambda latent: True
+    tractable: Callable[[Latent], bool] = everything
     data: Callable[..., Tensor] = reals
     families: tuple[str, ...] = ()
 
@@ -294,24 +294,24 @@ def by_bound_of_levels(decoder: sg.DiscretizedLogistic, x: Tensor, expectation: 
     return (width - below - above).sum(-1)
 
 
+def flat(statistics: Sequence[Tensor]) -> Tensor:
+    """All statistics of each example side by side."""
+    return torch.cat([statistic.flatten(1) for statistic in statistics], 1)
+
+
+def statistics_of(decoder: Any, x: Tensor, expectation: Expectation) -> Tensor:
+    """Expectations of a decoder's statistics, as they stand at each z."""
+    return expectation(
+        lambda z: flat(decoder.statistics(x.repeat(len(z), 1), z.flatten(0, 1))).unflatten(0, z.shape[:2])
+    )
+
+
 def off_centre(decoder: sg.StandardizedGaussian) -> sg.StandardizedGaussian:
     """With centres and deviations that differ between outputs."""
     decoder.center.copy_(torch.linspace(-0.5, 2, len(decoder.center)))
     with torch.no_grad():
         decoder.log_scale.copy_(torch.linspace(-1, 1, len(decoder.center)))
     return decoder
-
-
-def gaussian(latent: Latent) -> bool:
-    return latent.gaussian
-
-
-def gaussian_or_independent(latent: Latent) -> bool:
-    return latent.gaussian or latent.independent
-
-
-def tilts(latent: Latent) -> bool:
-    return latent.tilts
 
 
 GAUSSIANS = [
@@ -351,10 +351,31 @@ def with_likelihood(
     return Decoder(name, lambda d, s: sg.LinearLikelihood(d, s, likelihood(s)), oracle, tractable, data, FEW)
 
 
-def everything(latent: Latent) -> bool:
-    return True
+class KnownNoise:
+    """N(u, 1/4), in a class of somebody's that inherits from nothing."""
+
+    needs, exactness = likelihoods.Needs.MOMENTS, sg.Exactness.EXACT
+
+    def __call__(self, u: Tensor) -> td.Normal:
+        return td.Normal(u, 0.5)
+
+    def expected_log_prob(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return self(mean).log_prob(x) - 2 * variance
 
 
+class Waiting:
+    """Waiting times of rate e^u, likewise."""
+
+    needs, exactness = likelihoods.Needs.GENERATING_FUNCTION, sg.Exactness.EXACT
+
+    def __call__(self, u: Tensor) -> td.Exponential:
+        return td.Exponential(u.exp())
+
+    def expectation(self, x: Tensor, mean: Tensor, log_mass: Tensor) -> Tensor:
+        return mean - x * log_mass.exp()
+
+
+WITHOUT_A_START = ("Ordinal", "a function", "KnownNoise", "Waiting")
 LIKELIHOODS = [
     with_likelihood(lambda s: likelihoods.Bernoulli(), bits, gaussian),
     with_likelihood(lambda s: likelihoods.Poisson(), counts, tilts),
@@ -371,7 +392,15 @@ LIKELIHOODS = [
     with_likelihood(lambda s: likelihoods.StudentT(s, 3.0), reals, gaussian),
     with_likelihood(likelihoods.Logistic, reals, gaussian),
     with_likelihood(lambda s: lambda u: td.Gumbel(u, 2.0), reals, gaussian, name="a function"),
+    with_likelihood(lambda s: KnownNoise(), reals, everything),
+    with_likelihood(lambda s: Waiting(), positive, tilts),
 ]
+
+
+def circuit_in_context(latents: int, shape: Shape) -> sg.Circuit:
+    leaves = sg.DiscretizedLogistic(latents, (*shape, 2), 7, context=sg.CausalContext(shape, hidden=4))
+    return sg.Circuit(latents, shape, 2, gates="all", leaves=leaves)
+
 
 STRUCTURED = [
     Decoder(
@@ -380,6 +409,9 @@ STRUCTURED = [
     Decoder(
         "circuit", lambda d, s: sg.Circuit(d, s, components=2, gates="all", proxy=False), at_expected_leaves, tilts,
         families=("Normal", "Bernoulli", "OneHotCategorical"),
+    ),
+    Decoder(
+        "circuit in context", circuit_in_context, at_expected_leaves, gaussian, counts, ("Normal",)
     ),
     Decoder(
         "levels", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "exact"), by_sampling_law, gaussian, counts, FEW

@@ -183,29 +183,23 @@ def test_a_large_precision_is_not_cut(dtype: torch.dtype, exponent: float) -> No
         assert abs(value.item() / truth - 1) < (1e-12 if dtype == DOUBLE else 1e-5)
 
 
+IMPOSSIBLE: dict[str, tuple[nn.Module | None, float, Callable[..., td.Distribution], float, float]] = {
+    "Gumbel": (None, 0.0, td.Gumbel, 0.0, 2.0),
+    "Laplace": (None, 0.0, td.Laplace, 0.0, 2.0),
+    "Gamma": (None, 0.0, td.Gamma, 1.0, 0.5),
+    "NegativeBinomial": (None, 0.0, td.NegativeBinomial, 1.0, 0.9),
+    "a bit of five": (sg.likelihoods.Bernoulli(), 5.0, td.Normal, 0.0, 1.0),
+    "a negative count": (sg.likelihoods.Poisson(), -1.0, td.Normal, 0.0, 1.0),
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
-@pytest.mark.parametrize(
-    ("likelihood", "wrong", "family", "parameters"),
-    [
-        (None, 0.0, td.Gumbel, (0.0, 2.0)),
-        (None, 0.0, td.Laplace, (0.0, 2.0)),
-        (None, 0.0, td.Gamma, (1.0, 0.5)),
-        (None, 0.0, td.NegativeBinomial, (1.0, 0.9)),
-        (sg.likelihoods.Bernoulli(), 5.0, td.Normal, (0.0, 1.0)),
-        (sg.likelihoods.Poisson(), -1.0, td.Normal, (0.0, 1.0)),
-    ],
-)
-def test_a_compiled_graph_answers_nan_for_infinite_moments_and_impossible_data(
-    likelihood: nn.Module | None,
-    wrong: float,
-    family: Callable[..., td.Distribution],
-    parameters: tuple[float, float],
-) -> None:
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_a_compiled_graph_answers_nan_for_infinite_moments_and_impossible_data(case: str) -> None:
+    likelihood, wrong, family, *parameters = IMPOSSIBLE[case]
+    decoder = sg.LinearLikelihood(1, 2, likelihood) if likelihood else sg.LinearPrecisionGaussian(1, 2, link="exp")
     if likelihood is None:
-        decoder = sg.LinearPrecisionGaussian(1, 2, link="exp")
         nn.init.constant_(decoder.precision_affine.weight, 1.0)
-    else:
-        decoder = sg.LinearLikelihood(1, 2, likelihood)
     x, own = torch.full((3, 2), wrong), [torch.full((3, 1), value) for value in parameters]
 
     def closed_form(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -224,12 +218,33 @@ def test_half_precision_is_widened() -> None:
     torch.testing.assert_close(narrow, likelihood(zero.float()).log_prob(tenth.float()))
 
 
-def test_counts_from_logits_keep_their_digits() -> None:
-    """1 - p rounds to one for small p, and p to one for large logits."""
-    q = td.NegativeBinomial(torch.tensor(3.0), logits=torch.tensor(20.0))
-    with mpmath.workdps(50):
-        odds = mpmath.exp(20)
-        assert float(sg.latents.central_moments(q).s2) == pytest.approx(float(3 * odds * (1 + odds)), rel=1e-6)
-        truth = -3 * mpmath.log(1 - odds * mpmath.expm1(mpmath.mpf("-1e-3")))
-        value = sg.latents.generating_function(q)(torch.tensor(-1e-3)).value
-        assert float(value) == pytest.approx(float(truth), rel=1e-6)
+def of_geometric(t: mpmath.mpf, p: mpmath.mpf) -> mpmath.mpf:
+    return mpmath.log(p) - mpmath.log(1 - (1 - p) * mpmath.exp(t))
+
+
+DIGITS = {  # of counts whose 1 - p rounds to one for small p, and p to one for large logits
+    **{f"Geometric({p})": (td.Geometric, of_geometric, p, 0.3 * p) for p in (1e-6, 1e-4, 0.3, 0.999999)},
+    "Geometric, logits": (
+        lambda s: td.Geometric(logits=s), lambda t, s: of_geometric(t, 1 / (1 + mpmath.exp(-s))), 20.0, 1.0
+    ),
+    "NegativeBinomial, logits": (
+        lambda s: td.NegativeBinomial(3.0, logits=s),
+        lambda t, s: -3 * mpmath.log(1 - mpmath.exp(s) * mpmath.expm1(t)), 20.0, -1e-3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIGITS)
+def test_counts_keep_their_digits_in_single_precision(case: str) -> None:
+    build, formula, parameter, at = DIGITS[case]
+    own, t = torch.tensor([parameter, at]).unbind()
+    q = build(own)
+    with mpmath.workdps(60):
+        exact = mpmath.mpf(own.item())
+        s2, s4 = (mpmath.diff(formula, (mpmath.mpf(0), exact), (n, 0)) for n in (2, 4))
+        mean, s3 = (mpmath.diff(formula, (mpmath.mpf(0), exact), (n, 0)) for n in (1, 3))
+        tilted = [float(mpmath.diff(formula, (mpmath.mpf(t.item()), exact), (n, 0))) for n in range(3)]
+        truth = [float(moment) for moment in (mean, s2, s3, s4 + 3 * s2**2)]
+    moments, k = sg.latents.central_moments(q), sg.latents.generating_function(q)(t)
+    assert [float(m) for m in (moments.mean, moments.s2, moments.s3(), moments.s4())] == pytest.approx(truth, rel=1e-6)
+    assert [float(number) for number in k] == pytest.approx(tilted, rel=2e-6)

@@ -5,14 +5,14 @@ What is true of all decoders is checked here, over the lists of `members.py`.
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-import random_circuits
 import silentgrad as sg
 from members import (
     ALL_DECODERS,
@@ -23,10 +23,14 @@ from members import (
     GAUSSIANS,
     LIKELIHOODS,
     OUTPUTS,
+    WITHOUT_A_START,
     Decoder,
     Latent,
     by_sampling_law,
+    counts,
+    flat,
     reals,
+    statistics_of,
 )
 from oracles import assert_close, derivatives
 from refusals import refused
@@ -71,11 +75,12 @@ def test_value_and_derivatives_equal_the_oracle(decoder: Decoder, latent: Latent
     for gradient, expected in zip(found[: 1 + len(leaves)], truth[: 1 + len(leaves)], strict=True):
         assert error(gradient, expected) < 1e-10
     assert_close(found, truth, 1e-7)
-    require_claim(decoder, latent, model.exactness(q), found[0], by_sampling_law(model, x, expectation))
-    if model.exactness(q) is sg.Exactness.APPROXIMATION:
+    claim = model.exactness(q)
+    require_claim(decoder, latent, claim, found[0], by_sampling_law(model, x, expectation))
+    if approximate := claim is sg.Exactness.APPROXIMATION:
         message = "is an approximation.*allow_approximation"
         refused(sg.IntractableError, message, lambda: sg.Exact()(q, sg.integrand_of(model, x)))
-    assert torch.equal(sg.Exact(allow_approximation=True)(q, sg.integrand_of(model, x)), found[0])
+    assert torch.equal(sg.Exact(approximate)(q, sg.integrand_of(model, x)), found[0])
     single = [leaf.detach().float().requires_grad_() for leaf in (x, *parameters)]
     value = model.float().expected_log_prob(single[0], latent.build(*single[1:]))
     weights = torch.linspace(1.0, -0.4, BATCH)  # those of `derivatives`
@@ -97,6 +102,26 @@ def require_claim(decoder: Decoder, latent: Latent, claim: sg.Exactness, value: 
         assert error(value, law) < 1e-10
     else:
         assert claim is sg.Exactness.APPROXIMATION
+
+
+LEVELS = Decoder(
+    "circuit of levels", lambda d, s: sg.Circuit(d, s, 2, leaves=sg.DiscretizedLogistic(d, (*s, 2), 8)),
+    by_sampling_law, data=counts,
+)  # fmt: skip
+STATISTICAL = [(d, q) for d, q in PAIRS if d in LIKELIHOODS or d.name in ("mixture", "circuit")]
+
+
+@each([*STATISTICAL, *((LEVELS, q) for q in ALL_LATENTS if q.name == "Normal")])
+def test_statistics_make_the_log_probability_and_have_the_expectations_that_are_told(
+    decoder: Decoder, latent: Latent
+) -> None:
+    """And so have their derivatives, in the latents' parameters and the decoder's."""
+    parameters, model, x = latent.draw(), decoder.make(latent.latents), decoder.data(BATCH, OUTPUTS)
+    q, integrand = latent.build(*parameters), sg.integrand_of(model, x)
+    z = q.sample()
+    torch.testing.assert_close(integrand.from_statistics(integrand.statistics(z)), integrand(z))
+    pair = flat(integrand.expected_statistics(q)), statistics_of(model, x, latent.expectation(q))
+    assert_close(*(derivatives(value.flatten(), [*parameters, *model.parameters()]) for value in pair), 1e-7)
 
 
 @EACH_LATENT
@@ -140,6 +165,15 @@ def test_cumulants_equal_the_oracle(latent: Latent, t: float) -> None:
 # --- batches, transforms and shapes
 
 
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Distributions that do not look at their parameters, which `torch.vmap` does not allow."""
+    before = td.Distribution._validate_args
+    td.Distribution.set_default_validate_args(False)
+    yield
+    td.Distribution.set_default_validate_args(before)
+
+
 @each(PAIRS)
 def test_a_batch_is_its_examples(decoder: Decoder, latent: Latent) -> None:
     """One by one, in another shape, and mapped by `torch.vmap` over all arguments or one of them; with its gradient."""
@@ -155,7 +189,7 @@ def test_a_batch_is_its_examples(decoder: Decoder, latent: Latent) -> None:
     torch.testing.assert_close(value(*(a.unsqueeze(1) for a in arguments)), together.unsqueeze(1))
     leaves = [a.clone().requires_grad_() for a in arguments[1:]]
     gradients = torch.autograd.grad(value(arguments[0], *leaves).sum(), leaves)
-    with random_circuits.unchecked():  # torch can check a support neither under vmap nor over no examples
+    with unchecked():  # torch can check a support neither under vmap nor over no examples
         mapped = torch.vmap(torch.func.grad_and_value(value, argnums=everything[1:]))(*arguments)
         torch.testing.assert_close(mapped, (gradients, together), rtol=1e-9, atol=1e-9)
         for position in everything:
@@ -165,6 +199,7 @@ def test_a_batch_is_its_examples(decoder: Decoder, latent: Latent) -> None:
             torch.testing.assert_close(torch.vmap(value, dims)(*rows), torch.stack(singly), rtol=1e-10, atol=1e-10)
         leaf = torch.zeros(0, latent.latents, dtype=torch.float64, requires_grad=True)
         none = value(*(a[:0] for a in arguments)), sg.integrand_of(model, arguments[0][:0])(leaf)
+        assert model(leaf).sample((3,)).shape == (3, 0, OUTPUTS)
     for empty in none:
         assert empty.shape == (0,)
         slopes = torch.autograd.grad(empty.sum(), [leaf, *model.parameters()], materialize_grads=True)
@@ -195,7 +230,7 @@ def test_states_ensembles_and_shapes(decoder: Decoder) -> None:
     )
     values = [model(x, q) for model in models]
     parameters, buffers = torch.func.stack_module_state(models)
-    with random_circuits.unchecked():
+    with unchecked():
         mapped = torch.vmap(lambda own: torch.func.functional_call(models[0], own, (x, q)))((parameters, buffers))
     torch.testing.assert_close(mapped, torch.stack(values), rtol=1e-10, atol=1e-10)
     wide = decoder.make(2, 2, shape=(1, OUTPUTS))
@@ -239,7 +274,7 @@ def assert_mean(draws: Tensor, truth: Tensor) -> None:
 # --- numbers
 
 
-OVERFLOWS = ("Poisson", "ZeroInflatedPoisson", "Gamma", "a function")  # an exponential of u, or of x - u
+OVERFLOWS = ("Poisson", "ZeroInflatedPoisson", "Gamma", "Waiting", "a function")  # an exponential of u, or of x - u
 
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 1e4])
@@ -283,12 +318,16 @@ def test_half_precision_is_widened_and_two_precisions_are_refused(decoder: Decod
     for autocast in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             value = model.expected_log_prob(x, half)
+            if isinstance(model, sg.Circuit):
+                torch.testing.assert_close(model(half.loc).log_prob(x), model(half.loc.float()).log_prob(x.float()))
         assert torch.equal(value, wide)
         for gradient in torch.autograd.grad(value.sum(), [half.loc, half.scale, *model.parameters()]):
             assert gradient.isfinite().all()
     for *sizes, message in PRECISIONS:
         of_decoder, of_latent, of_x = (getattr(torch, f"float{size}") for size in sizes)
         require_one_precision(model.to(of_decoder), x.to(of_x), torch.zeros(BATCH, 2, dtype=of_latent), message)
+    q, message = td.Normal(torch.zeros(BATCH, 2), half.scale.double()), "the latent's variance is torch.float64"
+    refused(sg.DomainError, message, lambda: model.float().expected_log_prob(x.float(), q))
     refused(sg.DomainError, r"call decoder\.float\(\)", lambda: model.half().expected_log_prob(x, half))
 
 
@@ -316,7 +355,7 @@ def test_traceable_in_one_graph(decoder: Decoder, latent: Latent) -> None:
         return model.expected_log_prob(x, latent.build(*parameters), **side_info).sum()
 
     torch.compiler.reset()  # no more graphs of one function are kept than there are cases here
-    with random_circuits.unchecked():
+    with unchecked():
         compiled = torch.compile(objective, backend="aot_eager", fullgraph=True)
         values = compiled(*parameters), objective(*parameters)
     torch.testing.assert_close(*values)
@@ -329,7 +368,7 @@ def test_a_start_from_data_is_better_than_none(decoder: Decoder) -> None:
     """With an output of which nothing was observed, where there may be; or what the start lacks is named."""
     torch.manual_seed(0)
     model, x, side_info = decoder.build(2, (6,)), decoder.data(100, 6).float(), {}
-    if decoder.name in ("Ordinal", "a function"):
+    if decoder.name in WITHOUT_A_START:
         refused(sg.IntractableError, "u_at_mean", lambda: model.init_from_data(x))
         return
     if decoder in LIKELIHOODS:

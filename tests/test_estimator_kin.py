@@ -106,15 +106,6 @@ def test_reinmax_and_its_control_variate_have_the_mean_of_the_definition(build: 
     assert max(map(deviation, rows, truth.unsqueeze(1))) < INSIDE
 
 
-def test_straight_through_is_further_from_the_truth_than_reinmax() -> None:
-    """Euler's rule and Heun's, as in the paper: in every problem of little slope, by enumeration."""
-    problem = Problem.random(CATEGORIES._replace(slope=0.2), 50)
-    mean, truth = problem.q.mean.detach(), problem.truth()[1].reshape(50, -1)
-    of_euler = in_mean(problem, lambda z: jacobian(mean).expand(*z.shape, -1))
-    of_heun = in_mean(problem, lambda z: 2 * jacobian((mean + z) / 2) - jacobian(mean) / 2)
-    assert ((of_heun - truth).norm(dim=1) < (of_euler - truth).norm(dim=1)).all()
-
-
 def test_reinmax_rao_is_the_mean_over_the_noise_given_the_sample() -> None:
     """By rejection: Gumbel noise on the logits of the midpoint, kept where the sample is the largest."""
     problem, temperature = Problem.random(CATEGORIES, 1), 0.7
@@ -128,23 +119,6 @@ def test_reinmax_rao_is_the_mean_over_the_noise_given_the_sample() -> None:
     truth = in_mean(problem, lambda z: 2 * torch.einsum("zngv,gvij->zngij", z, averaged) - jacobian(mean) / 2)
     found = call(sg.ReinMaxRao(temperature), problem.repeated(200_000))[1].mean(0)
     torch.testing.assert_close(found, truth.squeeze(0), rtol=0.02, atol=5e-3)
-
-
-@pytest.mark.parametrize("samples", [2, 3])
-def test_the_weights_of_carms_are_those_of_its_pairs(samples: int) -> None:
-    """The probability with which two samples are i and j, counted, against p_i p_j / weight."""
-    torch.manual_seed(0)
-    logits = torch.tensor([0.3, -1.0, 1.2, 0.0], dtype=DOUBLE)
-    estimator, ones = sg.CARMS(samples), sg.estimators.choices.OneHots(logits.expand(200_000, 1, 4))
-    draws, weights = estimator._antithetic(ones)
-    p = torch.softmax(logits, -1)
-    for i, j in itertools.permutations(range(4), 2):
-        met = (draws[0, :, 0, i] * draws[1, :, 0, j]).bool()
-        claimed = weights[0, 1, :, 0][met]
-        assert (claimed - claimed[0]).abs().max() < 1e-12
-        expected = (p[i] * p[j] / claimed[0]).item()
-        error = (expected * (1 - expected) / len(met)) ** 0.5
-        assert abs(met.double().mean().item() - expected) < INSIDE * error
 
 
 def variance(estimator: Estimator, kind: Kind) -> Tensor:

@@ -456,6 +456,18 @@ def test_transforms_of_gradients_are_right_or_refused(member: Member, training: 
     torch.testing.assert_close(transformed, plain)
 
 
+def test_a_linear_function_of_statistics_has_no_noise_under_the_silent_control_variate() -> None:
+    """One component: the circuit is the sum of its leaves' log-densities."""
+    torch.manual_seed(0)
+    logits = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
+    integrand = integrand_of(sg.Circuit(2, 4, 1).double(), torch.randn(5, 4, dtype=torch.float64))
+    found = []
+    for estimator in (sg.SilentControlVariate(sg.RLOO()), sg.Exact()):
+        value = estimator(td.Bernoulli(logits=logits), integrand)
+        found.append([value, *torch.autograd.grad(value.sum(), logits)])
+    torch.testing.assert_close(*found)
+
+
 def test_sticking_the_landing_has_no_variance_at_the_posterior() -> None:
     """N(0, 1) before and N(x, 1) given z: the posterior is N(x/2, 1/2)."""
     x = torch.linspace(-1, 1, 5, dtype=torch.float64)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
+from contenders import deviation
 from refusals import refused
 from silentgrad.evaluation import evaluate
 from silentgrad.guided import GuidedVAE
@@ -51,14 +52,6 @@ def vae(family: Family, **options: object) -> GuidedVAE:
 
 def images(examples: int = 5) -> Tensor:
     return torch.rand(examples, *SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
-
-
-@torch.no_grad()
-def deviation(sample: Tensor, truth: Tensor) -> float:
-    """The largest distance of a mean from the truth, in standard errors."""
-    distance = (sample.mean(0) - truth).abs()
-    error = sample.std(0) / len(sample) ** 0.5
-    return float(torch.where(distance < 1e-10, 0.0, distance / error).max())
 
 
 # --- families

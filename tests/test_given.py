@@ -207,21 +207,17 @@ def test_parts_come_in_the_precision_of_the_decoder_and_a_batch_may_be_empty() -
         assert decoder.expected_log_prob(x[:0], nobody, offset=offset, mask=MASK[:0]).shape == (0,)
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Linear):
     """From x to a Gaussian latent; an entry that is missing is seen as zero."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.map = nn.Linear(OUTPUTS, 2 * LATENTS)
-
     def forward(self, x: Tensor) -> td.Normal:
-        loc, log_scale = self.map(x.nan_to_num()).chunk(2, -1)
+        loc, log_scale = super().forward(x.nan_to_num()).chunk(2, -1)
         return td.Normal(loc, log_scale.exp())
 
 
 def guided(name: str) -> sg.GuidedVAE:
     torch.manual_seed(0)
-    return sg.GuidedVAE(Encoder().double(), make(name))
+    return sg.GuidedVAE(Encoder(OUTPUTS, 2 * LATENTS).double(), make(name))
 
 
 def test_weights_of_examples_are_how_often_they_stand_in_the_batch() -> None:
@@ -249,7 +245,7 @@ def test_objective_and_evaluation_are_those_of_the_given_decoder() -> None:
     assert sampled.sampled.item() == pytest.approx(bound.sum().item(), abs=1)
     decoder = sg.LinearPrecisionGaussian(LATENTS, OUTPUTS, log_term="taylor").double()
     nn.init.uniform_(decoder.precision_affine.weight, -1, 1)
-    model, side_info = sg.GuidedVAE(Encoder().double(), decoder), SideInfo(offset=0 * offsets())  # the best log term
+    model, side_info = sg.GuidedVAE(model.encoder, decoder), SideInfo(offset=0 * offsets())  # the best log term
     torch.testing.assert_close(evaluate(model, COUNTS, side_info=side_info).elbo, evaluate(model, COUNTS).elbo)
 
 

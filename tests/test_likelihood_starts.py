@@ -8,25 +8,17 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
-from refusals import Refusals, refusals
 from silentgrad import likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
 
 OUTPUTS = 5
 
 
-@pytest.fixture
-def images() -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(400, 2, generator=generator)
-    logits = hidden @ torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 1.0, 1.0, 2.0]])
-    return (torch.rand(400, 4, generator=generator) < logits.sigmoid()).float().unflatten(1, (2, 2))
-
-
 @pytest.mark.parametrize("prior", [None, td.Normal(0.5, 2.0)])
-def test_a_start_from_data_has_its_mean_and_components_to_first_order(
-    images: Tensor, prior: td.Distribution | None
-) -> None:
+def test_a_start_from_data_has_its_mean_and_components_to_first_order(prior: td.Distribution | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(400, 2, generator=generator) @ torch.tensor([[1.0, -1.0, 0.5, 0.0], [0.0, 1.0, 1.0, 2.0]])
+    images = (torch.rand(400, 4, generator=generator) < logits.sigmoid()).float().unflatten(1, (2, 2))
     linear, decoder = sg.LinearGaussian(2, (2, 2)), LinearLikelihood(2, (2, 2), likelihoods.Bernoulli())
     linear.set_variance(torch.linalg.eigvalsh(torch.cov(images.flatten(1).T, correction=0))[:2].mean().item())
     for model in (linear, decoder):
@@ -122,18 +114,3 @@ def test_leaves_start_in_units_of_u() -> None:
         torch.testing.assert_close(decoder.affine.bias.detach(), u)
     law = decoder(torch.zeros(1))
     torch.testing.assert_close(law.stddev.flatten().detach(), variances.sqrt(), rtol=0.1, atol=0)
-
-
-@refusals
-def test_bad_input_is_named() -> Refusals:
-    ones = torch.ones(8, OUTPUTS)
-    normal, ordinal, poisson = (
-        LinearLikelihood(2, OUTPUTS, likelihood).init_from_data
-        for likelihood in (likelihoods.Normal(OUTPUTS), likelihoods.Ordinal(OUTPUTS, 3), likelihoods.Poisson())
-    )
-    return {
-        "offset of a location": (sg.IntractableError, "with an offset", lambda: normal(ones, offset=ones)),
-        "ordered categories": (sg.IntractableError, "u_at_mean", lambda: ordinal(ones)),
-        "another shape": (sg.ShapeError, "offset has shape", lambda: poisson(ones, offset=ones[:2])),
-        "no mask": (sg.DomainError, "mask has to be bool", lambda: poisson(ones, mask=ones)),
-    }

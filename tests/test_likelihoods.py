@@ -4,8 +4,10 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -13,24 +15,10 @@ from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
+import laws
 import oracles
 import silentgrad as sg
-from laws import (
-    DF,
-    SCALE,
-    SHAPE,
-    THRESHOLDS,
-    TRIALS,
-    ZEROS,
-    R,
-    inflated,
-    log_binomial,
-    log_category,
-    log_gamma,
-    log_negative_binomial,
-    log_normal,
-    log_poisson,
-)
+from laws import DF, SCALE, SHAPE, THRESHOLDS, TRIALS, ZEROS, R
 from refusals import Refusals, refusals
 from silentgrad import likelihoods
 from silentgrad.decoders.likelihood import LinearLikelihood
@@ -38,6 +26,7 @@ from silentgrad.likelihoods import expected_log_prob
 from silentgrad.mathematics import quadrature
 
 DOUBLE = torch.float64
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 PAGE = (Path(__file__).parents[1] / "docs" / "likelihoods.md").read_text()
 
 
@@ -56,32 +45,24 @@ class Case:
 NARROW = {"deviations": (0.01, 0.1, 0.5, 1, 3), "means": (-4, -0.5, 0, 0.3, 2)}  # where exponentials are numbers
 CASES = {
     "Bernoulli": Case(likelihoods.Bernoulli, lambda x, u: x * u - np.logaddexp(0, u), (0.0, 0.3, 1.0), bend=0.0),
-    "Poisson": Case(likelihoods.Poisson, log_poisson, (0.0, 1.0, 7.0), **NARROW, bend=0.0),
+    "Poisson": Case(likelihoods.Poisson, laws.log_poisson, (0.0, 1.0, 7.0), **NARROW, bend=0.0),
     "NegativeBinomial": Case(
-        lambda: likelihoods.NegativeBinomial(()), log_negative_binomial, (0.0, 1.0, 7.0), bend=math.log(R),
+        lambda: likelihoods.NegativeBinomial(()), laws.log_negative_binomial, (0.0, 1.0, 7.0), bend=math.log(R)
     ),
     "ZeroInflatedPoisson": Case(  # at a zero it is a bound
-        lambda: likelihoods.ZeroInflatedPoisson(()), inflated(log_poisson), (1.0, 7.0), **NARROW, bend=0.0,
+        lambda: likelihoods.ZeroInflatedPoisson(()), laws.inflated(laws.log_poisson), (1.0, 7.0), **NARROW, bend=0.0,
     ),
     "ZeroInflatedNegativeBinomial": Case(
-        lambda: likelihoods.ZeroInflatedNegativeBinomial(()), inflated(log_negative_binomial), (1.0, 7.0),
+        lambda: likelihoods.ZeroInflatedNegativeBinomial(()), laws.inflated(laws.log_negative_binomial), (1.0, 7.0),
         bend=math.log(R),
     ),
-    "Binomial": Case(lambda: likelihoods.Binomial(TRIALS), log_binomial, (0.0, 4.0, 10.0), bend=0.0),
-    "Ordinal": Case(
-        lambda: likelihoods.Ordinal((), 4), log_category, (0.0, 1.0, 3.0), bend=0.0,
-    ),
-    "LogNormal": Case(
-        lambda: likelihoods.LogNormal(()), log_normal, (0.3, 2.0), bend=0.0,
-    ),
-    "Gamma": Case(
-        lambda: likelihoods.Gamma(()), log_gamma, (0.3, 2.0), **NARROW, bend=0.0,
-    ),
+    "Binomial": Case(lambda: likelihoods.Binomial(TRIALS), laws.log_binomial, (0.0, 4.0, 10.0), bend=0.0),
+    "Ordinal": Case(lambda: likelihoods.Ordinal((), 4), laws.log_category, (0.0, 1.0, 3.0), bend=0.0),
+    "LogNormal": Case(lambda: likelihoods.LogNormal(()), laws.log_normal, (0.3, 2.0), bend=0.0),
+    "Gamma": Case(lambda: likelihoods.Gamma(()), laws.log_gamma, (0.3, 2.0), **NARROW, bend=0.0),
     "Normal": Case(lambda: likelihoods.Normal(()), lambda x, u: stats.norm.logpdf(x, u, SCALE), (0.0, 0.7)),
     "Laplace": Case(lambda: likelihoods.Laplace(()), lambda x, u: -abs(x - u) / SCALE - np.log(2 * SCALE), (0.0, 0.7)),
-    "StudentT": Case(
-        lambda: likelihoods.StudentT((), DF), lambda x, u: stats.t.logpdf(x, DF, u, SCALE), (0.0, 0.7)
-    ),
+    "StudentT": Case(lambda: likelihoods.StudentT((), DF), lambda x, u: stats.t.logpdf(x, DF, u, SCALE), (0.0, 0.7)),
     "Logistic": Case(lambda: likelihoods.Logistic(()), lambda x, u: stats.logistic.logpdf(x, u, SCALE), (0.0, 0.7)),
 }  # fmt: skip
 EACH_CASE = pytest.mark.parametrize("name", CASES)
@@ -97,12 +78,16 @@ START = {
 }
 
 
-def make(name: str) -> torch.nn.Module:
-    likelihood = CASES[name].build().double()
+def with_parameters(likelihood: torch.nn.Module, **values: float | list[float]) -> torch.nn.Module:
+    """In double precision, with numbers for all that it learns."""
     with torch.no_grad():
-        for parameter, value in likelihood.named_parameters():
-            value.copy_(torch.tensor(START[parameter.split(".")[-1]], dtype=DOUBLE))
+        for name, parameter in likelihood.double().named_parameters():
+            parameter.copy_(torch.tensor((START | values)[name.split(".")[-1]], dtype=DOUBLE))
     return likelihood
+
+
+def make(name: str) -> torch.nn.Module:
+    return with_parameters(CASES[name].build())
 
 
 def grid(name: str) -> tuple[list[tuple[float, float, float]], np.ndarray]:
@@ -175,11 +160,11 @@ def test_the_law_itself_is_that_of_the_other_library(name: str) -> None:
 def test_references_are_those_of_scipy(mean: float) -> None:
     u, counts = math.log(mean), np.arange(0, TRIALS + 1)
     p = mean / (1 + mean)
-    spread, tried = ([log(x, u) for x in counts] for log in (log_negative_binomial, log_binomial))
+    spread, tried = ([log(x, u) for x in counts] for log in (laws.log_negative_binomial, laws.log_binomial))
     np.testing.assert_allclose(spread, stats.nbinom.logpmf(counts, R, R / (R + mean)), rtol=1e-11)
     np.testing.assert_allclose(tried, stats.binom.logpmf(counts, TRIALS, p), rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(log_normal(2.0, u), stats.lognorm.logpdf(2.0, SCALE, scale=mean), rtol=1e-12)
-    assert sum(np.exp(log_category(x, u)) for x in range(4)) == pytest.approx(1, rel=1e-13)
+    np.testing.assert_allclose(laws.log_normal(2.0, u), stats.lognorm.logpdf(2.0, SCALE, scale=mean), rtol=1e-12)
+    assert sum(np.exp(laws.log_category(x, u)) for x in range(4)) == pytest.approx(1, rel=1e-13)
 
 
 @pytest.mark.parametrize("name", [*CASES, "a function"])
@@ -213,13 +198,21 @@ def require_finite(likelihood: torch.nn.Module, x: Tensor, mean: Tensor, varianc
     return value
 
 
-@pytest.mark.parametrize(
-    "name", ["Bernoulli", "StudentT", "Logistic", "Laplace", "Normal", "LogNormal", "Ordinal", "Binomial"]
-)
-def test_extremes_are_finite_in_single_precision(name: str) -> None:
-    means, variances = torch.tensor([-1e4, -1.0, 0.0, 1.0, 1e4]), torch.tensor([0.0, 1e-12, 1.0, 1e4])
-    mean, variance = torch.cartesian_prod(means, variances).T
-    require_finite(make(name).float(), torch.ones(20), mean, variance)
+FURTHER = {"Binomial": lambda: likelihoods.Binomial(2 * 10**6), "Multinomial": likelihoods.Multinomial}
+EXPONENTIAL = ("Poisson", "ZeroInflatedPoisson", "Gamma", "Multinomial")  # in u
+LARGEST, SMALLEST = {"Bernoulli": 1.0, "Ordinal": 3.0}, {"Gamma": 1e-6, "LogNormal": 1e-6}  # of x
+
+
+@DTYPES
+@pytest.mark.parametrize("log_size", [-9.2, 0.0, 13.8])  # of inverse dispersions and shapes: 1e-4, 1 and 1e6
+@pytest.mark.parametrize("name", CASES | FURTHER)
+def test_extremes_are_finite(name: str, log_size: float, dtype: torch.dtype) -> None:
+    likelihood = (FURTHER.get(name) or CASES[name].build)()
+    with_parameters(likelihood, log_inverse_dispersion=log_size, log_shape=log_size, zero_logit=-log_size).to(dtype)
+    means, variances = ([-20.0, 0.0, 20.0], [4.0]) if name in EXPONENTIAL else ([-1e4, -1.0, 0.0, 1.0, 1e4], [1.0, 1e4])
+    grid = torch.cartesian_prod(*(torch.tensor(t) for t in ([0.0, 1.0, 1e6], means, [0.0, 1e-12, *variances])))
+    x, mean, variance = grid.to(dtype).T
+    require_finite(likelihood, x.clamp(SMALLEST.get(name, 0), LARGEST.get(name)), mean, variance)
 
 
 @pytest.mark.parametrize("name", ["Bernoulli", "StudentT", "a function"])
@@ -228,21 +221,43 @@ def test_not_keeping_the_nodes_changes_nothing(name: str, monkeypatch: pytest.Mo
     results = []
     for large in (quadrature.LARGE, 0):
         monkeypatch.setattr(quadrature, "LARGE", large)
-        mean, variance = (torch.tensor([v, 1.0], dtype=DOUBLE, requires_grad=True) for v in (0.3, 0.6))
-        value = expected_log_prob(likelihood, torch.ones(2, dtype=DOUBLE), mean, variance)
-        first = torch.autograd.grad(value.sum(), [mean, variance], create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), [mean, variance])
-        results.append([value, *first, *second])
+        leaves = [torch.tensor([v, 1.0], dtype=DOUBLE, requires_grad=True) for v in (0.3, 0.6)]
+        value = expected_log_prob(likelihood, torch.ones(2, dtype=DOUBLE), *leaves)
+        results.append(oracles.derivatives(value, leaves))
     torch.testing.assert_close(*results, rtol=1e-14, atol=1e-14)
+
+
+OTHERS: list[tuple[torch.nn.Module, str, tuple[float, ...]]] = [  # data of another kind
+    (likelihoods.Poisson(), "takes counts", (-1.0, 0.5)),
+    (likelihoods.NegativeBinomial(()), "takes counts", (-1.0, 1.5, math.nan)),
+    (likelihoods.ZeroInflatedPoisson(()), "takes counts", (0.5,)),
+    (likelihoods.ZeroInflatedNegativeBinomial(()), "takes counts", (-2.0,)),
+    (likelihoods.Binomial(4), "as many successes as there are trials", (5.0,)),
+    (likelihoods.Binomial(4), "takes counts", (0.5,)),
+    (likelihoods.Ordinal((), 3), "categories from 0 to 2", (3.0,)),
+    (likelihoods.Ordinal((), 3), "takes counts", (0.5,)),
+    (likelihoods.Multinomial(), "takes counts", (-1.0,)),
+    (likelihoods.Categorical(), "one-hot", (1.0,)),
+    (likelihoods.LogNormal(()), "above zero", (0.0,)),
+    (likelihoods.Gamma(()), "above zero", (-1.0,)),
+]
 
 
 @refusals
 def test_bad_input_is_named() -> Refusals:
+    def call(likelihood: torch.nn.Module, x: float) -> Tensor:
+        return expected_log_prob(likelihood, torch.full((1, 2), x), torch.zeros(1, 2), torch.ones(1, 2))
+
+    others = {
+        f"{likelihood} of {x}": (sg.DomainError, message, partial(call, likelihood, x))
+        for likelihood, message, xs in OTHERS
+        for x in xs
+    }
     one, bits = torch.ones(2, 3), likelihoods.Bernoulli()
     normal, coin = td.Normal(torch.zeros(2, 2), torch.ones(2, 2)), td.Bernoulli(torch.full((2, 2), 0.5))
-    laplace = LinearLikelihood(2, 3, likelihoods.Laplace(3))
-    decoder, unknown = LinearLikelihood(2, 3, bits), LinearLikelihood(2, 3, lambda u: td.Normal(u, 1.0))
-    return {
+    decoder, laplace = (LinearLikelihood(2, 3, likelihood) for likelihood in (bits, likelihoods.Laplace(3)))
+    poisson, start = LinearLikelihood(2, 3, likelihoods.Poisson()).init_from_data, torch.ones(8, 3)
+    return others | {
         "another shape": (sg.ShapeError, "one shape", lambda: expected_log_prob(bits, one, one, one[:1])),
         "negative variance": (sg.DomainError, "negative", lambda: expected_log_prob(bits, one, one, -one)),
         "bytes": (sg.DomainError, "between 0 and 1", lambda: expected_log_prob(bits, 255 * one, one, one)),
@@ -252,8 +267,14 @@ def test_bad_input_is_named() -> Refusals:
         "one category": (sg.DomainError, "two categories", lambda: likelihoods.Ordinal(3, 1)),
         "no nodes": (sg.DomainError, "node", lambda: quadrature.gauss_hermite(torch.exp, one, one, 0)),
         "NaN": (sg.DomainError, "not finite: x", lambda: laplace.expected_log_prob(one * float("nan"), normal)),
-        "no u_at_mean": (sg.IntractableError, "u_at_mean", lambda: unknown.init_from_data(one)),
-        "coins": (sg.IntractableError, "for Bernoulli latents", lambda: decoder.expected_log_prob(one, coin)),
+        "a start with an offset": (
+            sg.IntractableError,
+            "with an offset",
+            lambda: laplace.init_from_data(start, offset=start),
+        ),
+        "a start's offset": (sg.ShapeError, "offset has shape", lambda: poisson(start, offset=start[:2])),
+        "a start's mask": (sg.DomainError, "mask has to be bool", lambda: poisson(start, mask=start)),
+        "coins": (sg.IntractableError, "for Bernoulli latents.*`needs`", lambda: decoder.expected_log_prob(one, coin)),
     }
 
 
@@ -264,3 +285,87 @@ def test_mixture_is_as_close_to_softplus_as_stated(rule: quadrature.Rule, bound:
     at = u[:, None] / deviations
     smoothed = deviations * (at * stats.norm.cdf(at) + stats.norm.pdf(at))
     assert abs(smoothed @ weights - np.logaddexp(0, u)).max() < bound
+
+
+# --- counts and categories where they are hard: every dispersion, large counts, and the bounds' gaps
+
+
+def negative_binomial(x: int, mean: float, variance: float, r: float) -> list[float]:
+    """The expectation and its derivatives in mean, variance and log r by mpmath, term by term of their definitions."""
+    with mp.workdps(25):
+        r, deviation, panels = mp.mpf(r), mp.sqrt(variance), mp.linspace(-9, 9, 5)
+
+        def expected(f: Callable[[mp.mpf], mp.mpf]) -> mp.mpf:
+            return mp.quad(lambda e: f(mean + deviation * e) * mp.npdf(e), panels)
+
+        ways = mp.loggamma(x + r) - mp.loggamma(r) - mp.loggamma(x + 1)
+        log_total = expected(lambda u: mp.log(r + mp.exp(u)))
+        successes = expected(lambda u: mp.exp(u) / (r + mp.exp(u)))
+        bend = expected(lambda u: r * mp.exp(u) / (r + mp.exp(u)) ** 2)
+        value = ways + r * mp.log(r) + x * mp.mpf(mean) - (x + r) * log_total
+        in_r = mp.digamma(x + r) - mp.digamma(r) + mp.log(r) + 1 - log_total - (x + r) * (1 - successes) / r
+        return [float(n) for n in (value, x - (x + r) * successes, -(x + r) * bend / 2, r * in_r)]
+
+
+@pytest.mark.parametrize("r", [1e-4, 1.0, 1e6])
+def test_negative_binomial_of_every_dispersion(r: float) -> None:
+    log_r = float(torch.tensor(math.log(r)))  # a number in both precisions
+    points = [(0, -7.0, 0.25), (1, -7.0, 0.25), (3, 0.0, 1.0), (1000, 7.0, 0.0625), (0, 7.0, 1.0)]
+    truths = np.array([negative_binomial(*point, math.exp(log_r)) for point in points])
+    for dtype in (DOUBLE, torch.float32):
+        likelihood = likelihoods.NegativeBinomial(len(points))
+        with_parameters(likelihood, log_inverse_dispersion=[log_r] * len(points)).to(dtype)
+        x, mean, variance = (column.requires_grad_() for column in torch.tensor(points, dtype=dtype).T.clone().unbind())
+        value = expected_log_prob(likelihood, x, mean, variance)
+        gradients = torch.autograd.grad(value.sum(), [mean, variance, likelihood.log_inverse_dispersion])
+        found = torch.stack([value.detach(), *gradients], -1).double().numpy()
+        errors = (np.abs(found - truths) / np.maximum(1, np.abs(truths))).max(0)
+        row = f"r = {r:g}"
+        if dtype == torch.float32:
+            row += ", single"
+        print(row, *(f"{error:.1e}" for error in errors))
+        assert (errors <= stated(row)).all(), errors
+
+
+@DTYPES
+def test_a_million_of_a_million_expected_keeps_its_digits(dtype: torch.dtype) -> None:
+    """The most likely count has about the probability of a normal variable's centre; its terms are a million each."""
+    x, mean = torch.full((1,), 1e6, dtype=dtype), torch.full((1,), math.log(1e6), dtype=dtype)
+    likelihood = with_parameters(likelihoods.NegativeBinomial(()), log_inverse_dispersion=math.log(1e6)).to(dtype)
+    value = expected_log_prob(likelihood, x, mean, torch.zeros_like(x))
+    expected = -0.5 * math.log(2 * math.pi * 2e6)  # of the variance e^u + e^2u / r
+    assert value.item() == pytest.approx(expected, abs=0.2 if dtype == torch.float32 else 1e-6)
+
+
+INFLATED = ("ZeroInflatedPoisson", "ZeroInflatedNegativeBinomial")
+GAPS = (0.1, 0.5, 1.0, 2.0)  # deviations of u of which the page tells
+
+
+def gap_at_zeros(name: str, deviation: float) -> np.ndarray:
+    """How far the bound lies below the truth at a zero, for means of u in a range."""
+    means, log_prob = torch.linspace(-6, 5, 45, dtype=DOUBLE), CASES[name].log_prob
+    bound = expected_log_prob(make(name), 0 * means, means, torch.full_like(means, deviation**2))
+    truth = [oracles.over_gaussian(lambda u: log_prob(0, u), mean.item(), deviation)[0] for mean in means]
+    return np.array(truth) - bound.detach().numpy()
+
+
+def gap_of_shares(deviation: float) -> np.ndarray:
+    """How far the bound lies below the truth for one count in three categories, whose u are independent."""
+    means, one = torch.tensor([[0, 0, 0], [1, 0, -2], [4, 0, 0]], dtype=DOUBLE), torch.eye(3, dtype=DOUBLE)
+    q, rule = td.Normal(means, deviation), oracles.standard_normal(lambda q, e: q.loc + q.scale * e, order=40)
+    truth = oracles.on_grid(rule)(q)(lambda u: likelihoods.Multinomial()(u).log_prob(one))
+    bound, of_categories = (
+        expected_log_prob(likelihood, one, means, q.variance)
+        for likelihood in (likelihoods.Multinomial(), likelihoods.Categorical())
+    )
+    torch.testing.assert_close(of_categories, bound)  # a category is a total of one
+    return (truth - bound).numpy()
+
+
+@pytest.mark.parametrize("deviation", GAPS)
+def test_gaps_of_the_bounds_are_those_stated(deviation: float) -> None:
+    gaps = [*(gap_at_zeros(name, deviation) for name in INFLATED), gap_of_shares(deviation)]
+    print(deviation, *(f"{gap.max():.1e}" for gap in gaps))
+    assert all(gap.min() > -1e-12 for gap in gaps)
+    largest = [gap.max() for gap in gaps]
+    np.testing.assert_allclose(largest, stated(f"s = {deviation:g}"), rtol=0.06)

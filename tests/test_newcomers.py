@@ -1,6 +1,7 @@
 """Every family and prior trains; and a family and an estimator that a newcomer adds, each in one file, by its name.
 
-All else that one may add is in `docs/extending.md`, whose code runs; decoders and likelihoods are in test_tractable.py.
+All else that one may add is in `docs/extending.md`, whose code runs;
+decoders and likelihoods are in test_objective.py and members.py.
 """
 
 import math

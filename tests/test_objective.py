@@ -10,19 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+import oracles
 import silentgrad as sg
+from silentgrad.decoders import is_tractable
 from silentgrad.estimators import RLOO, Estimator, Exact, Integrand, Reparameterized
+from silentgrad.evaluation import evaluate
 from silentgrad.latents import families
 from silentgrad.latents.independent import base_of
 from silentgrad.objective import Objective, Term, Weighting
-from silentgrad.schedules import linear_decay
+from silentgrad.schedules import constant, linear_decay
 
 LATENTS, OUTPUTS, CATEGORIES = 2, 5, 3
 METHODS = pytest.mark.parametrize("method", ["every", "sketch"])
 
 
 EACH = pytest.mark.parametrize("name", families.FAMILIES)
-DISCRETE = ("bernoulli", "categorical")
+ENUMERATED = {"bernoulli": oracles.on_grid(oracles.bits), "categorical": oracles.categories}
 
 
 def family_named(name: str) -> families.Family:
@@ -142,25 +145,49 @@ def test_the_objective_is_the_sum_of_its_terms(weighting: Weighting) -> None:
 # --- any model
 
 
+@pytest.mark.parametrize("name", ["gaussian", "bernoulli"])
+def test_a_decoder_that_inherits_from_nothing_is_trained_evaluated_measured_and_guides(name: str) -> None:
+    """Like a linear one of the same weights, whose every use is tested elsewhere."""
+    torch.manual_seed(2)
+    own, linear, x = Tractable(LATENTS).double(), sg.LinearGaussian(LATENTS, OUTPUTS).double(), batches(1)[0]
+    linear.set_variance(0.7**2)
+    nn.init.zeros_(linear.affine.bias)
+    linear.affine.weight.data.copy_(own.weight)
+    nll, results = torch.full((len(x),), 5.0, dtype=torch.float64), []
+    for decoder in (own, linear):
+        torch.manual_seed(3)
+        encoder, nonlinear = Encoder(name), Decoder(LATENTS)
+        model = sg.GuidedVAE(encoder, decoder).double()
+        optimizer, start = torch.optim.Adam(encoder.parameters(), lr=0.05), evaluate(model, x).elbo
+        for _ in range(20):
+            optimizer.zero_grad()
+            model(x, epoch=1).total.backward()
+            optimizer.step()
+        assert evaluate(model, x).elbo > start + 1
+        (found,) = sg.gradient_variance(model, batches(), 5, [Exact()]).values()
+        assert found.est == 0 < found.batch
+        guiding = sg.GuidedVAE(encoder, decoder, nonlinear, estimator=RLOO(), schedule=constant(0.7)).double()
+        guided = sg.Guide(decoder, constant(0.7))(x, encoder(x), nll, epoch=1)
+        results.append(
+            [evaluate(model, x).elbo, guiding(x, epoch=1).tractable, guided.sum(), torch.tensor(found.batch)]
+        )
+    assert is_tractable(own)
+    torch.testing.assert_close(*results)
+
+
 def true_loss(name: str, model: Foreign, x: Tensor) -> Tensor:
     """The negative ELBO, by all configurations of discrete latents or by the decoder's own expectation."""
     q = model.encoder(x)
-    if name not in DISCRETE:
+    if name not in ENUMERATED:
         return (divergence(name, q) - model.decoder.expected_log_prob(x, q)).mean()
-    choices = (
-        base_of(q).enumerate_support(expand=False).squeeze() if name == "categorical" else torch.tensor([0.0, 1.0])
-    )
-    expected = torch.zeros(len(x), dtype=x.dtype)
-    for pair in torch.cartesian_prod(torch.arange(len(choices)), torch.arange(len(choices))):
-        z = choices[pair].to(x).expand(len(x), *choices[pair].shape)
-        probability = base_of(q).log_prob(z).sum(-1).exp()
-        expected = expected + probability * model.decoder(z).log_prob(x)
+    own = q if name == "categorical" else base_of(q)
+    expected = ENUMERATED[name](own)(lambda states: torch.stack([model.decoder(z).log_prob(x) for z in states]))
     return (divergence(name, q) - expected).mean()
 
 
 @pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "full-gaussian"])
 def test_the_bias_on_a_foreign_model_is_that_of_autograd(name: str) -> None:
-    model, x = foreign(name, Decoder if name in DISCRETE else Tractable), batches(1)[0]
+    model, x = foreign(name, Decoder if name in ENUMERATED else Tractable), batches(1)[0]
     found = sg.gradient_bias(model, x, [AtTheMean(), RLOO()], draws=200)
     q = model.encoder(x)
     loss = (divergence(name, q) - model.decoder(q.mean).log_prob(x)).mean()
@@ -211,7 +238,7 @@ def test_a_foreign_module_is_measured_like_the_guided_one(name: str, method: str
     """The same encoder, decoder and prior: the same figures to the last bit."""
     model = foreign(name)
     twin = sg.GuidedVAE(model.encoder, nonlinear=model.decoder, estimator=RLOO())
-    estimators: list[Estimator] = [RLOO(), *([sg.Enumerate()] if name in DISCRETE else [])]
+    estimators: list[Estimator] = [RLOO(), *([sg.Enumerate()] if name in ENUMERATED else [])]
     found, same = (sg.gradient_variance(each, batches(), 7, estimators, method) for each in (model, twin))  # type: ignore[arg-type]
     assert found == same
     assert found["RLOO"].est > 0
@@ -222,17 +249,6 @@ def test_a_foreign_module_is_measured_like_the_guided_one(name: str, method: str
 # --- refusals
 
 
-class Returning(nn.Module):
-    """An encoder that returns whatever a function makes of its latent."""
-
-    def __init__(self, make: Callable[[td.Distribution], object]) -> None:
-        super().__init__()
-        self.inner, self.make = Encoder("bernoulli"), make
-
-    def forward(self, x: Tensor) -> object:
-        return self.make(self.inner(x))
-
-
 HIERARCHIES: dict[str, Callable[[td.Distribution], object]] = {
     "tuple": lambda q: (q, q), "list": lambda q: [q, q], "dict": lambda q: {"top": q}, "Tensor": lambda q: q.mean,
 }  # fmt: skip
@@ -240,7 +256,8 @@ HIERARCHIES: dict[str, Callable[[td.Distribution], object]] = {
 
 @pytest.mark.parametrize("kind", HIERARCHIES)
 def test_a_hierarchy_is_refused_by_name(kind: str) -> None:
-    model, x = Foreign(Returning(HIERARCHIES[kind]), Decoder(LATENTS)), batches()
+    model, x = foreign("bernoulli"), batches()
+    model.encoder.register_forward_hook(lambda module, given, q: HIERARCHIES[kind](q))
     expected = rf"one torch\.distributions\.Distribution, got {kind}: a hierarchy"
     twin = sg.GuidedVAE(model.encoder, nonlinear=model.decoder, estimator=RLOO())
     for measure in (

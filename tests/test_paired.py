@@ -13,23 +13,16 @@ def test_the_interval_is_that_of_a_paired_t_test(seeds: int) -> None:
     torch.manual_seed(seeds)
     changed, reference = torch.randn(2, seeds, dtype=torch.float64).tolist()
     found = paired(changed, reference)
-    assert found is not None
-    assert found.margin is not None
     interval = ttest_rel(changed, reference).confidence_interval(0.95)
     assert (found.mean - found.margin, found.mean + found.margin) == pytest.approx((interval.low, interval.high))
 
 
-@pytest.mark.parametrize(
-    ("difference", "verdict"),
-    [
-        (Difference(-0.2, 0.1), "helps"),
-        (Difference(-0.2, 0.3), "undecided"),
-        (Difference(0.2, 0.1), "hurts"),
-        (Difference(-9.0, None), "one seed"),
-    ],
-)
-def test_a_verdict_needs_an_interval_on_one_side_of_zero(difference: Difference, verdict: str) -> None:
-    assert difference.verdict == verdict
+VERDICTS = {"helps": (-0.2, 0.1), "undecided": (-0.2, 0.3), "hurts": (0.2, 0.1), "one seed": (-9.0, None)}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_verdict_needs_an_interval_on_one_side_of_zero(verdict: str) -> None:
+    assert Difference(*VERDICTS[verdict]).verdict == verdict
 
 
 def test_one_seed_has_no_deviation_and_none_no_difference() -> None:

@@ -138,26 +138,6 @@ def test_missing_counts_are_seen_as_zeros(tmp_path: Path) -> None:
     assert complete.mask.train.all()
 
 
-def test_a_column_without_any_training_entry_is_named(tmp_path: Path) -> None:
-    values = with_gaps()
-    values[ORDER[SPLITS[0]], 2] = np.nan
-    write_table(tmp_path / "a.csv", values)
-    with pytest.raises(DataError, match=r"column 3 \(c\) is missing in all training rows"):
-        load(str(tmp_path / "a.csv"), selection=Selection(missing=True))
-
-
-def test_text_that_is_no_number_is_refused_also_where_cells_may_be_empty(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    for content, message in {
-        "a,b\n,2\n3,NA\n": r"line 3, column 2 \(b\): expected a finite number, found 'NA'",
-        "a,b\n1,2\n3\n": "line 3 has 1 cells, expected 2 as in line 1",
-        "a,b\n , NaN\n3,1_0\n": r"line 3, column 2 \(b\): expected a finite number, found '1_0'",
-    }.items():
-        path.write_text(content)
-        with pytest.raises(DataError, match=message):
-            load(str(path), selection=Selection(missing=True))
-
-
 # --- named errors
 
 
@@ -177,55 +157,6 @@ def test_what_is_no_count_is_named(tmp_path: Path, value: float) -> None:
         assert "missing" not in str(error.value)
 
 
-WRONG: dict[str, tuple[Selection, str]] = {
-    "no such label": (Selection(label="sex"), "expected a column 'sex', found 'age', 'batch', .* in /obs"),
-    "no such covariate": (Selection(covariates=("age", "sex")), "expected a column 'sex'"),
-    "no such offset": (Selection(offset="sex"), "expected a column 'sex'"),
-    "no value": (Selection(covariates=("some",)), "row 1 has no value in the column 'some'"),
-    "no category": (Selection(covariates=("type",)), "row 1 has no value in the column 'type'"),
-    "no size factor": (Selection(offset="some"), "row 1 has no value in the column 'some'"),
-    "categories as sizes": (Selection(offset="batch"), r"size factors above 0 in .*--data.offset\), found categories"),
-    "missing in an h5ad": (Selection(missing=True), r"file for --data.missing, found a .h5ad file"),
-}
-
-
-@pytest.mark.parametrize(("selection", "message"), WRONG.values(), ids=WRONG)
-def test_columns_that_cannot_be_used_are_named(h5ad: Path, selection: Selection, message: str) -> None:
-    with pytest.raises(DataError, match=message) as error:
-        load(str(h5ad), selection=selection)
-    assert str(h5ad) in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_options_that_are_not_meant_for_the_data_are_refused(csv: Path, tmp_path: Path) -> None:
-    sp.save_npz(tmp_path / "a.npz", counts())
-    np.save(tmp_path / "a.npy", counts().toarray())
-    (tmp_path / "bare.csv").write_text("1,2\n" * 20)
-    wrong: list[tuple[str, Selection, str]] = [
-        ("digits", Selection(label="a"), "--data.label is for tables and counts, but digits holds images"),
-        ("digits", Selection(missing=True), "--data.missing is for tables and counts, but digits holds images"),
-        (str(csv), Selection(offset="size", label="batch"), "--data.offset size is for counts, but .* are reals"),
-        (str(csv), Selection(layer="raw"), "an .h5ad file for --data.layer, found a .csv file"),
-        (str(tmp_path / "a.npz"), Selection(layer="raw"), "an .h5ad file for --data.layer, found a .npz file"),
-        (str(tmp_path / "a.npz"), Selection(missing=True), "file for --data.missing, found a .npz file"),
-        (str(tmp_path / "a.npz"), Selection(label="b"), "column 'b', but a sparse matrix has no names of columns"),
-        (str(tmp_path / "a.npy"), Selection(label="b"), "column 'b', but an array has no names of columns"),
-        (str(tmp_path / "bare.csv"), Selection(label="b"), "column 'b', but the first line has no names of columns"),
-    ]
-    for name, selection, message in wrong:
-        with pytest.raises(DataError, match=message):
-            load(name, selection=selection)
-
-
-def test_rows_without_counts_have_no_size(tmp_path: Path) -> None:
-    dense = counts().toarray()
-    dense[11] = 0
-    sp.save_npz(tmp_path / "a.npz", sp.csr_matrix(dense))
-    with pytest.raises(DataError, match="row 12 has no counts, so that its size factor would be 0"):
-        load(str(tmp_path / "a.npz"), selection=Selection(offset="size"))
-    assert_rows(load(str(tmp_path / "a.npz")), dense)
-
-
 def in_order(train: object, test: object) -> list[object]:
     """A column with a value in training rows, and another in one test row."""
     column = [train] * ROWS
@@ -233,38 +164,93 @@ def in_order(train: object, test: object) -> list[object]:
     return column
 
 
-BOTH_AGES = [*(["young", "old"] * ROWS)[: ORDER[-1]], "new", *["old"] * (ROWS - ORDER[-1] - 1)]
+TEXTS = {
+    "no number.csv": "a,b\n,2\n3,NA\n",
+    "short.csv": "a,b\n1,2\n3\n",
+    "underlined.csv": "a,b\n , NaN\n3,1_0\n",
+    "bare.csv": "1,2\n" * 20,
+    "twice.csv": "a,b,b\n" + "1,2,3\n" * 20,
+}
+COLUMNS: dict[str, dict[str, list[object]]] = {
+    "zero.csv": {"depth": in_order(1.0, 0.0)},
+    "negative.csv": {"depth": in_order(1.0, -1.5)},
+    "infinite.csv": {"depth": in_order(1.0, math.inf)},
+    "new.csv": {"age": [*(["young", "old"] * ROWS)[: ORDER[-1]], "new", *["old"] * (ROWS - ORDER[-1] - 1)]},
+    "one number.csv": {"age": in_order(3.0, 4.0)},
+    "one word.csv": {"age": in_order("same", 4.0)},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that are refused, or whose selection is."""
+    folder, gaps, dense = tmp_path_factory.mktemp("refused"), with_gaps(), counts().toarray()
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    for name, columns in COLUMNS.items():
+        frame().assign(**columns).to_csv(folder / name, index=False)
+    frame().to_parquet(folder / "a.parquet")
+    frame()[["batch"]].to_csv(folder / "labels.csv", index=False)
+    gaps[ORDER[SPLITS[0]], 2] = np.nan
+    write_table(folder / "gaps.csv", gaps)
+    np.save(folder / "a.npy", dense)
+    sp.save_npz(folder / "a.npz", counts())
+    dense[11] = 0
+    sp.save_npz(folder / "empty.npz", sp.csr_matrix(dense))
+    return folder
+
+
+GAPS, LABEL, SIZE, LAYER = Selection(missing=True), Selection(label="b"), Selection(offset="size"), Selection("raw")
 BY_AGE = Selection(label="batch", covariates=("age",), offset="depth")
 BY_SIZE, ROW = Selection(label="batch", offset="depth"), ORDER[-1] + 1
-IN_TABLES: dict[str, tuple[dict[str, list[object]], Selection, str]] = {
-    "a size of 0": ({"depth": in_order(1.0, 0.0)}, BY_SIZE, f"size factors above 0 .* found 0 in row {ROW}"),
-    "below 0": ({"depth": in_order(1.0, -1.5)}, BY_SIZE, f"size factors above 0 .* found -1.5 in row {ROW}"),
-    "infinite": ({"depth": in_order(1.0, math.inf)}, BY_SIZE, f"size factors above 0 .* found inf in row {ROW}"),
-    "a category of no training row": (
-        {"age": BOTH_AGES}, BY_AGE, f"row {ROW} has 'new' as its 'age', and is for validation or test",
-    ),
-    "one number": ({"age": in_order(3.0, 4.0)}, BY_AGE, "several values in the covariate 'age' in training rows"),
-    "one word": ({"age": in_order("same", 4.0)}, BY_AGE, "several values in the covariate 'age' .* one and the same"),
-}  # fmt: skip
+UNUSABLE = f"size factors above 0 .* found {{}} in row {ROW}"
+REFUSED: list[tuple[str, Selection | None, str]] = [
+    ("cells.h5ad", Selection(label="sex"), "expected a column 'sex', found 'age', 'batch', .* in /obs"),
+    ("cells.h5ad", Selection(covariates=("age", "sex")), "expected a column 'sex'"),
+    ("cells.h5ad", Selection(offset="sex"), "expected a column 'sex'"),
+    ("cells.h5ad", Selection(covariates=("some",)), "row 1 has no value in the column 'some'"),
+    ("cells.h5ad", Selection(covariates=("type",)), "row 1 has no value in the column 'type'"),
+    ("cells.h5ad", Selection(offset="some"), "row 1 has no value in the column 'some'"),
+    ("cells.h5ad", Selection(offset="batch"), r"size factors above 0 in .*--data.offset\), found categories"),
+    ("cells.h5ad", GAPS, r"file for --data.missing, found a .h5ad file"),
+    ("digits", LABEL, "--data.label is for tables and counts, but digits holds images"),
+    ("digits", GAPS, "--data.missing is for tables and counts, but digits holds images"),
+    ("table.csv", Selection(offset="size", label="batch"), "--data.offset size is for counts, but .* are reals"),
+    ("table.csv", LAYER, "an .h5ad file for --data.layer, found a .csv file"),
+    ("a.npz", LAYER, "an .h5ad file for --data.layer, found a .npz file"),
+    ("a.npz", GAPS, "file for --data.missing, found a .npz file"),
+    ("a.npz", LABEL, "column 'b', but a sparse matrix has no names of columns"),
+    ("a.npy", LABEL, "column 'b', but an array has no names of columns"),
+    ("bare.csv", LABEL, "column 'b', but the first line has no names of columns"),
+    ("empty.npz", SIZE, "row 12 has no counts, so that its size factor would be 0"),
+    ("gaps.csv", GAPS, r"column 3 \(c\) is missing in all training rows"),
+    ("no number.csv", GAPS, r"line 3, column 2 \(b\): expected a finite number, found 'NA'"),
+    ("short.csv", GAPS, "line 3 has 1 cells, expected 2 as in line 1"),
+    ("underlined.csv", GAPS, r"line 3, column 2 \(b\): expected a finite number, found '1_0'"),
+    ("zero.csv", BY_SIZE, UNUSABLE.format(0)),
+    ("negative.csv", BY_SIZE, UNUSABLE.format(-1.5)),
+    ("infinite.csv", BY_SIZE, UNUSABLE.format("inf")),
+    ("new.csv", BY_AGE, f"row {ROW} has 'new' as its 'age', and is for validation or test"),
+    ("one number.csv", BY_AGE, "several values in the covariate 'age' in training rows"),
+    ("one word.csv", BY_AGE, "several values in the covariate 'age' .* one and the same"),
+    ("a.parquet", None, r"numbers in column 1 \(batch\), found category"),
+    ("labels.csv", Selection(label="batch"), "expected columns of data, found none"),
+    ("twice.csv", LABEL, "expected one column 'b', found 2 of them in the first line"),
+]
 
 
-@pytest.mark.parametrize(("columns", "selection", "message"), IN_TABLES.values(), ids=IN_TABLES)
-def test_values_that_cannot_be_used_are_named(
-    tmp_path: Path, columns: dict[str, list[object]], selection: Selection, message: str
+@pytest.mark.parametrize(
+    ("name", "selection", "message"), REFUSED, ids=[f"{name}, {said}" for name, _, said in REFUSED]
+)
+def test_what_cannot_be_used_is_named(
+    files: Path, h5ad: Path, csv: Path, name: str, selection: Selection | None, message: str
 ) -> None:
-    frame().assign(**columns).to_csv(tmp_path / "table.csv", index=False)
-    refused(DataError, message, lambda: load(str(tmp_path / "table.csv"), None, "counts", selection))
-
-
-def test_tables_whose_columns_are_not_numbers_are_named(tmp_path: Path) -> None:
-    frame().to_parquet(tmp_path / "a.parquet")
-    refused(DataError, r"numbers in column 1 \(batch\), found category", lambda: load(str(tmp_path / "a.parquet")))
-    frame()[["batch"]].to_csv(tmp_path / "a.csv", index=False)
-    with pytest.raises(DataError, match="expected columns of data, found none"):
-        load(str(tmp_path / "a.csv"), selection=Selection(label="batch"))
-    (tmp_path / "twice.csv").write_text("a,b,b\n" + "1,2,3\n" * 20)
-    with pytest.raises(DataError, match="expected one column 'b', found 2 of them in the first line"):
-        load(str(tmp_path / "twice.csv"), selection=Selection(label="b"))
+    path = {"cells.h5ad": h5ad, "table.csv": csv, "digits": "digits"}.get(name, files / name)
+    kind = "counts" if name in COLUMNS else "auto"
+    with pytest.raises(DataError, match=message) as error:
+        load(str(path), None, kind, selection or Selection())
+    assert name in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_packages_that_are_not_there_are_named(h5ad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
