@@ -64,7 +64,6 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 nitpick_ignore = [  # inner types that signatures name
     ("py:class", "Measurements"),
-    ("py:class", "silentgrad.checkup.findings.Estimate"),
     ("py:class", "silentgrad.decoders.protocol.Given"),
     ("py:class", "silentgrad.decoders.sums.SumProduct"),
     ("py:class", "silentgrad.decoders.sums.Gate"),

@@ -20,10 +20,9 @@ from torch import distributions as td
 import sick
 import silentgrad as sg
 from diffusers_autoencoder import build
-from silentgrad.checkup.loss import implied_kl_weight
+from silentgrad.analysis import amortization_gap, decoder_variance, implied_kl_weight, measurable, mutual_information
+from silentgrad.checkup.checks import CHECKS
 from silentgrad.checkup.measurements import Measurements
-from silentgrad.checkup.noise import decoder_snr
-from silentgrad.checkup.subject import subject_of
 from silentgrad.lab.cli.main import main
 
 
@@ -84,7 +83,7 @@ class Linear(nn.Module):
 def measured(model: Linear, count: int = COUNT) -> Measurements:
     torch.manual_seed(0)
     x = model.data()
-    return Measurements(subject_of(model, x[:4]), x[:count], x, "training", None, None)
+    return Measurements(measurable(model, x[:4]), x[:count], x, "training", None, None)
 
 
 @torch.no_grad()
@@ -96,18 +95,17 @@ def test_figures_of_a_linear_gaussian_model() -> None:
     marginal = td.MultivariateNormal(model.b, model.W @ model.W.T + NOISE**2 * torch.eye(6, dtype=torch.float64))
     truth = float(marginal.log_prob(model.data()).mean())
     assert float(m.elbo.mean()) == pytest.approx(truth, abs=0.02)  # the ELBO of the exact posterior is log p(x)
-    least, most = m.information
+    least, most = mutual_information(q)
     information = 0.5 * math.log(torch.det(torch.eye(3) + torch.diag(SCALES.float() ** 2) / NOISE**2))
     assert information == pytest.approx(float((0.5 * (1 + SCALES.square() / NOISE**2).log()).sum()), abs=1e-5)
     assert least == pytest.approx(information, abs=0.1)
     assert most == pytest.approx(information, abs=0.02)
-    assert m.calibration.value == pytest.approx(1.0, abs=0.02)  # z of the exact posterior: x - W z has variance s^2
+    squares = CHECKS["variance of the likelihood"](m).number  # z of the exact posterior: x - W z has variance s^2
+    assert squares.value == pytest.approx(1.0, abs=0.02)
     assert m.of_use == 3
-    assert float(m.ppca.mean()) == pytest.approx(truth, abs=0.05)
-    gain, _ = m.linear_gain
-    assert abs(gain.value) < 0.05
-    assert abs(m.amortization.value) < 0.01
-    weight = implied_kl_weight(m.subject, m.x[:1000])
+    assert [float(bound.mean()) for bound in m.linear_models.values()] == pytest.approx([truth, truth], abs=0.05)
+    assert 0 <= float(amortization_gap(m.model, m.x).mean()) < 0.01
+    weight = implied_kl_weight(m.model, m.x[:1000])
     assert abs(weight.value - 1) < 4 * weight.error < 0.3
 
 
@@ -119,7 +117,8 @@ def test_amortization_gap_where_the_optimum_is_known() -> None:
         exact, q = Linear().encode(found.x), model.encode(found.x)
         expected = float(td.kl_divergence(q, exact).sum(1).mean())
         assert expected > 1
-        assert found.amortization.value == pytest.approx(expected, rel=0.05)
+        gap = amortization_gap(found.model, found.x)
+        assert float(gap.mean()) == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("beta", [0.2, 5.0])
@@ -131,7 +130,7 @@ def test_weight_of_the_kl_divergence_from_the_optimum(beta: float) -> None:
     model.gain.copy_(model.W / noise)
     model.deviation.copy_((beta * NOISE**2 / noise).sqrt())
     m = measured(model, 2000)
-    weight = implied_kl_weight(m.subject, m.x)
+    weight = implied_kl_weight(m.model, m.x)
     assert weight.value == pytest.approx(beta, abs=4 * weight.error + 0.02 * beta)
 
 
@@ -176,8 +175,8 @@ def test_noise_of_the_gradients() -> None:
     est, between = g.var(1).sum(-1).mean(), g.mean(1).var(0).sum()
     snr = float((g.mean((0, 1)).square().sum() - between / 8) / (est + between - est / 100))
     torch.manual_seed(0)
-    subject, found = subject_of(model, data[:4]), sg.check_up(model, data)["gradient noise"]
-    assert decoder_snr(subject, data, 50) == pytest.approx(snr, rel=0.1)
+    subject, found = measurable(model, data[:4]), sg.check_up(model, data)["gradient noise"]
+    assert decoder_variance(subject, data.split(8), 50).snr == pytest.approx(snr, rel=0.1)
     plain = SimpleNamespace(encoder=subject.encoder, decoder=lambda z: td.Independent(td.Normal(decoder(z), 1.0), 1))
     own = sg.gradient_variance(plain, data.split(8), 100, [sg.Reparameterized()], "every")["Reparameterized"]
     assert found.number == pytest.approx(own.est_percent, abs=4 * found.error + 2)

@@ -75,7 +75,7 @@ def test_a_run_imports_at_most_120_modules_of_ours(loaded: list[set[str]]) -> No
 
 OF_EXTRAS = [  # modules that are imported where an extra, or the host of an adapter, is installed
     *("pl.py", "tl.py", "factors/count_factors.py", "factors/cluster.py"),
-    *("checkup/callback.py", "checkup/page.py", "checkup/subject.py"),
+    *("checkup/callback.py", "checkup/page.py", "analysis/adapters.py"),
 ]
 
 

@@ -60,6 +60,7 @@ from silentgrad.guide import Guide as Guide
 from silentgrad.guide import SilentGuide as SilentGuide
 from silentgrad.guided import GuidedVAE as GuidedVAE
 from silentgrad.latents import families as families
+from silentgrad.latents.priors import GivenPrior as GivenPrior
 from silentgrad.latents.priors import LearnedPrior as LearnedPrior
 from silentgrad.latents.priors import MixturePrior as MixturePrior
 from silentgrad.latents.subsets import KSubset as KSubset
@@ -70,13 +71,13 @@ from silentgrad.schedules import linear_decay as linear_decay
 from silentgrad.side_info import SideInfo as SideInfo
 
 if TYPE_CHECKING:
+    from silentgrad.analysis import active_units as active_units
     from silentgrad.analysis import gradient_bias as gradient_bias
     from silentgrad.analysis import gradient_variance as gradient_variance
     from silentgrad.analysis import ranked as ranked
     from silentgrad.analysis import recommend as recommend
     from silentgrad.checkup import CheckUp as CheckUp
     from silentgrad.checkup import Tracker as Tracker
-    from silentgrad.checkup import active_units as active_units
     from silentgrad.checkup import check_loss as check_loss
     from silentgrad.checkup import check_up as check_up
     from silentgrad.checkup.callback import CheckUpCallback as CheckUpCallback
@@ -91,9 +92,9 @@ _EXTRAS = {"CountFactors": "counts", "pl": "counts", "tl": "counts", "CheckUpCal
 _ON_DEMAND = {  # where names are that training does without, or that need more packages than the library does
     "CountFactors": "factors.count_factors",
     "CheckUpCallback": "checkup.callback",
-    **dict.fromkeys(("CheckUp", "Tracker", "active_units", "check_loss", "check_up"), "checkup"),
+    **dict.fromkeys(("CheckUp", "Tracker", "check_loss", "check_up"), "checkup"),
     **dict.fromkeys(("FactorFit", "fit_factors", "infer_factors"), "factors"),
-    **dict.fromkeys(("gradient_bias", "gradient_variance", "ranked", "recommend"), "analysis"),
+    **dict.fromkeys(("active_units", "gradient_bias", "gradient_variance", "ranked", "recommend"), "analysis"),
 }
 # Public are the classes and functions imported above, which their aliases re-export to type checkers, and these
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("silentgrad.")]

@@ -1,12 +1,13 @@
 """Figures of a model on a batch: its bound, and what that bound is."""
 
+import contextlib
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.decoders import LinearPrecisionGaussian, Tractable, is_tractable
@@ -17,6 +18,8 @@ from silentgrad.latents.independent import base_of, sum_over_latents
 from silentgrad.latents.priors import Prior
 from silentgrad.objective import Decoder, given_decoder
 from silentgrad.side_info import NOTHING, SideInfo
+
+ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used
 
 
 class BatchEvaluation(NamedTuple):
@@ -143,3 +146,15 @@ def _importance_weighted(
     draws = (q.sample() for _ in range(samples))
     log_weights = torch.stack([_log_prob(decoder, points, z) + _log_ratio(q, prior, z) for z in draws])
     return log_weights.logsumexp(0) - math.log(samples), log_weights.mean(0)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode, and afterwards every part of it in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch import distributions as td
 
 from silentgrad.errors import DomainError, ShapeError
 
@@ -84,6 +85,20 @@ def ppca_weights(components: PrincipalComponents, latent_dim: int, variance: flo
     excess = (components.variances[:latent_dim] - variance).clamp(min=0)
     weights = components.directions[:, :latent_dim] * excess.sqrt()
     return torch.nn.functional.pad(weights, (0, latent_dim - weights.shape[1]))
+
+
+def fitted_ppca(data: Tensor, latent_dim: int, variance: float | None = None) -> td.LowRankMultivariateNormal:
+    """Return p(x) of probabilistic PCA fitted to data, over flat examples in double precision.
+
+    Args:
+        data: The examples `(examples, *event_shape)`.
+        latent_dim: Number of latents, fewer than outputs.
+        variance: Its noise variance; the most likely one, as :func:`unexplained_variance` bounds it, if absent.
+    """
+    components = principal_components(data)
+    noise = variance or unexplained_variance(components, latent_dim)
+    weights = ppca_weights(components, latent_dim, noise)
+    return td.LowRankMultivariateNormal(components.mean, weights, torch.full_like(components.mean, noise))
 
 
 def unexplained_variance(components: PrincipalComponents, latent_dim: int) -> float:

@@ -197,8 +197,7 @@ def measured(model: MeasurableModel, q: td.Distribution, epoch: int | None) -> t
     if epoch is not None:
         raise DomainError(f"epoch=... is for a GuidedVAE: the objective of {type(model).__name__} has no schedule")
     family = family_of_encoder(model.encoder)
-    prior = _prior(model) or standard_prior(q, family or family_of(q))
-    return held, Objective({"measured": held}, prior, family)
+    return held, Objective({"measured": held}, prior_of(model, q), family)
 
 
 def encoder_parameters(model: MeasurableModel) -> dict[str, Tensor]:
@@ -230,9 +229,12 @@ def _guided(objective: Objective, held: Term) -> tuple[Term, Objective]:
     return terms["measured"], objective._replace(terms=terms)
 
 
-def _prior(model: MeasurableModel) -> Prior | None:
+def prior_of(model: MeasurableModel, q: td.Distribution) -> Prior:
+    """Return a model's prior; the standard one of the latents' family if it has none."""
     prior = getattr(model, "prior", None)
-    if prior is None or isinstance(prior, Prior):
+    if prior is None:
+        return standard_prior(q, family_of_encoder(model.encoder) or family_of(q))
+    if isinstance(prior, Prior):
         return prior
     raise DomainError(
         "the model's prior has to be a silentgrad.latents.Prior, which knows its divergence, "

@@ -23,16 +23,17 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad.analysis.batch import MeasurableModel, MeasuredBatch
 from silentgrad.analysis.drawing import quick_integrand_of
-from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added
+from silentgrad.analysis.products import Every, Gradient, Pullback, Sketch, SquaresMethod, added, over_draws
 from silentgrad.analysis.tally import FEWEST_BATCHES, Decomposition, Mean, Tally
 from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
 from silentgrad.estimators.base import require_estimator
+from silentgrad.estimators.integrand import log_prob_of
 
 MethodName = Literal["sketch", "every"]
 
@@ -108,6 +109,29 @@ def gradient_variance(
         _compare(tallies, copies, means, closed_form if batch.knows_truth else [])
         names = list(batch.names)
     return {name: tally.result(names, exact) for name, tally in tallies.items()}
+
+
+def decoder_variance(model: MeasurableModel, batches: Iterable[Tensor], draws: int, seed: int = 0) -> Decomposition:
+    """Measure the same of the gradient of -log p(x|z) in the decoder's parameters, by one draw of z for each example.
+
+    Arguments are those of :func:`gradient_variance`; the decoder is a module.
+    """
+    named = model.decoder.named_parameters() if isinstance(model.decoder, nn.Module) else ()
+    parameters = {name: parameter for name, parameter in named if parameter.requires_grad}
+    if not parameters:
+        raise DomainError("the decoder has no parameters that take a gradient")
+    tally = Tally(draws)
+
+    def gradients(x: Tensor) -> Iterator[Gradient]:
+        for z in model.encoder(x).sample(torch.Size([draws])):
+            loss = -log_prob_of(model.decoder, x, z).mean()
+            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+            yield [gradient.unsqueeze(0) for gradient in found]
+
+    for x in batches:
+        with seeded(seed + tally.batches, x.device):
+            tally.add(*over_draws(gradients(x), Every(lambda gradient: gradient), draws))
+    return tally.result(list(parameters), exact=[])
 
 
 def _measured(

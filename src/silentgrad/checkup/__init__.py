@@ -2,6 +2,6 @@
 
 from silentgrad.checkup.examination import check_loss, check_up
 from silentgrad.checkup.findings import Advice, CheckUp, Finding
-from silentgrad.checkup.tracking import Tracker, active_units
+from silentgrad.checkup.tracking import Tracker
 
-__all__ = ["Advice", "CheckUp", "Finding", "Tracker", "active_units", "check_loss", "check_up"]
+__all__ = ["Advice", "CheckUp", "Finding", "Tracker", "check_loss", "check_up"]

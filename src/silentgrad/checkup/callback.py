@@ -4,6 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from silentgrad.analysis import measurable
 from silentgrad.checkup.examination import examined
 from silentgrad.checkup.tracking import Tracker
 from silentgrad.errors import DomainError
@@ -30,6 +31,7 @@ class CheckUpCallback(Tracker, Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx % self.every == 0:
-            with examined(pl_module, [batch], batch_idx, **self.options) as (subject, x):
-                q, self.prior = subject.encoder(x), subject.prior
-                self(x, q, subject.decoder.at(q.sample(), x))
+            with examined([pl_module, *self.options.values()], [batch], batch_idx) as x:
+                found = measurable(pl_module, x[:4], **self.options)
+                q, self.prior = found.encoder(x), found.prior
+                self(x, q, found.at(q.sample(), x))

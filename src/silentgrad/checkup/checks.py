@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.analysis import ranked
-from silentgrad.checkup.findings import SEVERITY, Advice, CheckUp, Estimate, Finding, Verdict, estimate
-from silentgrad.checkup.loss import implied_kl_weight, loss_units
-from silentgrad.checkup.measurements import ACTIVE, Measurements
-from silentgrad.checkup.noise import BATCH, decoder_snr, relative_bias
-from silentgrad.errors import IntractableError, SilentgradError
+from silentgrad import analysis
+from silentgrad.analysis import Estimate
+from silentgrad.checkup.findings import SEVERITY, Advice, CheckUp, Finding, Verdict
+from silentgrad.checkup.measurements import BATCH, Measurements
+from silentgrad.errors import DomainError, IntractableError, SilentgradError
 from silentgrad.estimators import GumbelSoftmax
+from silentgrad.evaluation import ACTIVE
 from silentgrad.latents.independent import base_of
 
 OFF = 10.0  # a weight, a variance or a scale off by more is another order of magnitude
@@ -34,6 +34,7 @@ SHARE = 1.0  # percent of values that is more than a stray one
 DEAF = 10.0  # |logit| beyond which a sigmoid passes no gradient worth the name: its slope is below 5e-5
 TINY = 1e-4  # a deviation in units of the data's, or a tenth of a level: no real measurement is so precise
 UNUSED = 0.05  # of what z could give: a decoder that gets less out of it ignores it
+ENUMERATED = 256  # configurations of the latents, at the most, of which the bias of a relaxation is known
 ENOUGH = 10.0  # percent of the gradient's variance: less is no reason to change the estimator
 NATS, WEIGHT = "nats an example", "weight of the KL divergence"
 
@@ -59,15 +60,14 @@ def check(name: str) -> Callable[[Look], Look]:
     return lambda function: CHECKS.setdefault(name, function)
 
 
-def examine(m: Measurements) -> CheckUp:
+def examine(m: Measurements, model: str) -> CheckUp:
     """Return all findings, the gravest first, and what would help: only what the measurements support."""
     advice, skipped = list[Advice](), dict[str, str]()
     for name, look in CHECKS.items():
         try:
             answer = look(m)
         except (SilentgradError, NotImplementedError) as error:
-            skipped[name] = str(error)
-            continue
+            skipped[name], answer = str(error), None
         if answer is None:
             continue
         number, unit, verdict, cause, change, helps = answer
@@ -78,14 +78,14 @@ def examine(m: Measurements) -> CheckUp:
             break
     nonsense = m.off("finite numbers") or m.off("range of the data")
     advice = [] if nonsense else [*sorted(advice, key=lambda one: -one.gain), *better_estimators(m)]
-    return CheckUp(m.subject.name, in_order(m), advice, skipped, m)
+    return CheckUp(model, in_order(m), advice, skipped, m)
 
 
 def in_order(m: Measurements) -> list[Finding]:
     """Put the gravest first, causes before others; before all that it explains, a weight that was measured."""
     order = list(CHECKS)
     places = {name: (SEVERITY.index(one.verdict), order.index(name)) for name, one in m.found.items()}
-    if m.subject.loss is not None and m.off(WEIGHT):
+    if m.model.loss is not None and m.off(WEIGHT):
         places[WEIGHT] = min(places[name] for name in order[order.index("saturation") :] if name in places)
     return sorted(m.found.values(), key=lambda one: (places[one.name], one.name != WEIGHT))
 
@@ -148,11 +148,11 @@ def bits(m: Measurements) -> Answer | None:
 @check("evaluation mode")
 def evaluation(m: Measurements) -> Answer:
     """Look for a part that answers differently the second time, or depends on its neighbors in the batch."""
-    encoder, half, spread = m.subject.encoder, max(1, len(m.x) // 2), m.q.mean.std() + m.q.stddev.mean() + 1e-9
+    encoder, half, spread = m.model.encoder, max(1, len(m.x) // 2), m.q.mean.std() + m.q.stddev.mean() + 1e-9
     left_on = "answers differently the second time: dropout or a draw is left on"
     moves = {
         f"the encoder {left_on}": (encoder(m.x).mean - m.q.mean) / spread,
-        f"the decoder {left_on}": (m.subject.decoder.log_prob(m.x, m.z[0]) - m.log_px[0]) / m.outputs,
+        f"the decoder {left_on}": (m.log_prob(m.z[0]) - m.log_px[0]) / m.outputs,
         "q(z|x) depends on the batch: its statistics are in use": (encoder(m.x[:half]).mean - m.q.mean[:half]) / spread,
     }
     sizes = {cause: 100 * float(move.square().mean().sqrt()) for cause, move in moves.items()}
@@ -165,13 +165,12 @@ def evaluation(m: Measurements) -> Answer:
 @check("prior and posterior")
 def families(m: Measurements) -> Answer:
     """Look for a prior that has another support than q(z|x)."""
-    p, q = base_of(m.subject.prior()), base_of(m.q)
+    p, q = base_of(m.model.prior()), base_of(m.q)
     outside = 0.0
-    for own, z in ((q, m.subject.prior.sample(len(m.x))), (p, m.z[0])):
+    for own, z in ((q, m.model.prior.sample(len(m.x))), (p, m.z[0])):
         with contextlib.suppress(NotImplementedError):  # of a distribution that does not say
             outside = max(outside, percent(~own.support.check(z)))  # type: ignore[union-attr]
-    cause = f"q(z|x) is {type(q).__name__}, p(z) {type(p).__name__}, which live on other z: the KL divergence is "
-    cause += "infinite, or draws from p were never decoded"
+    cause = f"q(z|x) is {type(q).__name__}, p(z) {type(p).__name__}: draws of p were never decoded, or q has none there"
     change = "take both of one family, as Normal and Normal(0, 1)"
     return Answer(outside, "% of z outside", graded(outside, 0, SHARE), cause, change)
 
@@ -198,31 +197,34 @@ def variance(m: Measurements) -> Answer | None:
         cause = "the learned variance runs away: the density of values on levels, or of constant ones, has no bound"
         change = "dequantize, x = (x + torch.rand_like(x)) / levels, or bound it: log_variance.clamp(min=-6)"
         return Answer(share, f"% of deviations below {tiny:.2g}", "wrong", cause, change)
-    (chi, error), half = m.calibration, m.outputs / 2
+    squares = Estimate.of(((m.x - m.mean).square() / m.variance).flatten(1).mean(1))
+    (chi, error), half = squares, m.outputs / 2
     cause = "the variance is too small: errors count more than they should"
     if chi < 1:
         cause = "the variance is too large: it weighs like beta, and latents are lost to it"
     change = "learn it: log_variance = nn.Parameter(...), Normal(mean, (log_variance / 2).exp())"
     unit, gain = "is the mean of ((x - mean) / deviation)^2; 1 is right", half * (chi - 1 - math.log(chi))
     advice = Advice("a learned factor of the likelihood's variance", gain, NATS, half * abs(1 - 1 / chi) * error)
-    return Answer(m.calibration, unit, graded(max(chi, 1 / chi), 2), cause, change, advice)
+    return Answer(squares, unit, graded(max(chi, 1 / chi), 2), cause, change, advice)
 
 
 @check(WEIGHT)
 def kl_weight(m: Measurements) -> Answer:
     """Find the loss's units: beta, declared or in disguise."""
     train, mixed = m.train[: len(m.x)], False
-    if m.subject.loss is not None:
-        units = loss_units(m.subject, train, m.subject.loss)
+    if m.model.loss is not None:
+        units = analysis.loss_units(m.model, train, m.model.loss)
         beta, cause, mixed = units.beta, f"by the loss: {units.cause}", units.mixed
     elif m.comparison.figure.value > m.comparison.independent if m.explained is None else m.explained < UNUSED:
         raise IntractableError("the decoder is not trained, so that nothing tells the weight: pass loss=...")
     else:
-        beta = implied_kl_weight(m.subject, train)
+        beta = analysis.implied_kl_weight(m.model, train)
         cause = "a KL divergence that is a mean over latents or the batch, free bits, or training that has not ended"
         if beta.value > 1:
             cause = f"beta, or a reconstruction that is a mean over some of the {m.outputs} outputs"
         cause = f"by the optimum that the encoder is at: {cause}"
+    if 3 * beta.error >= max(abs(beta.value), 0.5):
+        raise IntractableError(f"{beta}: its error is as large as itself; pass loss=..., or more examples=...")
     nearest = min(max(1.0, beta.value - 3 * beta.error), beta.value + 3 * beta.error)  # the value within noise
     off = math.inf if mixed or nearest <= 0 else max(nearest, 1 / nearest)
     change = "sum -log p over the outputs and the KL divergence over the latents, then average both over the batch"
@@ -232,11 +234,15 @@ def kl_weight(m: Measurements) -> Answer:
 @check("relaxation")
 def relaxation(m: Measurements) -> Answer | None:
     """Look for a temperature at which a relaxation's gradient is noise, or another expectation's."""
-    own = m.subject.estimator
+    own = m.model.estimator
     if not isinstance(own, GumbelSoftmax):
         return None
-    mine, usual = next(iter(m.gradients.values())), m.gradients["GumbelSoftmax(0.5)"]
-    times, bias = mine.est / max(usual.est, 1e-30), relative_bias(m.subject, m.train[:BATCH], own)
+    mine, usual, bias = next(iter(m.gradients.values())), m.gradients["GumbelSoftmax(0.5)"], None
+    base, x, times = base_of(m.q), m.train[:BATCH], mine.est / max(usual.est, 1e-30)
+    values = base.event_shape.numel() if isinstance(base, td.OneHotCategorical) else 2
+    if values ** base.batch_shape[1:].numel() <= ENUMERATED:
+        with torch.enable_grad():
+            bias = analysis.gradient_bias(m.model, x, {"own": own}, draws=1000)["own"].relative
     unit = "times the variance at temperature 0.5"
     unit += "" if bias is None else f"; its bias is {100 * bias:.0f} % of the gradient"
     cause = f"at temperature {own.temperature:g} draws make {mine.est_percent:.0f} % of the gradient's variance"
@@ -259,9 +265,9 @@ def training(m: Measurements) -> Answer | None:
 @check("latents in use")
 def collapse(m: Measurements) -> Answer:
     """Look for posterior collapse, and why: how much log p(x|z) loses if each x is decoded from another one's z."""
-    active, kld, expected = int((m.kld_per_latent.mean(0) > ACTIVE).sum()), estimate(m.kld), m.of_use
-    others = torch.stack([m.subject.decoder.log_prob(m.x, z.roll(1, 0)) for z in m.z])
-    loss = estimate((m.log_px - others).mean(0))
+    active, kld, expected = int((m.kld_per_latent.mean(0) > ACTIVE).sum()), Estimate.of(m.kld), m.of_use
+    others = torch.stack([m.log_prob(z.roll(1, 0)) for z in m.z])
+    loss = Estimate.of((m.log_px - others).mean(0))
     unit = f"of {m.kld_per_latent.shape[1]} have a KL divergence above {ACTIVE} nats, {kld} nats in all; "
     unit += f"decoding from another example's z costs {loss} nats"
     cause, verdict = f"a linear model of this variance would use {expected}", graded(expected or 0, 2 * active)
@@ -282,7 +288,7 @@ def collapse(m: Measurements) -> Answer:
 @check("aggregate posterior")
 def aggregate(m: Measurements) -> Answer:
     """Measure the mutual information of x and z, and how far q(z) is from the prior."""
-    (least, most), kld = m.information, float(m.kld.mean())
+    (least, most), kld = analysis.mutual_information(m.q), float(m.kld.mean())
     mismatch = max(0.0, kld - most)
     unit = f"of {kld:.4g} nats are its distance from p(z), at least; x and z share {max(0.0, min(least, most)):.3g} to "
     unit += f"{most:.3g} nats, of which the examples can show {math.log(len(m.x)):.3g}"
@@ -294,21 +300,23 @@ def aggregate(m: Measurements) -> Answer:
 @check("beside baselines")
 def beside_baselines(m: Measurements) -> Answer:
     """Put the bound in its unit beside models without latents."""
-    found = m.comparison
-    told = ", ".join(f"{name} {value:.4g}" for name, value in found.baselines.items()) or "none is known for such data"
-    worse = found.figure.value - 3 * found.figure.error > found.independent
-    unit = f"{found.unit}, of which fewer are better; without latents: {told}"
-    cause = "independent outputs do better" if worse else "no Gaussian of dequantized levels comes below 0.2546 bits"
+    (figure, unit, simpler, at_floor), bound = m.comparison, m.comparison.figure.value - 3 * m.comparison.figure.error
+    told = ", ".join(f"{name} {value:.4g}" for name, value in simpler.items()) or "none is known for such data"
+    better = [f"{name} by {figure.value - value:.4g}" for name, value in simpler.items() if bound > value]
+    cause = f"simpler models are ahead, {', '.join(better)}: what they know of x is not in the bound"
+    cause = cause if better else "no Gaussian of dequantized levels comes below 0.2546 bits"
     change = "see the other findings; a likelihood of levels is sg.DiscretizedLogistic"
     helps = "a likelihood of levels, sg.DiscretizedLogistic: the floor is where a Gaussian ends"
-    advice = Advice(helps, found.figure.value, "bits per dimension at most") if found.at_floor else None
-    return Answer(found.figure, unit, graded(worse or found.at_floor, 0.5), cause, change, advice)
+    advice = Advice(helps, figure.value, "bits per dimension at most") if at_floor else None
+    unit = f"{unit}, of which fewer are better; without latents: {told}"
+    return Answer(figure, unit, graded(bool(better) or at_floor, 0.5), cause, change, advice)
 
 
 @check("linear model")
 def linear(m: Measurements) -> Answer:
     """Compare with what linear decoders reach: on this encoder, by the exact gradient, and at the optimum, pPCA."""
-    gain, name = m.linear_gain
+    name, best = max(m.linear_models.items(), key=lambda entry: float(entry[1].mean()))
+    gain = Estimate.of(m.elbo.double() - best)
     worse = -gain.value > 3 * gain.error and -gain.value > 0.01 * abs(float(m.elbo.mean()))
     cause = "with as many latents it is better: what is linear was not learned"
     change = "start with sg.SilentGuide.for_model(q, x, total_steps=...), or train for longer"
@@ -316,13 +324,14 @@ def linear(m: Measurements) -> Answer:
     options = ", likelihood=sg.likelihoods.Bernoulli()" if m.bits else options
     guide = f"sg.SilentGuide.for_model(q, x, total_steps={m.steps or '...'}{options})"
     advice = Advice(f"a guide, {guide}: as much is the linear model above this one", -gain.value, NATS, gain.error)
-    return Answer(gain, f"nats an example above {name}", graded(worse, 0.5), cause, change, advice)
+    return Answer(gain, f"{NATS} above {name}", graded(worse, 0.5), cause, change, advice)
 
 
 @check("amortization gap")
 def amortization(m: Measurements) -> Answer:
     """Measure what the encoder leaves on the table."""
-    gap, cause = m.amortization, "the encoder is too small, or not trained: refined, q gains that"
+    gap = Estimate.of(analysis.amortization_gap(m.model, m.x))
+    cause = "the encoder is too small, or not trained: refined, q gains that"
     change = "a larger encoder, more steps for it, or a few steps of refinement for each example"
     better = "a KL divergence of weight 1" if m.off(WEIGHT) else "a better encoder"
     advice = Advice(f"{better}: its q(z|x) refined by themselves", gap.value, NATS, gap.error)
@@ -335,8 +344,8 @@ def overfitting(m: Measurements) -> Answer:
     """Compare training with test."""
     if m.split != "test":
         raise IntractableError("pass test=... with examples that the model was not trained on")
-    seen = Measurements(m.subject, m.train[: len(m.x)], m.train, "training", m.levels, m.steps)
-    ours, theirs, constant = estimate(m.elbo), estimate(seen.elbo), m.with_mean(m.train.mean(0).expand_as(m.x))
+    seen = Measurements(m.model, m.train[: len(m.x)], m.train, "training", m.levels, m.steps)
+    ours, theirs, constant = Estimate.of(m.elbo), Estimate.of(seen.elbo), m.with_mean(m.train.mean(0).expand_as(m.x))
     gap = Estimate(theirs.value - ours.value, math.hypot(theirs.error, ours.error))
     learned = abs(ours.value - (0 if constant is None else float(constant.mean())))
     cause = "more than a tenth of what was learned is the training examples' own"
@@ -348,9 +357,11 @@ def overfitting(m: Measurements) -> Answer:
 def gradient(m: Measurements) -> Answer:
     """Tell whose noise the encoder's gradient has, and the signal beside it."""
     own, *others = m.gradients.values()
-    share, error = own.est_percent, own.errors.est_percent
+    share, error, decoder = own.est_percent, own.errors.est_percent, ""
     unit = "% of the variance of the encoder's gradient is that of sampling z; signal-to-noise ratio of a batch: "
-    unit += f"encoder {own.snr:.2g}, decoder {decoder_snr(m.subject, m.train):.2g}"
+    with contextlib.suppress(DomainError), torch.enable_grad():  # of a decoder that has no parameters
+        decoder = f", decoder {analysis.decoder_variance(m.model, m.batches, draws=4).snr:.2g}"
+    unit += f"encoder {own.snr:.2g}{decoder}"
     halved = any(found.unbiased and found.work < own.work / 2 for found in others)
     verdict, cause = graded(share - 3 * error, 50 if halved else 100), "another estimator has less, at the same cost"
     return Answer(Estimate(share, error), unit, verdict, cause, "see the estimators below")
@@ -361,7 +372,7 @@ def better_estimators(m: Measurements) -> list[Advice]:
     if "gradient noise" not in m.found:
         return []
     own, advice = next(iter(m.gradients.values())), []
-    for name, found in ranked(m.gradients).items():
+    for name, found in analysis.ranked(m.gradients).items():
         whole = (own.est + own.batch) / 100
         saved, error = (own.est - found.est) / whole, (own.errors.est + found.errors.est) / whole
         if saved > max(ENOUGH, 3 * error):

@@ -11,17 +11,19 @@ from torch import Tensor
 from torch import distributions as td
 from torch.utils.data import DataLoader, Dataset
 
+from silentgrad.analysis import LossUnits, loss_units, measurable
+from silentgrad.analysis.adapters import modules_of
 from silentgrad.analysis.variance import seeded
 from silentgrad.checkup.checks import examine
 from silentgrad.checkup.findings import CheckUp
-from silentgrad.checkup.loss import LossUnits, loss_units
 from silentgrad.checkup.measurements import Measurements
-from silentgrad.checkup.subject import Subject, modules_of, subject_of
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator
+from silentgrad.evaluation import evaluating
 from silentgrad.latents.priors import Prior
 
 MOST = 10_000  # examples that baselines are fitted to
+NAMES = ("data", "x", "pixel_values", "X")  # of the examples in a batch that is a dictionary
 
 
 def check_up(
@@ -65,13 +67,16 @@ def check_up(
         >>> found.verdict, found.findings[0].name
         ('wrong', 'training')
     """
-    with examined(model, data, seed, likelihood, prior, loss, estimator) as (subject, train):
+    with examined([model, likelihood, prior, loss], data, seed) as train:
+        found = measurable(model, train[:4], likelihood, prior)
+        found.loss, found.estimator = loss or found.loss, estimator or found.estimator
         x, split = train[:examples], "training"
         if test is not None:
             x, split = rows_of(test, examples).to(train), "test"
             if x.shape[1:] != train.shape[1:]:
                 raise ShapeError(f"test examples have shape {tuple(x.shape[1:])}, training {tuple(train.shape[1:])}")
-        return examine(Measurements(subject, x, train, split, levels, steps))
+        name = "functions" if isinstance(model, tuple | list) else type(model).__name__
+        return examine(Measurements(found, x, train, split, levels, steps), name)
 
 
 def check_loss(
@@ -83,66 +88,47 @@ def check_loss(
     seed: int = 0,
 ) -> LossUnits:
     """Return what a training loss weighs, in nats per example; arguments as in `check_up`."""
-    with examined(model, data, seed, likelihood, prior, loss) as (subject, x):
-        return loss_units(subject, x, loss)
+    with examined([model, likelihood, prior, loss], data, seed) as x:
+        return loss_units(measurable(model, x[:4], likelihood, prior), x, loss)
 
 
 def rows_of(data: Any, most: int) -> Tensor:
-    """Return the first rows of a tensor, an array, a data set or a loader; the examples of a batch come first in it.
-
-    Raises:
-        ShapeError: There are fewer than two.
-    """
-    if isinstance(data, Tensor | np.ndarray):
-        data = [data[:most]]
-    elif isinstance(data, Dataset):
+    """Return the first rows of a tensor, an array, a data set or a loader, whose batches begin with the examples."""
+    if isinstance(data, Dataset):
         data = DataLoader(data, batch_size=min(most, 500))
-    elif not isinstance(data, Iterable):
+    if not isinstance(data, Iterable):
         raise DomainError(f"data has to be a tensor, an array, a data set or a loader, got {type(data).__name__}")
-    batches: list[Tensor] = []
-    for batch in data:
-        batches.append(_examples(batch))
-        if sum(map(len, batches)) >= most:
-            break
-    rows = torch.cat(batches)[:most] if batches else torch.empty(0, 1)
+    batches, taken = iter([data[:most]] if isinstance(data, Tensor | np.ndarray) else data), list[Tensor]()
+    while sum(map(len, taken)) < most and (batch := next(batches, None)) is not None:
+        while isinstance(batch, tuple | list | dict):
+            named = [*filter(batch.__contains__, NAMES), *batch] if isinstance(batch, dict) else [0]
+            batch = batch[named[0]]
+        taken.append(torch.as_tensor(batch))
+    rows = torch.cat(taken)[:most] if taken else torch.empty(0, 1)
     if rows.dim() < 2 or len(rows) < 2 or rows[0].numel() == 0:
         raise ShapeError(f"data of shape {tuple(rows.shape)} are not examples (examples, *event_shape), two at least")
     return rows.detach()
 
 
-def _examples(batch: Any) -> Tensor:
-    """Return the examples of a batch: alone, first, or under a usual name."""
-    if isinstance(batch, dict):
-        batch = next((batch[name] for name in ("data", "x", "pixel_values", "X") if name in batch), batch)
-    while isinstance(batch, tuple | list):
-        batch = batch[0]
-    return torch.as_tensor(batch)
-
-
 @contextmanager
-def examined(model: Any, data: Any, seed: int, *options: Any, **named: Any) -> Iterator[tuple[Subject, Tensor]]:
-    """Give a model as a subject in evaluation mode, and examples in its precision and on its device.
+def examined(things: list[Any], data: Any, seed: int) -> Iterator[Tensor]:
+    """Hold things in evaluation mode, and give examples in their precision and on their device.
 
     Draws are seeded, and arguments are not validated. Everything is as it was at the end.
     """
-    whole = modules_of([model, *options, *named.values()])
-    modes, buffers = {part: part.training for part in whole.modules()}, {b: b.clone() for b in whole.buffers()}
+    whole = modules_of(things)
+    buffers = {buffer: buffer.clone() for buffer in whole.buffers()}
     validated, states = td.Distribution._validate_args, (random.getstate(), np.random.get_state())
     like = [parameter for parameter in whole.parameters() if parameter.is_floating_point()]
     try:
-        for part in modes:
-            part.training = False
         td.Distribution.set_default_validate_args(False)
-        with seeded(seed, like[0].device if like else torch.device("cpu")), torch.no_grad():
+        with evaluating(whole), seeded(seed, like[0].device if like else torch.device("cpu")), torch.no_grad():
             x = rows_of(data, MOST)
-            x = x.to(like[0]) if like else x.to(torch.promote_types(x.dtype, torch.float32))
-            yield subject_of(model, x[:4], *options, **named), x
+            yield x.to(like[0]) if like else x.to(torch.promote_types(x.dtype, torch.float32))
     finally:
         td.Distribution.set_default_validate_args(validated)
         random.setstate(states[0])
         np.random.set_state(states[1])
-        for part, training in modes.items():
-            part.training = training
         for buffer, value in buffers.items():
             if not torch.equal(buffer, value):
                 buffer.copy_(value)

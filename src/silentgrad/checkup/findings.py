@@ -4,9 +4,9 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+from silentgrad.analysis import Estimate
 
 if TYPE_CHECKING:
     from silentgrad.checkup.measurements import Measurements
@@ -14,22 +14,6 @@ if TYPE_CHECKING:
 Verdict = Literal["wrong", "suspicious", "fine"]
 SEVERITY: tuple[Verdict, ...] = ("wrong", "suspicious", "fine")
 WIDTH = 80
-
-
-class Estimate(NamedTuple):
-    """Number and its standard error, which is 0 where the number is exact for the examples that were looked at."""
-
-    value: float
-    error: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g}" + f" ± {float(f'{self.error:.1g}'):g}" * (self.error > 0)
-
-
-def estimate(values: Tensor) -> Estimate:
-    """Return the mean over examples and its standard error."""
-    values = values.detach().double()
-    return Estimate(float(values.mean()), float(values.std() / len(values) ** 0.5))
 
 
 @dataclass(frozen=True)

@@ -48,17 +48,17 @@ def page(found: CheckUp) -> str:
 
 def _divergences(m: Measurements, figure: Any) -> None:
     nats = m.kld_per_latent.mean(0).sort(descending=True).values.tolist()
-    axes = figure.subplots()
-    axes.bar(range(len(nats)), nats)
-    axes.set(xlabel="latents, the most active first", ylabel="nats")
+    figure.subplots().bar(range(len(nats)), nats)
+    figure.supxlabel("latents, the most active first")
+    figure.supylabel("nats")
 
 
 def _aggregate(m: Measurements, figure: Any) -> None:
-    first, second = _most_active(m)[[0, -1]].tolist()
-    axes = figure.subplots()
-    for z, label in ((m.subject.prior.sample(len(m.x)), "prior"), (m.z[0], "aggregate posterior")):
+    axes, active = figure.subplots(), _most_active(m)
+    first, second = active[0], active[-1]
+    for z, label in ((m.model.prior.sample(len(m.x)), "prior"), (m.z[0], "aggregate posterior")):
         points = z.flatten(1)
-        axes.scatter(points[:, first].tolist(), points[:, second].tolist(), s=4, label=label)
+        axes.scatter(*points[:, [first, second]].T.tolist(), s=4, label=label)
     axes.set(xlabel=f"latent {first}", ylabel=f"latent {second}")
     axes.legend()
 
@@ -72,17 +72,17 @@ def _noise(m: Measurements, figure: Any) -> None:
 
 def _traversal(m: Measurements, figure: Any) -> None:
     rows, x = [], m.x[:1].expand(STEPS, *m.x.shape[1:])
-    for latent in _most_active(m).tolist():
+    for latent in _most_active(m):
         z = m.z[0][:1].flatten(1).repeat(STEPS, 1)
         z[:, latent] = torch.linspace(float(m.z[0].min()), float(m.z[0].max()), STEPS).to(z)
-        rows.append(m.subject.decoder.at(z.reshape(STEPS, *m.z.shape[2:]), x).mean.reshape(x.shape))
+        rows.append(m.model.at(z.reshape(STEPS, *m.z.shape[2:]), x).mean.reshape(x.shape))
     _show(figure, rows)
 
 
-def _most_active(m: Measurements) -> Tensor:
+def _most_active(m: Measurements) -> list[int]:
     if m.z[0][0].numel() != m.kld_per_latent.shape[1]:
         raise NotImplementedError
-    return m.kld_per_latent.mean(0).argsort(descending=True)[:SHOWN]
+    return m.kld_per_latent.mean(0).argsort(descending=True)[:SHOWN].tolist()
 
 
 def _show(figure: Any, rows: list[Tensor]) -> None:

@@ -197,6 +197,27 @@ class LinearDecoder(nn.Module):
                 self.affine.weight.copy_(weights)
             self.affine.bias.copy_(components.mean - self.shift(prior))
 
+    def fit(self, data: Tensor, q: td.Distribution, steps: int = 40) -> None:
+        """Fit the decoder to latents as they are: start from data, then maximize E_q[log p(x|z)], by L-BFGS.
+
+        Args:
+            data: Examples as the model sees them.
+            q: Their latents, which are left as they are.
+            steps: Iterations, at most.
+        """
+        self.init_from_data(data)
+        optimizer = torch.optim.LBFGS(self.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = -self.expected_log_prob(data, q).mean()
+            loss.backward()
+            return loss.detach()
+
+        with torch.enable_grad():
+            optimizer.step(closure)
+        optimizer.zero_grad()
+
     def start_outputs(self, means: Tensor, variances: Tensor, weights: Tensor) -> None:
         """Start every output by itself, as a leaf of a circuit does.
 

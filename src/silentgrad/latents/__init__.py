@@ -2,11 +2,12 @@
 
 from silentgrad.latents.generating import Cumulants, GeneratingFunction, generating_function
 from silentgrad.latents.moments import JointMoments, Moments, central_moments
-from silentgrad.latents.priors import LearnedPrior, MixturePrior, Prior, StandardPrior
+from silentgrad.latents.priors import GivenPrior, LearnedPrior, MixturePrior, Prior, StandardPrior
 
 __all__ = [
     "Cumulants",
     "GeneratingFunction",
+    "GivenPrior",
     "JointMoments",
     "LearnedPrior",
     "MixturePrior",

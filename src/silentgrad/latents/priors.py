@@ -18,7 +18,7 @@ from torch.nn.functional import log_softmax
 
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.exactness import Exactness
-from silentgrad.latents.independent import base_of, sum_over_latents
+from silentgrad.latents.independent import base_of, independent, sum_over_latents
 
 if TYPE_CHECKING:
     from silentgrad.latents.families import Family
@@ -84,6 +84,29 @@ class LearnedPrior(Prior):
     def __init__(self, family: "Family") -> None:
         super().__init__(family)
         self.numbers = nn.Parameter(torch.zeros(family.numbers))
+
+
+class GivenPrior(Prior):
+    """A distribution of one's own as the prior, with nothing to learn.
+
+    Args:
+        family: The latents that it stands against.
+        p: The distribution of one example's z, or of each latent.
+
+    Example:
+        >>> import silentgrad as sg
+        >>> prior = GivenPrior(sg.families.Gaussian(2), td.Normal(1.0, 2.0))
+        >>> prior.divergence(td.Normal(torch.ones(3, 2), 2.0))
+        tensor([0., 0., 0.])
+    """
+
+    def __init__(self, family: "Family", p: td.Distribution) -> None:
+        super().__init__(family)
+        shape = family.shape
+        self.p = independent(p.expand(shape[: len(shape) - len(p.event_shape)]), len(shape))
+
+    def forward(self) -> td.Distribution:
+        return self.p
 
 
 class MixturePrior(Prior):

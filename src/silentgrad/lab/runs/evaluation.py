@@ -25,10 +25,10 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributions as td
 
-from silentgrad.evaluation import BatchEvaluation, evaluate, exactness, sampled_elbos
+from silentgrad.evaluation import ACTIVE, BatchEvaluation, evaluate, evaluating, exactness, sampled_elbos
 from silentgrad.exactness import Exactness
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Levels, Observations, Rows, SplitName, mixed
@@ -40,7 +40,6 @@ BATCH = 250
 PLACES: dict[SplitName, int] = {"train": 0, "valid": 1, "test": 2}
 DECODED = 100_000  # examples, at the most, for the ELBO by samples; few more for the last pair of draws
 SMALL = 0.1  # standard error of a gap, beside the gap
-ACTIVE = 0.01  # nats: a latent whose KL divergence is below that on average is not used
 Metric = Callable[[Tensor, td.Distribution], Tensor]
 
 
@@ -205,18 +204,6 @@ def seen(
     else:
         x = observations.as_seen(rows, torch.Generator(rows.device).manual_seed(seed)).to(like)
     return x, rows.side_info.to(x)
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode, and afterwards every part of it in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextlib.contextmanager

@@ -11,12 +11,13 @@ from torch import distributions as td
 from silentgrad.decoders import CircuitDistribution, LinearDecoder, LinearLikelihood, StandardizedGaussian
 from silentgrad.errors import IntractableError
 from silentgrad.estimators import Exact
+from silentgrad.evaluation import evaluating
 from silentgrad.exactness import weakest
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Counts, Observations, Reals, Rows, SplitName
 from silentgrad.lab.networks import NonlinearLikelihood
 from silentgrad.lab.runs.baseline import baseline, simple_models
-from silentgrad.lab.runs.evaluation import BATCH, evaluating, seen
+from silentgrad.lab.runs.evaluation import BATCH, seen
 from silentgrad.lab.settings import ModelConfig, family_named
 from silentgrad.lab.store.files import write_rows_atomically, write_tensors_atomically
 from silentgrad.lab.store.folders import RunFolder

@@ -1,4 +1,4 @@
-"""A VAE as the check-up sees it: an encoder, a decoder, a prior, and a loss if there is one.
+"""Any VAE as a model that can be measured: an encoder that returns a latent, a decoder that scores x, a prior.
 
 Hosts are known by the module of their class, so that none is imported; others by what they have: `encoder` and
 `decoder`, or `encode` and `decode`.
@@ -10,18 +10,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+from silentgrad.decoders import is_tractable
 from silentgrad.errors import DomainError, IntractableError, ShapeError, UnregisteredLatentError
 from silentgrad.estimators import Estimator, GumbelSoftmax
-from silentgrad.latents.families import family_of, standard_prior
-from silentgrad.latents.independent import base_of, independent, shape_of_one, sum_over_latents
-from silentgrad.latents.priors import Prior
+from silentgrad.latents.families import Family, family_of, standard_prior
+from silentgrad.latents.independent import base_of, shape_of_one, sum_over_latents
+from silentgrad.latents.priors import GivenPrior, Prior
 
 Function = Callable[..., Any]
 UNIT_GAUSSIAN = partial(td.Normal, scale=1.0)
@@ -77,8 +78,6 @@ class Decoding(ModelPart):
         if self.scores:
             return td.Distribution(validate_args=False)  # which raises NotImplementedError whatever it is asked for
         p = self.function[0](z, x)
-        if not isinstance(p, td.Distribution):
-            p = getattr(p, "reconstruction", getattr(p, "sample", p))  # of pythae, and of diffusers
         if isinstance(p, Tensor) and self.likelihood is not None:
             p = self.likelihood(p.reshape(x.shape) if p.numel() == x.numel() else p)
         if isinstance(p, td.Distribution):
@@ -101,67 +100,67 @@ def log_prob_of(p: td.Distribution, x: Tensor) -> Tensor:
     return sum_over_latents(values, x.shape[:1])
 
 
-class GivenPrior(Prior):
-    """Distribution that was given as the prior, of the shape of one example's latents."""
-
-    def __init__(self, p: td.Distribution, shape: torch.Size) -> None:
-        super().__init__(SimpleNamespace(shape=shape, marginals=base_of))  # type: ignore[arg-type]
-        self.p = independent(p.expand(shape[: len(shape) - len(p.event_shape)]), len(shape))
-
-    def forward(self) -> td.Distribution:
-        return self.p
-
-
 @dataclass
-class Subject:
-    """Model under examination: what an adapter finds, and then, as `subject_of` completes it, what is measured."""
+class Adapted:
+    """A model that is measured as `gradient_variance` and the other measurements take it.
 
-    encoder: Encoding
-    decoder: Decoding
+    Args:
+        encoder: From x to q(z|x).
+        decoder: What scores x given z: the model's own decoder where that is tractable.
+        at: From z and x, of as many examples, to p(x|z).
+        prior: p(z).
+        note: What had to be assumed.
+        loss: The host's training loss of a batch, if it is known.
+        estimator: The estimator that a relaxed q shows, if it does.
+    """
+
+    encoder: nn.Module
+    decoder: Any
+    at: Callable[[Tensor, Tensor], td.Distribution]
     prior: Any = None
-    loss: Function | None = None
     note: str = ""
+    loss: Function | None = None
     estimator: Estimator | None = None
-    name: str = "functions"
-    raw_decoder: Any = None
 
 
-def subject_of(
-    model: Any,
-    x: Tensor,
-    likelihood: Function | None = None,
-    prior: Prior | td.Distribution | None = None,
-    loss: Function | None = None,
-    estimator: Estimator | None = None,
-) -> Subject:
-    """Return a model as the check-up sees it, tried on a few examples x; arguments as in `check_up`."""
-    found = _adapted(model, x)
+@torch.no_grad()
+def measurable(
+    model: Any, x: Tensor, likelihood: Function | None = None, prior: Prior | td.Distribution | None = None
+) -> Adapted:
+    """Return a VAE of any kind as a model that `gradient_variance` and the other measurements take.
+
+    Arguments are those of :func:`silentgrad.check_up`; x are a few examples that the model is tried on.
+
+    Example:
+        >>> import silentgrad as sg
+        >>> encoder, decoder, x = nn.Linear(4, 2 * 2), nn.Linear(2, 4), torch.randn(40, 4)
+        >>> pair = (lambda x: encoder(x).chunk(2, -1)), decoder
+        >>> model = measurable(pair, x, likelihood=lambda mean: td.Normal(mean, 1.0))
+        >>> sg.gradient_variance(model, x.chunk(4), 10, [sg.Reparameterized()])["Reparameterized"].est > 0
+        True
+    """
+    packages = [kind.__module__.partition(".")[0] for kind in type(model).__mro__]
+    found = next((HOSTS[package] for package in packages if package in HOSTS), _of_parts)(model, x)
     q = found.encoder(x)
     shape = q.batch_shape + q.event_shape
     if len(shape) < 2 or shape[0] != len(x):
         raise ShapeError(f"q has shape {tuple(shape)} for x of shape {tuple(x.shape)}: expected (examples, *latents)")
-    found.prior = prior or found.prior
+    found.prior = prior or found.prior or standard_prior(q, family_of(q))
     if isinstance(found.prior, td.Distribution):
-        found.prior = GivenPrior(found.prior, shape_of_one(q) if q.event_shape else shape[1:])
-    found.prior = found.prior or standard_prior(q, family_of(q))
-    found.loss, found.estimator = loss or found.loss, estimator
-    if estimator is None and found.encoder.temperature is not None:
-        found.estimator = GumbelSoftmax(found.encoder.temperature)
+        found.prior = GivenPrior(Family(shape_of_one(q) if q.event_shape else shape[1:]), found.prior)
+    if (temperature := getattr(found.encoder, "temperature", None)) is not None:
+        found.estimator = GumbelSoftmax(temperature)
     if likelihood is not None:
         found.decoder.likelihood, found.note = likelihood, ""
-    if not isinstance(model, tuple | list):
-        found.name, found.raw_decoder = type(model).__name__, getattr(model, "decoder", None)
     if q.mean.isfinite().all() and q.stddev.isfinite().all():
         found.decoder.log_prob(x, q.sample())  # says now what it does not take
+    if is_tractable(own := getattr(model, "decoder", None)):
+        found.decoder = own
     return found
 
 
 def latent_of(found: Any) -> td.Distribution:
     """Return q(z|x) of what an encoder returned: a distribution, or mean and log-variance."""
-    found = getattr(found, "latent_dist", found)  # of diffusers
-    for mean, log_variance in (("embedding", "log_covariance"), ("mean", "logvar")):  # of pythae, and of diffusers
-        if hasattr(found, log_variance):
-            found = getattr(found, mean), getattr(found, log_variance)
     if isinstance(found, td.Distribution):
         return found
     parts = found if isinstance(found, tuple | list) else []
@@ -171,22 +170,11 @@ def latent_of(found: Any) -> td.Distribution:
     raise UnregisteredLatentError(
         f"the encoder returned {said}, expected a torch.distributions object or (mu, logvar) of one shape: of a "
         "tensor that holds both, give the model `def encode(self, x): return self.encoder(x).chunk(2, dim=-1)` and "
-        "`decode`, or pass two functions, check_up((encode, decode), data)"
+        "`decode`, or give two functions, (encode, decode), in its place"
     )
 
 
-def _adapted(model: Any, x: Tensor) -> Subject:
-    if isinstance(model, tuple | list):
-        if len(model) != 2 or not all(map(callable, model)):
-            raise DomainError("give a model, or a pair of functions: check_up((encoder, decoder), data)")
-        return _of_functions(*model)
-    packages = [kind.__module__.partition(".")[0] for kind in type(model).__mro__]
-    if callable(getattr(model, "guide", None)) and callable(getattr(model, "model", None)) and "pyro" in sys.modules:
-        return _of_pyro(model, x)
-    return next((HOSTS[package] for package in packages if package in HOSTS), _of_attributes)(model)
-
-
-def _of_functions(encode: Function, decode: Function) -> Subject:
+def _of_functions(encode: Function, decode: Function) -> Adapted:
     """Take those of a user; a decoder that has to be given two arguments is log p(x|z) as a function of x and z."""
     given = list[inspect.Parameter]()
     with contextlib.suppress(TypeError, ValueError):
@@ -195,37 +183,45 @@ def _of_functions(encode: Function, decode: Function) -> Subject:
     scores = len(given) == 2
     decoder = Decoding((lambda z, x: decode(x, z)) if scores else (lambda z, x: decode(z)), decode)
     decoder.scores = scores
-    return Subject(Encoding(encode), decoder)
+    return Adapted(Encoding(encode), decoder, decoder.at)
 
 
-def _of_attributes(model: Any, likelihood: Function | None = None, note: str = "") -> Subject:
-    """Take a model's `encode`, or `encoder` without one, and likewise of the decoder."""
-    encode, decode = (getattr(model, name, None) or getattr(model, f"{name}r", None) for name in ("encode", "decode"))
-    if not callable(encode) or not callable(decode):
+def _of_parts(model: Any, x: Tensor) -> Adapted:
+    """Take a pair of functions; or a model's `encode`, or `encoder` without one, and likewise of the decoder."""
+    if callable(getattr(model, "guide", None)) and callable(getattr(model, "model", None)) and "pyro" in sys.modules:
+        return _of_pyro(model, x)
+    parts: list[Any] = [getattr(model, n, None) or getattr(model, f"{n}r", None) for n in ("encode", "decode")]
+    parts = list(model) if isinstance(model, tuple | list) else parts
+    if len(parts) != 2 or not all(map(callable, parts)):
         raise DomainError(
-            f"{type(model).__name__} has neither encoder and decoder nor encode and decode that give q and p. Give the "
-            "functions themselves: check_up((encoder, decoder), data)"
+            f"{type(model).__name__} has neither encoder and decoder nor encode and decode that give q and p. Give a "
+            "pair of functions, (encode, decode), in its place"
         )
-    found, prior = _of_functions(encode, decode), getattr(model, "prior", None)
+    found, prior = _of_functions(*parts), getattr(model, "prior", None)
     found.prior = prior if isinstance(prior, Prior | td.Distribution) else None
-    found.decoder.likelihood, found.note = likelihood, note
     return found
 
 
-def _of_pythae(model: Any) -> Subject:
-    note = "pythae's squared error, halved and summed, is a Gaussian of variance 1"
-    bits = model.model_config.reconstruction_loss == "bce"
-    found = _of_attributes(model, td.Bernoulli) if bits else _of_attributes(model, UNIT_GAUSSIAN, note)
+def _of_pythae(model: Any, x: Tensor) -> Adapted:
+    parts = attrgetter("embedding", "log_covariance")
+    found = _of_functions(lambda x: parts(model.encoder(x)), lambda z: model.decoder(z).reconstruction)
+    found.note = "pythae's squared error, halved and summed, is a Gaussian of variance 1"
+    found.decoder.likelihood = UNIT_GAUSSIAN
+    if model.model_config.reconstruction_loss == "bce":
+        found.decoder.likelihood, found.note = td.Bernoulli, ""
     found.loss = lambda x: model({"data": x}).loss
     return found
 
 
-def _of_diffusers(model: Any) -> Subject:
-    note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
-    return _of_attributes(model, UNIT_GAUSSIAN, note)
+def _of_diffusers(model: Any, x: Tensor) -> Adapted:
+    parts = attrgetter("mean", "logvar")
+    found = _of_functions(lambda x: parts(model.encode(x).latent_dist), lambda z: model.decode(z).sample)
+    found.note = "diffusers' model has no likelihood: a Gaussian of variance 1 is assumed; say likelihood=..."
+    found.decoder.likelihood = UNIT_GAUSSIAN
+    return found
 
 
-def _of_scvi(model: Any) -> Subject:
+def _of_scvi(model: Any, x: Tensor) -> Adapted:
     module = getattr(model, "module", model)
 
     def inferred(x: Tensor) -> tuple[Any, Tensor]:
@@ -237,11 +233,11 @@ def _of_scvi(model: Any) -> Subject:
         p: td.Distribution = module.generative(z, found["library"], batch)["px"]
         return p
 
-    encoder, decoder = Encoding(lambda x: inferred(x)[0]["qz"], module), Decoding(decode, module)
-    return Subject(encoder, decoder, note="cells are taken to be of the first batch")
+    decoder, note = Decoding(decode, module), "cells are taken to be of the first batch"
+    return Adapted(Encoding(lambda x: inferred(x)[0]["qz"], module), decoder, decoder.at, note=note)
 
 
-def _of_pyro(model: Any, x: Tensor) -> Subject:
+def _of_pyro(model: Any, x: Tensor) -> Adapted:
     """Take one latent site of `model.guide(x)`, and one observed site of `model.model(x)`."""
     from pyro import poutine
 
@@ -260,8 +256,10 @@ def _of_pyro(model: Any, x: Tensor) -> Subject:
     p: Any = base_of(known[name])
     first = type(p)(*(part.expand(q.batch_shape + q.event_shape)[0] for part in family_of(p).parameters(p)))
     encoder = Encoding(lambda x: sites(model.guide, x)[name], model)
-    return Subject(encoder, Decoding(lambda z, x: modeled(z, x)[observed], model), first)
+    decoder = Decoding(lambda z, x: modeled(z, x)[observed], model)
+    return Adapted(encoder, decoder, decoder.at, first)
 
 
-HOSTS: dict[str, Callable[[Any], Subject]] = {"pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi}
+HOSTS: dict[str, Callable[[Any, Tensor], Adapted]]
+HOSTS = {"pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi}
 """Adapters by the package of the model's class or of one of its bases."""

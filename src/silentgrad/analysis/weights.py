@@ -19,24 +19,41 @@ or had another term in its loss, it is no more than an indication.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch import distributions as td
 
-from silentgrad.checkup.findings import Estimate
-from silentgrad.checkup.subject import Subject
+from silentgrad.analysis.batch import MeasurableModel, prior_of
+from silentgrad.analysis.posterior import DRAWS, gaussian_parts
+from silentgrad.analysis.variance import seeded
 from silentgrad.errors import DomainError, IntractableError
 from silentgrad.estimators import Averaged, Reparameterized
+from silentgrad.estimators.integrand import log_prob_of
 from silentgrad.latents.families import family_of
-from silentgrad.latents.independent import base_of
+from silentgrad.latents.priors import Prior
 from silentgrad.objective import Term
 
 MOVES = (0.0, 0.05, 0.1, 0.2)  # of the encoder's parameters, in units of their root mean square
-EXAMPLES, BATCH, GROUPS, DRAWS = 8, 32, 10, 16
+EXAMPLES, BATCH, GROUPS = 8, 32, 10
 IDENTIFIED = 1e-3  # mean square of the KL divergence's slopes, below which they tell nothing: all latents collapsed
 PLAIN = 0.1  # relative deviation within which a weight is taken for the number that it is near
+
+
+class Estimate(NamedTuple):
+    """Number and its standard error, which is 0 where the number is exact for the examples that were looked at."""
+
+    value: float
+    error: float = 0.0
+
+    @classmethod
+    def of(cls, values: Tensor) -> Self:
+        """Return the mean over examples and its standard error."""
+        values = values.detach().double()
+        return cls(float(values.mean()), float(values.std() / len(values) ** 0.5))
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g}" + f" ± {float(f'{self.error:.1g}'):g}" * (self.error > 0)
 
 
 class LossUnits(NamedTuple):
@@ -88,28 +105,39 @@ class LossUnits(NamedTuple):
         return f"beta in the loss, or another variance than p(x|z) has: it weighs {a:.3g} and {b:.3g} times"
 
 
-def loss_units(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any]) -> LossUnits:
-    """Return the weights of a loss on examples x by the regression that the module describes."""
-    (a, b), (twice_a, twice_b) = (_regression(subject, x[:EXAMPLES], loss, size) for size in (BATCH, 2 * BATCH))
+@torch.no_grad()
+def loss_units(model: MeasurableModel, x: Tensor, loss: Callable[[Tensor], Any]) -> LossUnits:
+    """Return the weights of a loss by the regression that the module describes.
+
+    Args:
+        model: The model, as `gradient_variance` takes it. Its encoder is moved, and put back.
+        x: A few examples.
+        loss: The training loss of a batch, or a tuple or dictionary with it.
+    """
+    prior = prior_of(model, model.encoder(x[:1]))
+    with seeded(0, x.device):
+        (a, b), (twice_a, twice_b) = (_regression(model, prior, x[:EXAMPLES], loss, n) for n in (BATCH, 2 * BATCH))
     told = [abs(weight.value) > 3 * weight.error for weight in (a, b)]  # from zero
     if not told[0]:
         raise DomainError("the loss does not change with -log p(x|z): is it that of this model, as a function of x?")
     growth = twice_a.value / a.value, twice_b.value / b.value if told[1] else 1.0
-    return LossUnits(a, b, *growth, x[0].numel(), subject.encoder(x[:1]).mean.numel())
+    return LossUnits(a, b, *growth, x[0].numel(), model.encoder(x[:1]).mean.numel())
 
 
-def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batch: int) -> list[Estimate]:
+def _regression(
+    model: MeasurableModel, prior: Prior, x: Tensor, loss: Callable[[Tensor], Any], batch: int
+) -> list[Estimate]:
     """Return weights of reconstruction and KL divergence by least squares of the loss on them, with a constant."""
     rows = []
     for move in MOVES:
-        with _moved(subject.encoder, move):
+        with _moved(model.encoder, move):
             for number, row in enumerate(x):
                 same = row.repeat(batch, *[1] * row.dim())
                 torch.manual_seed(number)  # a loss that draws as torch does then has the same z
-                q = subject.encoder(same)
-                nll, kld = -subject.decoder.log_prob(same, q.sample()).mean(), subject.prior.divergence(q).mean()
+                q = model.encoder(same)
+                nll, kld = -log_prob_of(model.decoder, same, q.sample()).mean(), prior.divergence(q).mean()
                 torch.manual_seed(number)
-                rows.append([float(nll), float(kld), float(value_of(loss(same)))])
+                rows.append([float(nll), float(kld), float(_value_of(loss(same)))])
     points = torch.tensor(rows, dtype=torch.float64)
     points = points[points.isfinite().all(1)]
     if len(points) < EXAMPLES:
@@ -122,10 +150,9 @@ def _regression(subject: Subject, x: Tensor, loss: Callable[[Tensor], Any], batc
     return list(map(Estimate, weights.tolist(), (inverse.diagonal() * residual).sqrt().tolist()))
 
 
-def value_of(found: Any) -> Tensor:
+def _value_of(found: Any) -> Tensor:
     """Return the loss of a batch in whatever a training step returned."""
-    if isinstance(found, tuple | list) and found:
-        found = found[0]
+    found = found[0] if isinstance(found, tuple | list) and found else found
     found = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", found)
     if not isinstance(found, Tensor):
         raise DomainError(f"the loss is {type(found).__name__}: return a tensor, or have it first or under 'loss'")
@@ -147,17 +174,23 @@ def _moved(module: nn.Module, move: float) -> Iterator[None]:
             parameter.data.copy_(value)
 
 
-def implied_kl_weight(subject: Subject, x: Tensor) -> Estimate:
-    """Return the weight of the KL divergence at which the encoder would be at its optimum; see the module."""
-    q = subject.encoder(x)
-    base = base_of(q)
-    if not isinstance(base, td.Normal):
-        raise IntractableError("without the loss its weights are known for Gaussian latents: pass loss=...")
-    moves = torch.zeros(2, *base.loc.shape).to(base.loc).requires_grad_()
+def implied_kl_weight(model: MeasurableModel, x: Tensor) -> Estimate:
+    """Return the weight of the KL divergence at which the encoder would be at its optimum; see the module.
+
+    Args:
+        model: The model, as `gradient_variance` takes it.
+        x: Examples, a hundred or more.
+
+    Raises:
+        IntractableError: The latents are not Gaussian, or have collapsed.
+    """
+    q = model.encoder(x)
+    loc, scale = (part.detach() for part in gaussian_parts(q))
+    prior, moves = prior_of(model, q), torch.zeros(2, *loc.shape).to(loc).requires_grad_()
     with torch.enable_grad():
-        moved = family_of(q).rebuild(q, [base.loc * (1 + moves[0]), base.scale * moves[1].exp()])
-        nll = Term(subject.decoder, Averaged(Reparameterized(), DRAWS)).loss(x, moved)
-        parts = subject.prior.divergence(moved).sum(), nll.sum()
+        moved = family_of(q).rebuild(q, [loc * (1 + moves[0]), scale * moves[1].exp()])
+        nll = Term(model.decoder, Averaged(Reparameterized(), DRAWS)).loss(x, moved)
+        parts = prior.divergence(moved).sum(), nll.sum()
     found = [torch.autograd.grad(part, moves, retain_graph=True)[0] for part in parts]
     slopes, losses = (gradient.transpose(0, 1).flatten(1).double() for gradient in found)
     if slopes.mean(0).square().mean() < IDENTIFIED:
