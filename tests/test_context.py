@@ -49,6 +49,19 @@ def test_probabilities_of_all_images_sum_to_one(shape: tuple[int, ...], levels: 
         assert p.log_prob(x).exp().sum().item() == pytest.approx(1, abs=1e-10)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_circuit_is_below_its_expectation_and_equal_without_variance(shape: tuple[int, ...]) -> None:
+    for seed in range(5):
+        decoder = levels_decoder(shape, 3, 3, seed)
+        x, loc = torch.randint(3, (6, *shape)).double(), torch.randn(6, 2, dtype=DOUBLE)
+        surest = decoder.expected_log_prob(x, td.Normal(loc, 1e-7))
+        torch.testing.assert_close(surest, decoder(loc).log_prob(x), rtol=0, atol=1e-5)
+        q = td.Normal(loc, 0.8)
+        draws = decoder(q.sample(torch.Size([4000]))).log_prob(x)
+        error = draws.std(0) / math.sqrt(len(draws))
+        assert (decoder.expected_log_prob(x, q) < draws.mean(0) + 5 * error).all()
+
+
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 6, 7)])
 @pytest.mark.parametrize("radius", [1, 3])
 def test_fronts_see_only_what_was_drawn_before(shape: tuple[int, ...], radius: int) -> None:
@@ -169,5 +182,7 @@ def test_what_a_context_does_not_allow_is_named() -> None:
     refused(sg.ShapeError, "one row for each", lambda: told.given(short).expected_log_prob(x, q))
     circuit = sg.Circuit(2, 4, 2)
     refused(sg.IntractableError, "Circuit takes no offset", lambda: circuit.given(sg.SideInfo(x[:, 0]))(q.loc))
+    circuit = sg.Circuit(2, 4, 2, leaves=sg.StandardizedGaussian(2, (4, 2), context=context))
+    refused(sg.DomainError, "x is torch.float64", lambda: circuit.expected_log_prob(x.double(), q))
     refused(sg.DomainError, "radius and hidden", lambda: sg.CausalContext((4,), radius=0))
     refused(sg.ShapeError, "for vectors and images", lambda: sg.CausalContext((1, 2, 3, 4)))

@@ -168,6 +168,7 @@ class Circuit(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             moments = moments_of(q)
             mean = self._flattened(moments.mean, batch)
+            require_dtype("x", widened(x), self.network.dtype)
             leaves, weights = self.leaves.expected(widened(x), q)
             gates: list[Gate | None] = [None] * len(self.network.layers)
             for position, gate in self._gates():
