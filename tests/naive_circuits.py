@@ -39,15 +39,12 @@ def log_sum(logits: Tensor, products: list[Tensor], gates: list[tuple[Tensor, Te
 
 def bound(decoder: sg.Circuit, x: Tensor, expectation: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:
     """The circuit at expected leaves and logits, and at log E[e^l], all by brute force."""
-    seen: list[Tensor] = []
 
+    @cache  # every expectation is over the same z
     def outputs_at(z: Tensor) -> Tensor:
-        """Computed once: every expectation is over the same z."""
-        if not seen:
-            flat = z.reshape(len(z), len(x), decoder.latent_dim)
-            outputs = decoder.leaves(flat).log_prob(x.reshape(-1, *decoder.event_shape).unsqueeze(-1))
-            seen.append(outputs.reshape(len(z), len(x), -1, decoder.components))
-        return seen[0]
+        flat = z.reshape(len(z), len(x), decoder.latent_dim)
+        outputs = decoder.leaves(flat).log_prob(x.reshape(-1, *decoder.event_shape).unsqueeze(-1))
+        return outputs.reshape(len(z), len(x), -1, decoder.components)
 
     @cache
     def leaf(output: int, component: int) -> Tensor:

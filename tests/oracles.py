@@ -76,12 +76,8 @@ def by_density(edges: Callable[[td.Distribution], Tensor]) -> Rule:
     return rule
 
 
-def chances(q: td.Distribution, n: Tensor) -> Tensor:
-    return q.log_prob(n).exp()
-
-
-def counts(largest: int, probability: Callable[[td.Distribution, Tensor], Tensor] = chances) -> Rule:
-    """The support {0, ..., largest}; a probability without logarithms works for parameters at their ends."""
+def counts(largest: int, probability: Callable[[td.Distribution, Tensor], Tensor]) -> Rule:
+    """The support {0, ..., largest}, weighted without logarithms so that parameters at their ends work."""
 
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
         nodes = torch.arange(largest + 1.0, dtype=torch.float64).reshape(-1, 1, 1).expand(-1, *q.batch_shape)
@@ -98,6 +94,11 @@ def powers(x: Tensor, n: Tensor) -> Tensor:
     return torch.stack(results)
 
 
+def poisson(q: td.Poisson, n: Tensor) -> Tensor:
+    """rate^n exp(-rate) / n!"""
+    return powers(q.rate, n) * torch.exp(-q.rate - torch.lgamma(n + 1))
+
+
 def binomial(q: td.Binomial, n: Tensor) -> Tensor:
     """Choose(total, n) p^n (1 - p)^(total - n)"""
     rest = q.total_count - n
@@ -108,6 +109,13 @@ def binomial(q: td.Binomial, n: Tensor) -> Tensor:
 def geometric(q: td.Geometric, n: Tensor) -> Tensor:
     """p (1 - p)^n"""
     return q.probs * powers(1 - q.probs, n)
+
+
+def negative_binomial(q: td.NegativeBinomial, n: Tensor) -> Tensor:
+    """Gamma(n + r) / (n! Gamma(r)) p^n (1 - p)^r"""
+    r = q.total_count
+    ways = torch.exp(torch.lgamma(n + r) - torch.lgamma(n + 1) - torch.lgamma(r))
+    return ways * powers(q.probs, n) * (1 - q.probs) ** r
 
 
 def bits(q: td.Bernoulli) -> tuple[Tensor, Tensor]:

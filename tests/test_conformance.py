@@ -4,15 +4,18 @@ What is true of all decoders is checked here, over the lists of `members.py`.
 """
 
 import copy
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
+import oracles
 import silentgrad as sg
 from members import (
     ALL_DECODERS,
@@ -23,6 +26,7 @@ from members import (
     GAUSSIANS,
     LIKELIHOODS,
     OUTPUTS,
+    SPECIAL,
     WITHOUT_A_START,
     Decoder,
     Latent,
@@ -122,6 +126,51 @@ def test_statistics_make_the_log_probability_and_have_the_expectations_that_are_
     torch.testing.assert_close(integrand.from_statistics(integrand.statistics(z)), integrand(z))
     pair = flat(integrand.expected_statistics(q)), statistics_of(model, x, latent.expectation(q))
     assert_close(*(derivatives(value.flatten(), [*parameters, *model.parameters()]) for value in pair), 1e-7)
+
+
+Place = Literal["as constructed", "without weights", "with gaps"]
+BRANCHING = (  # with the other members each shares every branch with one of them
+    *("units of the deviation", "fixed variance", "linear link, auto", "linear link, taylor"),
+    *("exponential link", "Normal"),
+)
+
+
+@torch.no_grad()
+def put(model: sg.LinearDecoder, place: Place) -> None:
+    """At A = 0, as a newly made decoder has it; W = 0 as well, so that no variance reaches the outputs.
+
+    Or with one output without weights, as a pixel that is always black has after a start from pPCA.
+    """
+    for layer in {model.affine, getattr(model, "precision_affine", model.affine)}:
+        if place == "with gaps":
+            layer.weight[0] = 0
+            layer.weight[:, 0] = 0
+        elif place == "without weights" or layer is not model.affine:
+            layer.weight.zero_()
+
+
+@each([(d, q) for d in ALL_DECODERS for q in ALL_LATENTS if d.name in BRANCHING and d.tractable(q)])
+def test_value_and_derivatives_where_the_code_branches_or_degenerates(
+    decoder: Decoder, latent: Latent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kink that autograd sees and the mathematics does not have gives a right value with a wrong gradient.
+
+    So each latent is put at the ends and the middle of its parameters too, each decoder at weights of zero.
+    """
+    monkeypatch.setattr(oracles, "ORDER", 12)  # enough for the tolerance below, in half the time
+    x, learned = decoder.data(BATCH, OUTPUTS), "linear link" in decoder.name
+    places, special = get_args(Place), SPECIAL.get(latent.name, [])
+    points = [[torch.tensor(p, dtype=torch.float64, requires_grad=True) for p in point] for point in special]
+    for parameters, place in itertools.product([latent.draw(), *points], places):
+        if place == "with gaps" and learned:
+            continue  # an output without variance and others with it: neither oracle serves all of them
+        model, q = decoder.make(latent.latents), latent.build(*parameters)
+        put(model, place)
+        leaves = [*parameters, *model.parameters()]
+        # Without a variance of v all log terms agree to second order, and Edgeworth's density is 0 / 0.
+        oracle = by_sampling_law if learned else decoder.oracle
+        expected = derivatives(oracle(model, x, latent.expectation(q)), leaves)
+        assert_close(derivatives(model.expected_log_prob(x, q), leaves), expected, 1e-7)
 
 
 @EACH_LATENT

@@ -1,8 +1,11 @@
 """Decoders of Gaussians: schedules, families of a user's own, digits, and wrong input."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as td
 
 import oracles
@@ -72,8 +75,7 @@ def test_a_user_adds_a_family() -> None:
     decoder = sg.LinearGaussian(2, 1)
     q, x = Own(torch.ones(1, 2), 2.0), torch.zeros(1, 1)
     missing = sg.errors.UnregisteredLatentError
-    with pytest.raises(missing, match=r"Own[\s\S]*central_moments.register\(Own\)"):
-        decoder.expected_log_prob(x, q)
+    refused(missing, r"Own[\s\S]*central_moments.register\(Own\)", lambda: decoder.expected_log_prob(x, q))
 
     @sg.latents.central_moments.register(Own)
     def _(q: Own) -> sg.latents.Moments:
@@ -161,3 +163,69 @@ def test_forward_derivatives_and_a_nan_under_vmap() -> None:
     torch.testing.assert_close(forward, backward)
     x[1, 1], one = float("nan"), td.Normal(torch.zeros(3), 1.0)
     refused(sg.DomainError, r"not finite: x$", lambda: torch.vmap(lambda x: decoder.expected_log_prob(x, one))(x))
+
+
+def test_an_impossible_category_does_not_hide_the_others() -> None:
+    """The exponent of a category without probability is by far the largest."""
+    decoder = sg.LinearPrecisionGaussian(3, 1, link="exp")
+    with torch.no_grad():
+        decoder.precision_affine.weight.copy_(torch.tensor([[200.0, 0.0, 0.1]]))
+    x, q = torch.zeros(1, 1), td.OneHotCategorical(torch.tensor([[0.0, 0.4, 0.6]]))
+    value = decoder.expected_log_prob(x, q)
+    truth = sum(p * decoder(z).log_prob(x) for p, z in zip((0.4, 0.6), torch.eye(3)[1:], strict=True))
+    torch.testing.assert_close(value, truth)
+
+
+@pytest.mark.parametrize("weight", [-89.0, -800.0])
+def test_steep_precision_of_a_bit(weight: float) -> None:
+    """The expectation is that of both values of the bit, of which one has a vanishing precision."""
+    decoder = sg.LinearPrecisionGaussian(1, 1, link="exp")
+    nn.init.constant_(decoder.precision_affine.weight, weight)
+    x, p = torch.zeros(1, 1), torch.tensor([[0.3]], requires_grad=True)
+    value = decoder.expected_log_prob(x, td.Bernoulli(p))
+    gradients = torch.autograd.grad(value.sum(), [p, *decoder.parameters()])
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    sides = [decoder.double()(torch.full((1, 1), bit, dtype=torch.float64)).log_prob(x.double()) for bit in (0.0, 1.0)]
+    torch.testing.assert_close(value.double(), 0.7 * sides[0] + 0.3 * sides[1], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "dtype"),
+    [(45.0, torch.float32), (80.0, torch.float32), (330.0, torch.float64), (600.0, torch.float64)],
+)
+def test_a_large_precision_is_not_cut(exponent: float, dtype: torch.dtype) -> None:
+    decoder, x = sg.LinearPrecisionGaussian(1, 1, link="exp").to(dtype), torch.ones(1, 1, dtype=dtype)
+    for parameter in decoder.parameters():
+        nn.init.zeros_(parameter)
+    nn.init.constant_(decoder.precision_affine.bias, exponent)
+    truth = (exponent - math.exp(exponent) - math.log(2 * math.pi)) / 2
+    rounding = 1e-12 if dtype == torch.float64 else 1e-5
+    assert decoder.expected_log_prob(x, td.Normal(0 * x, x)).item() == pytest.approx(truth, rel=rounding)
+    nn.init.constant_(decoder.precision_affine.bias, 95.0 if dtype == torch.float32 else 720.0)  # beyond the numbers
+    refused(sg.DomainError, "overflow", lambda: decoder.expected_log_prob(x, td.Normal(0 * x, x)))
+
+
+IMPOSSIBLE: dict[str, tuple[nn.Module | None, float, Callable[..., td.Distribution], float, float]] = {
+    "Gumbel": (None, 0.0, td.Gumbel, 0.0, 2.0),
+    "Laplace": (None, 0.0, td.Laplace, 0.0, 2.0),
+    "Gamma": (None, 0.0, td.Gamma, 1.0, 0.5),
+    "NegativeBinomial": (None, 0.0, td.NegativeBinomial, 1.0, 0.9),
+    "a bit of five": (sg.likelihoods.Bernoulli(), 5.0, td.Normal, 0.0, 1.0),
+    "a negative count": (sg.likelihoods.Poisson(), -1.0, td.Normal, 0.0, 1.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the tracer's own doing
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_a_compiled_graph_answers_nan_for_infinite_moments_and_impossible_data(case: str) -> None:
+    likelihood, wrong, family, *parameters = IMPOSSIBLE[case]
+    decoder = sg.LinearLikelihood(1, 2, likelihood) if likelihood else sg.LinearPrecisionGaussian(1, 2, link="exp")
+    if likelihood is None:
+        nn.init.constant_(decoder.precision_affine.weight, 1.0)
+    x, own = torch.full((3, 2), wrong), [torch.full((3, 1), value) for value in parameters]
+
+    def closed_form(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return decoder.expected_log_prob(x, family(a, b, validate_args=False))
+
+    refused(sg.DomainError, r".", lambda: closed_form(x, *own))
+    assert torch.compile(closed_form, backend="eager", fullgraph=True)(x, *own).isnan().all()

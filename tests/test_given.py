@@ -284,6 +284,7 @@ def test_bad_input_is_named() -> Refusals:
     negative[1, 1] = -0.1
     objective = Objective({"tractable": Term(poisson, sg.Exact())}, families.Gaussian(LATENTS).prior())
     nothing_given = Objective({"other": Term(nn.Identity(), sg.Reparameterized())}, objective.prior)
+    approximate = sg.integrand_of(make("a function").given(SideInfo(offset=offsets())), x)
     expected, normals = poisson.expected_log_prob, gaussian.expected_log_prob
     noisy = precision.expected_log_prob
     shares, counted = make("Multinomial").expected_log_prob, make("LogNormal").expected_log_prob
@@ -310,6 +311,9 @@ def test_bad_input_is_named() -> Refusals:
         "scale of another shape": (sg.ShapeError, "scale has", lambda: normals(x, q, scale=ones[0])),
         "negative count": (sg.DomainError, "takes counts", lambda: expected(x - 1, q, offset=offsets())),
         "missing without a mask": (sg.DomainError, "takes counts", lambda: expected(math.nan * x, q, offset=offsets())),
+        "an approximation, named by its decoder": (
+            sg.IntractableError, r"of LinearLikelihood\(\) is an approximation", lambda: sg.Exact()(q, approximate)
+        ),
         "decode": (sg.ShapeError, "offset has shape", lambda: poisson.given(SideInfo(offset=offsets()[:2]))(q.loc)),
         "log_prob": (sg.ShapeError, "mask has shape", lambda: short.log_prob(x, q.loc)),
         "no given": (sg.IntractableError, "no method `given`", lambda: nothing_given(x, q, SideInfo(mask=MASK))),
@@ -317,9 +321,3 @@ def test_bad_input_is_named() -> Refusals:
         "negative weights": (sg.DomainError, "weights of", lambda: objective(x, q, example_weights=-two[:, 0])),
         "weights of zero": (sg.DomainError, "nor zero for all", lambda: objective(x, q, example_weights=0 * two[:, 0])),
     }  # fmt: skip
-
-
-def test_an_approximation_is_named_by_its_decoder() -> None:
-    given = make("a function").given(SideInfo(offset=offsets()))
-    with pytest.raises(sg.IntractableError, match=r"expectation of LinearLikelihood\(\) is an approximation"):
-        sg.Exact()(normal(), sg.integrand_of(given, COUNTS))

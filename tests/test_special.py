@@ -1,6 +1,8 @@
-"""Special functions against mpmath, SciPy and their own definitions."""
+"""Special functions, generating functions and moments against mpmath, SciPy and their own definitions."""
 
+import itertools
 import math
+from collections.abc import Callable, Sequence
 
 import mpmath as mp
 import numpy as np
@@ -8,7 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch import distributions as td
 
+import silentgrad as sg
 from silentgrad.mathematics.gamma import log_rising
 from silentgrad.mathematics.quadrature import expected_abs
 from silentgrad.mathematics.special import expected_log_square, log_square_derivatives
@@ -106,3 +111,75 @@ def test_log_rising_equals_mpmath(dtype: torch.dtype, coarse: float, fine: float
         assert value[n].item() == pytest.approx(truth, rel=coarse, abs=coarse)
         assert slope[n].item() == pytest.approx(slopes[0], rel=fine, abs=0)
         assert bend[n].item() == pytest.approx(slopes[1], rel=fine, abs=1e-30)
+
+
+# log E[exp(t z)] to fifty digits, straight from the definition of the family.
+FAR = (-1e4, -800.0, -300.0, -89.0, -40.0, -3.0, -2.0, -0.3, -1e-8, 0.0, 1e-8, 0.3, 39.0, 41.0, 60.0, 89.0, 300.0, 1e4)
+FIFTY_DIGITS: dict[str, tuple[Callable[[Tensor], td.Distribution], Callable, Sequence[float], Sequence[float]]] = {
+    "Bernoulli": (
+        td.Bernoulli, lambda t, p: mp.log(1 - p + p * mp.exp(t)), (0.0, 1e-30, 1e-6, 0.3, 0.5, 0.9, 1.0), FAR
+    ),
+    "Bernoulli logits": (
+        lambda s: td.Bernoulli(logits=s),
+        lambda t, s: mp.log((1 + mp.exp(s + t)) / (1 + mp.exp(s))), (-60.0, -5.0, 0.0, 20.0, 60.0), FAR,
+    ),
+    "HalfNormal": (
+        td.HalfNormal,
+        lambda t, s: mp.log(mp.erfc(-s * t / mp.sqrt(2))) + (s * t) ** 2 / 2, (1.0, 1e-3),
+        [t for t in FAR if t < 5],
+    ),
+    "Uniform": (
+        lambda high: td.Uniform(torch.zeros_like(high), high),
+        lambda t, h: mp.log(mp.expm1(h * t) / (h * t)) if t else mp.mpf(0), (1.0, 0.02), FAR,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", FIFTY_DIGITS)
+def test_generating_functions_far_from_zero(name: str, dtype: torch.dtype) -> None:
+    build, formula, parameters, points = FIFTY_DIGITS[name]
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+    for parameter, point in itertools.product(parameters, points):
+        own, t = (torch.tensor(a, dtype=dtype).requires_grad_() for a in (parameter, point))
+        k = sg.latents.generating_function(build(own))(t)
+        (slope,) = torch.autograd.grad(k.value, t, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope, t, retain_graph=True)
+        with mp.workdps(50):
+            exact = [mp.mpf(a.item()) for a in (t, own)]
+            truth = [float(mp.diff(formula, tuple(exact), (n, 0))) for n in range(3)]
+        found = [a.item() for a in (k.value, k.mean, k.variance, slope, curvature)]
+        for a, b in zip(found, [*truth, *truth[1:]], strict=True):
+            assert a == pytest.approx(b, rel=tolerance, abs=tolerance), (parameter, point, found, truth)
+
+
+def of_geometric(t: mp.mpf, p: mp.mpf) -> mp.mpf:
+    return mp.log(p) - mp.log(1 - (1 - p) * mp.exp(t))
+
+
+DIGITS = {  # of counts whose 1 - p rounds to one for small p, and p to one for large logits
+    **{f"Geometric({p})": (td.Geometric, of_geometric, p, 0.3 * p) for p in (1e-6, 1e-4, 0.3, 0.999999)},
+    "Geometric, logits": (
+        lambda s: td.Geometric(logits=s), lambda t, s: of_geometric(t, 1 / (1 + mp.exp(-s))), 20.0, 1.0
+    ),
+    "NegativeBinomial, logits": (
+        lambda s: td.NegativeBinomial(3.0, logits=s),
+        lambda t, s: -3 * mp.log(1 - mp.exp(s) * mp.expm1(t)), 20.0, -1e-3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIGITS)
+def test_counts_keep_their_digits_in_single_precision(case: str) -> None:
+    build, formula, parameter, at = DIGITS[case]
+    own, t = torch.tensor([parameter, at]).unbind()
+    q = build(own)
+    with mp.workdps(60):
+        exact = mp.mpf(own.item())
+        s2, s4 = (mp.diff(formula, (mp.mpf(0), exact), (n, 0)) for n in (2, 4))
+        mean, s3 = (mp.diff(formula, (mp.mpf(0), exact), (n, 0)) for n in (1, 3))
+        tilted = [float(mp.diff(formula, (mp.mpf(t.item()), exact), (n, 0))) for n in range(3)]
+        truth = [float(moment) for moment in (mean, s2, s3, s4 + 3 * s2**2)]
+    moments, k = sg.latents.central_moments(q), sg.latents.generating_function(q)(t)
+    assert [float(m) for m in (moments.mean, moments.s2, moments.s3(), moments.s4())] == pytest.approx(truth, rel=1e-6)
+    assert [float(number) for number in k] == pytest.approx(tilted, rel=2e-6)
