@@ -20,7 +20,7 @@ from browser import WIDTHS, look, needs_browser
 from runs import fails, train_in_two
 from silentgrad.lab.build import model_for
 from silentgrad.lab.cli.main import main
-from silentgrad.lab.data import Counts, Reals, Splits, load
+from silentgrad.lab.data import Counts, DataError, Reals, Splits, load
 from silentgrad.lab.networks import NonlinearLikelihood
 from silentgrad.lab.reports.figures import scatter
 from silentgrad.lab.reports.page import png
@@ -326,10 +326,29 @@ def test_latents_of_other_files_are_arrays(tmp_path: Path, capsys: pytest.Captur
     np.save(tmp_path / "counts.npy", cells().X.toarray())
     data = DataConfig(name=str(tmp_path / "counts.npy"), kind="counts")
     train_model(data, MODEL, TRAIN, tmp_path / "run", quiet=True)
-    for output, message in {"a.h5ad": "is for data of an .h5ad file", "a.csv": "has to be a .npy file"}.items():
+    for output, message in {"a.h5ad": "is for data of an .h5ad file", "a.txt": "has to be a .npy file"}.items():
         assert message in fails(capsys, "latents", str(tmp_path / "run"), "--output", str(tmp_path / output))
     loadings = (tmp_path / "run" / "loadings.csv").read_text()
     assert loadings.splitlines()[1].startswith("1,")  # columns without names are numbers
+
+
+def test_columns_that_hold_no_counts_name_the_rows_or_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, path = cells().to_df().astype(int), tmp_path / "counts.csv"
+    table.assign(donor="me").to_csv(path, index_label="cell")
+    words = ["train", "--data.name", str(path), "--data.kind", "counts"]
+    assert "--data.index cell if it names the rows, --data.drop cell" in fails(capsys, *words)
+    table.assign(donor="me").reset_index(names="cell").to_parquet(tmp_path / "counts.parquet")
+    with pytest.raises(DataError, match=r"--data\.index cell if it names the rows"):
+        load(str(tmp_path / "counts.parquet"), kind="counts")
+    data = DataConfig(name=str(path), kind="counts", index="cell", drop=["donor"])
+    train_model(data, MODEL, TRAIN, tmp_path / "run", quiet=True)
+    for name in ("latents.csv", "latents.npy"):
+        main(["latents", str(tmp_path / "run"), "--output", str(tmp_path / name)])
+    found = pd.read_csv(tmp_path / "latents.csv", index_col="row")
+    assert list(found.index) == list(table.index)
+    np.testing.assert_allclose(found, np.load(tmp_path / "latents.npy"), rtol=1e-6)
 
 
 def test_loadings_are_the_weights_and_the_page_names_the_columns(run: Path) -> None:

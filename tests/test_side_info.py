@@ -212,6 +212,7 @@ REFUSED: list[tuple[str, Selection | None, str]] = [
     ("cells.h5ad", Selection(covariates=("type",)), "row 1 has no value in the column 'type'"),
     ("cells.h5ad", Selection(offset="some"), "row 1 has no value in the column 'some'"),
     ("cells.h5ad", Selection(offset="batch"), r"size factors above 0 in .*--data.offset\), found categories"),
+    ("cells.h5ad", Selection(index="age"), r"file for --data.index, found a .h5ad file"),
     ("cells.h5ad", GAPS, r"file for --data.missing, found a .h5ad file"),
     ("digits", LABEL, "--data.label is for tables and counts, but digits holds images"),
     ("digits", GAPS, "--data.missing is for tables and counts, but digits holds images"),

@@ -131,6 +131,8 @@ class Selection:
         offset: Where log size factors come from: none, size (the sums of the rows), or a column of size factors.
         missing: Whether empty cells and NaN are entries that were not observed.
         resize: Side of the squares, in pixels, to which a folder's images are cropped and scaled.
+        index: Column of a table that names its rows.
+        drop: Columns of a table that are left out.
 
     Example:
         >>> chosen = Selection(label="cluster", covariates=("batch", "cluster"), offset="size")
@@ -146,6 +148,8 @@ class Selection:
     offset: str = NO_OFFSET
     missing: bool = False
     resize: int | None = None
+    index: str | None = None
+    drop: tuple[str, ...] = ()
 
     @property
     def offset_column(self) -> str | None:
@@ -155,7 +159,8 @@ class Selection:
     @property
     def side_columns(self) -> tuple[str, ...]:
         """The columns that are not data, each once."""
-        return tuple(dict.fromkeys(filter(None, (self.label, *self.covariates, self.offset_column))))
+        named = self.label, *self.covariates, self.offset_column, self.index, *self.drop
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def given(self) -> tuple[str, ...]:

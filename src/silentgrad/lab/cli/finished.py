@@ -18,12 +18,12 @@ from silentgrad.lab.reports.compare import write_comparison
 from silentgrad.lab.reports.figures import samples
 from silentgrad.lab.runs.evaluation import evaluate_model, seen
 from silentgrad.lab.settings import ConfigError, Count, Range, Seed
-from silentgrad.lab.store.files import copy_atomically, write_atomically
+from silentgrad.lab.store.files import copy_atomically, write_atomically, write_rows_atomically
 from silentgrad.lab.store.folders import ExportFolder, RunFolder
 from silentgrad.lab.store.records import write_pictures
 from silentgrad.lab.training import RunError, load_run, read_config
 from silentgrad.lab.training.export import export_run
-from silentgrad.lab.training.finishing import generated, latents_in_order, pictures
+from silentgrad.lab.training.finishing import generated, latents_in_order, names_in_order, pictures, rows_of
 from silentgrad.lab.training.loading import observations_of
 
 MOST_SAMPLES = 10_000  # images on one picture
@@ -100,22 +100,26 @@ def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> N
 
     Args:
         run: Folder of the finished run.
-        output: A .npy file to write, or an .h5ad file: a copy of the data's own with the latents in
-            obsm["X_silentgrad"]; latents.npy in the run's folder if absent.
+        output: A .npy file to write; a .csv file, with the rows' names; or an .h5ad file: a copy of the data's own with
+            the latents in obsm["X_silentgrad"]. latents.npy in the run's folder if absent.
         overwrite: Whether to replace the file of --output if it is there; it may be the data's own.
     """
     settings = read_config(run)
     path = output or RunFolder(run).latents
     source = Path(settings.data.name)
-    require_output(path, ".h5ad" if path.suffix == ".h5ad" else ".npy")
+    require_output(path, path.suffix if path.suffix in (".h5ad", ".csv") else ".npy")
     if path.suffix == ".h5ad" and source.suffix != ".h5ad":
-        raise ConfigError(f"--output {path} is for data of an .h5ad file, which {source} is not: give a .npy file")
+        raise ConfigError(
+            f"--output {path} is for data of an .h5ad file, which {source} is not: give a .npy or .csv file"
+        )
     if output is not None and output.exists() and not overwrite:
         raise ConfigError(f"--output {output} exists: choose another, or replace it by --overwrite true")
     observations = observations_of(settings)
     found = latents_in_order(load_run(run, observations), observations).float()
     if path.suffix == ".h5ad":
         copy_atomically(source, path, partial(put_obsm, name=OBSM, values=found))
+    elif path.suffix == ".csv":
+        write_rows_atomically(path, rows_of(found, "row", names_in_order(observations, len(found))))
     else:
         content = io.BytesIO()
         np.save(content, found.numpy())

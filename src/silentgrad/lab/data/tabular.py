@@ -57,6 +57,9 @@ def read(path: Path, kind: Kind, selection: Selection) -> Observations:
         raise DataError(f"--data.offset {selection.offset} is for counts, but the rows of {path} are reals")
     if selection.layer is not None:
         require(path.suffix == ".h5ad", path, "an .h5ad file for --data.layer", f"a {path.suffix} file")
+    for option in {"index", "drop"} & {*selection.given}:
+        expected = f"a .csv, .tsv or .parquet file for --data.{option}"
+        require(path.suffix != ".h5ad", path, expected, "a .h5ad file")
     if selection.missing:
         endings = ".csv, .tsv, .parquet or .npy"
         require(path.suffix in MAY_LACK, path, f"a {endings} file for --data.missing", f"a {path.suffix} file")
@@ -119,7 +122,7 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
         names = () if any(map(_is_number, first)) else tuple(first)
         sides = _places(path, names, selection, "the first line")
         data = [place for place in range(len(first)) if place not in sides.values()]
-        require(bool(data), path, "columns of data", "none that is not label, covariate or offset")
+        require(bool(data), path, "columns of data", "none that is not label, covariate, offset, index or dropped")
         require_cells = partial(_require_cells, path, names, data, selection.missing, len(first))
         try:
             frame = pandas.read_csv(
@@ -129,6 +132,7 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
                 skiprows=int(bool(names)),
                 keep_default_na=False,
                 na_values={place: NO_NUMBER if place in data else [""] for place in range(len(first))},
+                dtype={sides[name]: str for name in sides if name == selection.index},
                 skipinitialspace=True,
                 encoding="utf-8-sig",
                 float_precision="round_trip",
@@ -142,7 +146,7 @@ def _read_text(path: Path, selection: Selection) -> TableRows:
         wrong = np.isinf(values) if selection.missing else ~np.isfinite(values)
         if wrong.any() or frame.iloc[:, -1].isna().any():  # pandas has filled up lines that were too short
             require_cells()
-        return _table(path, frame, names, sides)
+        return _table(path, frame, names, sides, selection)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -175,7 +179,7 @@ def _require_cells(path: Path, names: Sequence[str], data: Collection[int], miss
             lacking = not cell.strip() or (number and math.isnan(float(cell)))
             fine = missing if lacking else number and math.isfinite(float(cell))
             if not fine:
-                found = repr(cell) + (HINT if lacking else "")
+                found = repr(cell) + (HINT if lacking else "" if number else _advice(names, place))
                 where = f"line {line}, {in_print(names, place)}"
                 raise DataError(f"{path}: {where}: expected a finite number, found {found}")
 
@@ -193,7 +197,7 @@ def _read_parquet(path: Path, selection: Selection) -> TableRows:
         frame = pandas.read_parquet(path, engine="pyarrow")
         names = tuple(map(str, frame.columns))
         frame.columns = range(len(names))
-        return _table(path, frame, names, _places(path, names, selection, "the table"))
+        return _table(path, frame, names, _places(path, names, selection, "the table"), selection)
 
 
 def _places(path: Path, names: Sequence[str], selection: Selection, where: str) -> dict[str, int]:
@@ -202,19 +206,28 @@ def _places(path: Path, names: Sequence[str], selection: Selection, where: str) 
     return {name: names.index(name) for name in selection.side_columns}
 
 
-def _table(path: Path, frame: Any, names: Sequence[str], sides: dict[str, int]) -> TableRows:
+def _advice(names: Sequence[str], place: int) -> str:
+    """Return how to read a table in spite of a column that holds no numbers."""
+    if not names:
+        return ""
+    return f"; --data.index {names[place]} if it names the rows, --data.drop {names[place]} to leave the column out"
+
+
+def _table(path: Path, frame: Any, names: Sequence[str], sides: dict[str, int], selection: Selection) -> TableRows:
     """Make a table of a frame whose columns are called by their places."""
     from pandas.api.types import is_any_real_numeric_dtype
 
     data = frame.drop(columns=list(sides.values()))
     require(min(data.shape) > 0, path, "rows and columns of numbers", f"a table of shape {data.shape}")
     for place, dtype in data.dtypes.items():
-        require(is_any_real_numeric_dtype(dtype), path, f"numbers in {in_print(names, place)}", dtype)
+        found = f"{dtype}{_advice(names, place)}"
+        require(is_any_real_numeric_dtype(dtype), path, f"numbers in {in_print(names, place)}", found)
     require_memory(8 * data.size, path)
     values = torch.from_numpy(data.to_numpy(np.float64, na_value=np.nan).copy())
     columns = tuple(names[place] for place in data.columns if names)
-    found = {name: side.side_column(name, frame[place]) for name, place in sides.items()}
-    return TableRows(path, values, columns, found)
+    known = {name: side.side_column(name, frame[place]) for name, place in sides.items()}
+    row_names = () if selection.index is None else tuple(map(str, frame[sides[selection.index]]))
+    return TableRows(path, values, columns, known, row_names)
 
 
 def _read_npy(path: Path, selection: Selection) -> TableRows:

@@ -17,7 +17,7 @@ from silentgrad.lab.settings.documents import with_options
 
 DECADE = 10  # from the ratio of its ends on, a range of positive numbers is drawn from by the logarithm
 OF_THE_MACHINE = ("data.root", "train.accelerator", "train.devices")  # in which the processes of one study may differ
-OF_THE_DATA = ("data.name", "data.kind", "data.layer", "data.missing")
+OF_THE_DATA = ("data.name", "data.kind", "data.layer", "data.missing", "data.index", "data.drop")
 # The paper's grid. Its annealing rates, 0.05 to 0.005 an epoch, are parts of 0.1 to 1 of its 200 epochs; its smallest,
 # 0.001, never reaches 0.
 PAPER = {

@@ -5,7 +5,7 @@ concern of `silentgrad.lab.settings.plan`.
 """
 
 import inspect
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -132,6 +132,10 @@ class DataConfig(Group, word="data"):
     column of size factors."""
     missing: bool = False
     """Whether empty cells and NaN of a table are entries that were not observed."""
+    index: str | None = None
+    """Column of a table that names its rows."""
+    drop: list[str] = field(default_factory=list)
+    """Columns of a table that are left out."""
     resize: int | None = option(None, Range(2, 4096))
     """Side in pixels of the squares to which a folder's images are cropped and scaled; they stay as they are if
     absent."""
@@ -140,16 +144,19 @@ class DataConfig(Group, word="data"):
         super().__post_init__()
         if not self.name:
             raise ConfigError("--data.name is empty: give a dataset's name or a path")
-        for name in ("layer", "label", "offset"):
+        for name in ("layer", "label", "offset", "index"):
             if getattr(self, name) == "":
                 raise ConfigError(f"--data.{name} is empty: give a name, or leave it out")
-        if "" in self.covariates or len(set(self.covariates)) < len(self.covariates):
-            raise ConfigError(f"--data.covariates has to name each column once, got {self.covariates}")
+        for name in ("covariates", "drop"):
+            columns = getattr(self, name)
+            if "" in columns or len(set(columns)) < len(columns):
+                raise ConfigError(f"--data.{name} has to name each column once, got {columns}")
 
     @property
     def selection(self) -> Selection:
         """Columns and layers of a file that have a meaning of their own."""
-        return Selection(self.layer, self.label, tuple(self.covariates), self.offset, self.missing, self.resize)
+        lists = {name: tuple(getattr(self, name)) for name in ("covariates", "drop")}
+        return Selection(**{own.name: getattr(self, own.name) for own in fields(Selection)} | lists)
 
 
 class Decoders(NamedTuple):

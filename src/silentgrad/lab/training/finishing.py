@@ -1,7 +1,8 @@
 """The end of a run: its figures, weights and pictures, and what the latents of a table come to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import get_args
 
 import torch
@@ -107,7 +108,7 @@ def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
         write_record(place.factors, run.factors)
         loadings = None if table is None else loadings_of(vae)
         if table is not None and loadings is not None:
-            write_rows_atomically(place.loadings, loading_rows(loadings, column_names(table)))
+            write_rows_atomically(place.loadings, rows_of(loadings, "column", column_names(table)))
     write_record(place.summary, run.summary)
     return run
 
@@ -187,6 +188,14 @@ def latents_in_order(vae: GuidedVAE, observations: Observations) -> Tensor:
     return in_order
 
 
+def names_in_order(observations: Observations, rows: int) -> list[str]:
+    """Return the names of all rows in the same order; numbers from 1 on if they have none."""
+    if observations.row_names is None or observations.numbers is None:
+        return [str(number) for number in range(1, rows + 1)]
+    named = zip(torch.cat(observations.numbers).tolist(), chain(*observations.row_names), strict=True)
+    return [name for _, name in sorted(named)]
+
+
 def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
     """Return the latents of rows: their principal components, and the columns that weigh most."""
     splits = [observations.rows(split) for split in get_args(SplitName)]
@@ -237,10 +246,11 @@ def column_names(observations: Reals | Counts) -> Sequence[str]:
     return [str(number) for number in range(1, observations.event_shape.numel() + 1)]
 
 
-def loading_rows(loadings: Tensor, names: Sequence[str]) -> list[dict[str, object]]:
-    latents = [f"latent {number}" for number in range(1, loadings.shape[1] + 1)]
-    rows = zip(names, loadings.tolist(), strict=True)
-    return [{"column": name, **dict(zip(latents, weights, strict=True))} for name, weights in rows]
+def rows_of(numbers: Tensor, head: str, names: Iterable[str]) -> list[dict[str, object]]:
+    """Return rows of a CSV: a name under the head, and a number for each latent."""
+    latents = [f"latent {number}" for number in range(1, numbers.shape[1] + 1)]
+    rows = zip(names, numbers.tolist(), strict=True)
+    return [{head: name, **dict(zip(latents, own, strict=True))} for name, own in rows]
 
 
 def _named(loadings: Tensor, deviations: Tensor, names: Sequence[str]) -> list[Loading]:
