@@ -193,7 +193,7 @@ NEEDS = {
     **{name: f"{name} run" for name in ("evaluate", "reconstruct", "sample", "latents", "variance", "export", "check")},
     "reproduce": "reproduce fixed",
     "compare": "compare run other",
-    "factors": "factors run x.h5ad",
+    "factors": "factors run",
 }
 OUTPUTS = {"reconstruct": ".safetensors", "sample": ".png", "variance": ".csv", "latents": ".npy", "compare": ".html"}
 FILES = (

@@ -3,12 +3,14 @@
 import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anndata
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib import pyplot as plt
@@ -502,27 +504,61 @@ def test_metadata_are_routed() -> None:
     assert pipeline[0].coefficients_.shape == (6, 1)
 
 
+def factors_command(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Run the command, and return what it prints, or its error."""
+    with suppress(SystemExit):
+        main(["factors", *map(str, words)])
+    return "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("form", ["h5ad", "csv"])
 def test_the_command_fits_a_file(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = tmp_path / f"counts.{form}"
+    data, output = tmp_path / f"counts.{form}", tmp_path / f"counts-factors.{form}"
+    table = pd.DataFrame(COUNTS, [f"c{row}" for row in range(50)], [*"abcdef"]).astype(object)
+    table.iloc[3, 2] = None
+    obs = pd.DataFrame({"kind": ["x", "y"] * 25, "age": LINE}, table.index)
     if form == "h5ad":
-        ADATA.write_h5ad(data)
+        anndata.AnnData(table.astype("float32"), obs=obs).write_h5ad(data)
     else:
-        lines = ["cell,kind,a,b,c,d,e"]
-        lines += [f"c{row},{'xy'[row % 2]},{','.join(map(str, counts[:5]))}" for row, counts in enumerate(COUNTS)]
-        data.write_text("\n".join(lines))
-        with pytest.raises(SystemExit):
-            main(["factors", str(data), str(tmp_path / "factors.csv")])
-        assert "--index cell" in capsys.readouterr().err
-    words = ["factors", str(data), str(tmp_path / f"factors.{form}"), "--rank", "2", "--batch", "kind"]
-    words += ["--likelihood", "poisson", "--posterior", "diagonal", "--ridge", "2"]
-    words += ["--index", "cell"] if form == "csv" else []
-    main(words)
-    assert "of the deviance explained" in capsys.readouterr().out
-    names = {path.name for path in (tmp_path / "factors").iterdir()}
-    assert names == {"loadings.csv", "loadings.png", "deviance.png", "factors.png"}
+        obs.assign(donor="me").join(table).to_csv(data, index_label="cell")
+    words = [data, "--rank", 2, "--batch", "kind", "--covariates", "age", "--likelihood", "poisson", "--ridge", 2]
+    words += ["--posterior", "diagonal"]
     if form == "csv":
-        assert (tmp_path / "factors.csv").read_text().startswith("cell,factor1,factor2\nc0,")
-    with pytest.raises(SystemExit):
-        main(words)
-    assert "--overwrite true" in capsys.readouterr().err
+        assert "--index cell if it names the rows, --drop cell" in factors_command(capsys, *words)
+        words += ["--index", "cell", "--drop", "donor"]
+    assert "missing" in factors_command(capsys, *words)
+    assert not output.exists()
+    assert "of the deviance explained" in factors_command(capsys, *words, "--missing", "nan")
+    expected = anndata.AnnData(table.astype("float32"), obs=obs)
+    options = {"batch_key": "kind", "covariate_keys": ["age"], "posterior": "diagonal", "ridge": 2, "missing": "nan"}
+    sg.tl.count_factors(expected, 2, likelihood="poisson", **options)
+    factors, params = expected.obsm["X_count_factors"], expected.uns["count_factors"]["params"]
+    if form == "csv":
+        found = pd.read_csv(output, index_col="cell")
+        assert list(found.index) == list(table.index)
+        np.testing.assert_allclose(found, factors, atol=1e-5)
+    else:
+        np.testing.assert_allclose(anndata.read_h5ad(output).obsm["X_count_factors"], factors, atol=1e-5)
+    folder = output.with_suffix("")
+    pictures = {f"{name}.png" for name in ("loadings", "deviance", "factors", "convergence")}
+    assert {path.name for path in folder.iterdir()} == {"loadings.csv", "report.html", *pictures}
+    page = (folder / "report.html").read_text()
+    for told in ("Converged after", "colored by kind", "columns that rise", f"ridge: {params['ridge']}"):
+        assert told in page
+    assert page.count("<img") == 4
+    assert "--overwrite true" in factors_command(capsys, *words)
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "tsv"])
+def test_the_command_reads_the_laboratorys_files(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, output = tmp_path / f"counts.{form}", tmp_path / "out.csv"
+    save = {
+        "npy": lambda: np.save(data, COUNTS),
+        "npz": lambda: sparse.save_npz(data, sparse.csr_matrix(COUNTS)),
+        "tsv": lambda: pd.DataFrame(COUNTS).to_csv(data, sep="\t", index=False, header=[*"abcdef"]),
+    }
+    save[form]()
+    printed = factors_command(capsys, data, "--output", output, "--rank", 1, "--likelihood", "poisson")
+    assert "of the deviance explained" in printed
+    expected = CountFactors(1, likelihood="poisson", size_factors="median").fit_transform(COUNTS)
+    np.testing.assert_allclose(pd.read_csv(output, index_col=0), expected, atol=1e-5)

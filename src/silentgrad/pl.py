@@ -76,6 +76,16 @@ def explained_deviance(adata: AnnData, *, key: str = "count_factors") -> Axes:
     return axes
 
 
+def convergence(adata: AnnData, *, key: str = "count_factors") -> Axes:
+    """Draw by how many nats the bound of each iteration was below that of the last one."""
+    history = np.asarray(_found(adata, key)["history"])
+    _, axes = plt.subplots(figsize=(5, 3.5))
+    axes.plot(np.arange(len(history)) + 1, history[-1] - history, marker="o", markersize=3)
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set(xlabel="iteration", ylabel="nats below the last bound")
+    return axes
+
+
 def _found(adata: AnnData, key: str) -> Any:
     if key not in adata.uns:
         raise DomainError(f"there is no uns[{key!r}]: call silentgrad.tl.count_factors(adata) first")

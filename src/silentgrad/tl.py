@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import silentgrad
 from silentgrad.errors import DomainError
-from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts, SizeFactors
+from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts, Missing, SizeFactors
 from silentgrad.factors.latents import Posterior
 
 
@@ -26,6 +26,7 @@ def count_factors(
     likelihood: LikelihoodOfCounts = "negative-binomial",
     posterior: Posterior = "full",
     ridge: float = 0.0,
+    missing: Missing = "error",
     key_added: str = "count_factors",
     verbose: bool = False,
     copy: bool = False,
@@ -48,6 +49,7 @@ def count_factors(
         likelihood: As in `CountFactors`.
         posterior: As in `CountFactors`.
         ridge: As in `CountFactors`.
+        missing: As in `CountFactors`.
         key_added: Name under which the results are stored.
         verbose: Whether to show a progress bar.
         copy: Whether to return a copy with the results instead of changing `adata`.
@@ -60,8 +62,9 @@ def count_factors(
         table = table.assign(**{batch_key: table[batch_key].astype("category")})
     covariates, names = covariates_of(table, keys)
     model = CountFactors(
-        n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, ridge=ridge, verbose=verbose
-    )
+        n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, ridge=ridge, missing=missing,
+        verbose=verbose,
+    )  # fmt: skip
     factors = model.fit_transform(_counts_of(adata, layer, use_raw), covariates=covariates)
     adata.obsm[f"X_{key_added}"] = factors.astype(np.float32)
     loadings = model.components_.T.astype(np.float32)
@@ -76,11 +79,13 @@ def count_factors(
             "likelihood": likelihood,
             "posterior": posterior,
             "ridge": ridge,
+            "missing": missing,
         },
         "explained_deviance": model.explained_deviance_,
         "elbo": model.elbo_,
         "converged": model.converged_,
         "n_iter": model.n_iter_,
+        "history": np.array(model.history_),
         "variances": np.square(model.components_).sum(1),
         "intercept": model.intercept_,
         "dispersions": model.dispersions_,

@@ -35,6 +35,7 @@ from silentgrad.side_info import SideInfo, usual_size
 
 LikelihoodOfCounts = Literal["poisson", "negative-binomial", "zero-inflated-poisson", "zero-inflated-negative-binomial"]
 SizeFactors = Literal["median", "none"]
+Missing = Literal["error", "nan"]
 LIKELIHOODS: dict[str, Callable[[int], nn.Module]] = {
     "negative-binomial": NegativeBinomial,
     "zero-inflated-poisson": ZeroInflatedPoisson,
@@ -45,7 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "size_factors": get_args(SizeFactors),
     "posterior": get_args(Posterior),
     "scale": ("standard", "loadings"),
-    "missing": ("error", "nan"),
+    "missing": get_args(Missing),
 }
 
 
@@ -80,6 +81,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         dispersions_: Of a negative binomial, 1 / r in the variance `mean + mean**2 / r`, `(n_features,)`; else zeros.
         explained_deviance_: The share of the deviance, without factors and covariates, that the fit explains.
         elbo_: The bound in nats, over all rows, without the ridge's penalty.
+        history_: The best bound up to each iteration, in nats; with a ridge, less its penalty.
         n_iter_: Number of iterations.
         converged_: Whether the fit ended by its tolerance.
         n_components_: Number of factors.
@@ -101,7 +103,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         posterior: Posterior = "full",
         ridge: float = 0.0,
         scale: Literal["standard", "loadings"] = "standard",
-        missing: Literal["error", "nan"] = "error",
+        missing: Missing = "error",
         tol: float = 1e-6,
         max_iter: int = 300,
         verbose: bool = False,
@@ -270,7 +272,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _keep(self, decoder: LinearLikelihood, fit: FactorFit, data: "_Prepared") -> None:
         self.decoder_, self.elbo_, self.converged_ = decoder, fit.elbo, fit.converged
         self.size_, self._shares = data.size, data.shares
-        self.n_iter_, self.n_components_ = len(fit.history), decoder.latent_dim
+        self.history_, self.n_iter_, self.n_components_ = fit.history, len(fit.history), decoder.latent_dim
         self.components_ = _array(decoder.affine.weight.T) / self._units()[:, None]
         self.intercept_ = _array(decoder.affine.bias)
         self.coefficients_ = np.zeros((self.n_features_in_, 0))

@@ -129,7 +129,7 @@ def _refuse(block: NDArray[Any], first: int) -> None:
     """Raise for what is no count, by the place of the first that is none."""
     whole = "counts are whole numbers from 0 on"
     for what, wrong, advice in (
-        ("NaN", np.isnan(block), "CountFactors(missing='nan') takes it for a missing entry"),
+        ("NaN", np.isnan(block), "missing='nan' takes it for an entry that was not observed"),
         ("infinite numbers", np.isinf(block), whole),
         ("Negative values", block < 0, whole),
         ("fractions", block != np.floor(block), whole),

@@ -1,72 +1,86 @@
-"""`silentgrad factors`: the fit of counts without an encoder, from a file to a file."""
+"""`silentgrad factors`: the fit of counts without an encoder, from a file to a file and a page."""
 
 from pathlib import Path
 from typing import Any, Literal
 
 from silentgrad.errors import DomainError
-from silentgrad.factors.count_factors import LikelihoodOfCounts, SizeFactors
+from silentgrad.factors.count_factors import LikelihoodOfCounts, Missing, SizeFactors
 from silentgrad.factors.latents import Posterior
+from silentgrad.lab.cli.shared import require_output, show_table
+from silentgrad.lab.data.files import DataError
 from silentgrad.lab.data.h5ad import read_anndata
+from silentgrad.lab.data.tabular import READERS
+from silentgrad.lab.kinds import Selection
+from silentgrad.lab.reports.page import Listing, Page, Picture, Section
+from silentgrad.lab.store.files import write_atomically
 from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.sparse import SparseMatrix
 
 TOP = 5  # columns told of either end of a factor
 
 
 def factors(
     data: Path,
-    output: Path,
+    output: Path | None = None,
     rank: str = "10",
     likelihood: LikelihoodOfCounts = "negative-binomial",
     size_factors: SizeFactors = "median",
     posterior: Posterior = "full",
     ridge: float = 0.0,
+    missing: Missing = "error",
     layer: str | None = None,
     batch: str | None = None,
+    covariates: list[str] | None = None,
     color: str | None = None,
     index: str | None = None,
     drop: list[str] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Fit count factors without an encoder, and write them with their loadings and pictures.
+    """Fit count factors without an encoder, and write them with their loadings and a page about them.
 
     Args:
-        data: Counts, rows by columns: an .h5ad file, or a .csv file with names of columns.
+        data: Counts, rows by columns: an .h5ad file; a table with names of columns, .csv, .tsv or .parquet; or an
+            array or a sparse matrix, .npy or .npz.
         output: An .h5ad file for data, factors and loadings; or a .csv file for the factors alone. A folder beside it,
-            named after it, has the loadings and the pictures.
+            named after it, has the loadings, the pictures and the page, report.html. If absent, named after the data,
+            NAME-factors.h5ad or NAME-factors.csv.
         rank: Number of factors, or auto, which tries up to 50 on held-out entries.
         likelihood: Likelihood of the counts.
         size_factors: By how much a row's rates are multiplied.
         posterior: Covariances of the rows' posteriors; diagonal ones take less memory.
         ridge: Shrinks the loadings; 0 leaves them as they are.
+        missing: nan if empty cells and NaN are entries that were not observed.
         layer: Layer that holds the counts.
-        batch: Column of obs, or of the .csv file, whose values, numbers too, are categories with log-rates of their
-            own.
+        batch: Column of obs, or of the table, whose values, numbers too, are categories with log-rates of their own.
+        covariates: Further columns: categories, or numbers with a slope each.
         color: Column by which the picture of the rows is colored.
-        index: Column of a .csv file that names its rows.
-        drop: Columns of a .csv file that are no counts.
+        index: Column of a table that names its rows.
+        drop: Columns of a table that are no counts.
         overwrite: Whether to replace an output that is there.
     """
     n_comps = _rank(rank)
-    folder = output.with_suffix("")
-    _require_output(data, output, folder, overwrite)
+    if data.suffix not in READERS:
+        raise DomainError(f"{data}: expected a name that ends in {', '.join(READERS)}")
+    output = output or data.with_name(f"{data.stem}-factors{'.h5ad' if data.suffix == '.h5ad' else '.csv'}")
+    place = RunFolder(output.with_suffix(""))
+    _require_free(data, output, place.path, overwrite)
+    side = [*filter(None, [batch, *(covariates or []), color])]
+    table = _read(
+        data, Selection(None, None, tuple(side), missing=missing == "nan", index=index, drop=tuple(drop or []))
+    )
     from silentgrad import tl
 
-    side = [name for name in (batch, color) if name is not None]
-    table = read_anndata(data) if data.suffix == ".h5ad" else _read_csv(data, index, drop or [], side)
     tl.count_factors(
-        table, n_comps, layer=layer, batch_key=batch, size_factors=size_factors, likelihood=likelihood,
-        posterior=posterior, ridge=ridge, verbose=True,
+        table, n_comps, layer=layer, batch_key=batch, covariate_keys=covariates or (), size_factors=size_factors,
+        likelihood=likelihood, posterior=posterior, ridge=ridge, missing=missing, verbose=True,
     )  # fmt: skip
-    folder.mkdir(exist_ok=True)
-    weights = _write(table, output, folder)
-    _draw(table, color or batch, folder)
-    found = table.uns["count_factors"]
-    end = "converged" if found["converged"] else "did not converge"
-    print(f"{end} after {found['n_iter']} iterations; {found['explained_deviance']:.1%} of the deviance explained")
-    for name in weights.columns[:3]:
-        order = weights[name].sort_values().index
-        print(f"{name}: {', '.join(order[: -TOP - 1 : -1])} rise, {', '.join(order[:TOP])} fall")
-    print(f"{output}, and loadings and pictures in {folder}")
+    place.path.mkdir(exist_ok=True)
+    loadings, told = _write(table, output, place), _told(table)
+    largest = _table(table.uns["count_factors"]["variances"], loadings, place.loadings.name)
+    _page(f"Count factors of {data.name}", told, table, largest, color or batch, place)
+    show_table(largest)
+    print(f"{told}\n{output}, and its page: {place.report}")
 
 
 def _rank(word: str) -> int | Literal["auto"]:
@@ -77,9 +91,8 @@ def _rank(word: str) -> int | Literal["auto"]:
     return int(word)
 
 
-def _require_output(data: Path, output: Path, folder: Path, overwrite: bool) -> None:
-    if output.suffix not in (".h5ad", ".csv"):
-        raise DomainError(f"{output}: expected a name that ends in .h5ad or .csv")
+def _require_free(data: Path, output: Path, folder: Path, overwrite: bool) -> None:
+    require_output(output, ".csv" if output.suffix == ".csv" else ".h5ad")
     if data.resolve() == output.resolve():
         raise DomainError(f"{output} is the file of the data: name another output")
     for path in (output, folder):
@@ -87,52 +100,90 @@ def _require_output(data: Path, output: Path, folder: Path, overwrite: bool) -> 
             raise DomainError(f"{path} is there already: --overwrite true replaces it")
 
 
-def _write(table: Any, output: Path, folder: Path) -> Any:
-    """Write factors and loadings, and return the loadings with their names."""
+def _read(path: Path, selection: Selection) -> Any:
+    """Read counts, and the columns that are known of their rows, as an AnnData object."""
+    if path.suffix == ".h5ad":
+        for option in {"index", "drop"} & {*selection.given}:
+            raise DomainError(f"--{option} is for tables, but {path} has names of rows and columns: leave it out")
+        return read_anndata(path)
+    import anndata  # type: ignore[import-untyped]
     import pandas as pd  # type: ignore[import-untyped]
+    from scipy import sparse  # type: ignore[import-untyped]
+
+    try:
+        found = READERS[path.suffix](path, selection)
+    except DataError as error:
+        raise DataError(str(error).replace("--data.missing true", "--missing nan").replace("--data.", "--")) from None
+    counts: Any = found.values
+    if isinstance(counts, SparseMatrix):
+        shape = len(counts), counts.width
+        counts = sparse.csr_matrix((counts.entries, counts.indices, counts.starts), shape=shape)
+    else:
+        counts = counts.numpy()
+    rows, columns = (
+        names or [str(number) for number in range(1, length + 1)]
+        for names, length in zip((found.row_names, found.columns), counts.shape, strict=True)
+    )
+    known = {name: column.to_numpy() for name, column in found.side_columns.items() if name in selection.covariates}
+    return anndata.AnnData(
+        counts,
+        obs=pd.DataFrame(known, index=pd.Index(rows, name=selection.index)),
+        var=pd.DataFrame(index=list(columns)),
+    )
+
+
+def _write(table: Any, output: Path, place: RunFolder) -> Any:
+    """Write factors and loadings, and return the loadings with their names."""
+    import pandas as pd
 
     names = [f"factor{number + 1}" for number in range(table.uns["count_factors"]["params"]["n_comps"])]
-    weights = pd.DataFrame(table.varm["count_factors"], index=table.var_names, columns=names)
-    weights.to_csv(RunFolder(folder).loadings)
+    loadings = pd.DataFrame(table.varm["count_factors"], index=table.var_names, columns=names)
+    loadings.to_csv(place.loadings)
     if output.suffix == ".h5ad":
         table.write_h5ad(output)
     else:
         pd.DataFrame(table.obsm["X_count_factors"], index=table.obs_names, columns=names).to_csv(output)
-    return weights
+    return loadings
 
 
-def _draw(table: Any, color: str | None, folder: Path) -> None:
+def _told(table: Any) -> str:
+    found = table.uns["count_factors"]
+    end = "Converged" if found["converged"] else "Did not converge"
+    shares = f"{found['explained_deviance']:.1%} of the deviance explained"
+    bound = f"ELBO {found['elbo'] / (table.n_obs * table.n_vars):.4f} nats per entry of {table.n_obs} x {table.n_vars}"
+    return f"{end} after {found['n_iter']} iterations; {shares}; {bound}."
+
+
+def _table(variances: Any, loadings: Any, file: str) -> Table:
+    """Return the columns that weigh most in each factor."""
+    ends = [Column(f"columns that {end}", wrapped=True) for end in ("rise", "fall")]
+    rows: list[list[Content]] = []
+    for number, (norm, weights) in enumerate(zip(variances**0.5, loadings.to_numpy().T, strict=True), 1):
+        order = [f"{loadings.index[place]}\N{NO-BREAK SPACE}{weights[place]:+.2f}" for place in weights.argsort()]
+        rows.append([number, float(norm), ", ".join(order[: -TOP - 1 : -1]), ", ".join(order[:TOP])])
+    note = f"Loadings are in log-rates per standard deviation of a factor. All of them are in {file}."
+    return Table("Largest loadings", [Column("factor"), Column("norm"), *ends], rows, notes=[note])
+
+
+def _page(title: str, told: str, data: Any, largest: Table, color: str | None, place: RunFolder) -> None:
+    """Write the pictures, and the page that has them."""
     from matplotlib import pyplot as plt
 
     from silentgrad import pl
 
-    dimensions = table.uns["count_factors"]["params"]["n_comps"]
-    drawn: dict[str, Any] = {
-        "loadings.png": pl.loadings(table, range(min(3, dimensions)))[0],
-        "deviance.png": pl.explained_deviance(table),
-    }
-    if dimensions > 1:
-        drawn["factors.png"] = pl.factors(table, color)
-    for name, axes in drawn.items():
-        axes.figure.savefig(folder / name, dpi=120)
-        plt.close(axes.figure)
-
-
-def _read_csv(path: Path, index: str | None, drop: list[str], side: list[str]) -> Any:
-    """Read a .csv file: counts, names of rows, and columns that describe them."""
-    import anndata  # type: ignore[import-untyped]
-    import pandas as pd
-
-    table = pd.read_csv(path)
-    others = [*filter(None, [index]), *drop, *side]
-    for name in others:
-        if name not in table:
-            raise DomainError(f"{path}: there is no column {name!r}")
-    table.index = (table.index if index is None else pd.Index(table[index])).astype(str)
-    counts = table.drop(columns=others)
-    for name in counts.select_dtypes(exclude="number"):
-        raise DomainError(
-            f"{path}: column {name!r} has {str(counts[name].iloc[0])!r}, which is no count: --index {name} if it names "
-            f"the rows, --drop [{name}] to leave it out"
-        )
-    return anndata.AnnData(counts.to_numpy("float32"), obs=table[side], var=pd.DataFrame(index=counts.columns))
+    drawn: dict[str, tuple[Any, str]] = {}
+    if len(largest.rows) > 1:
+        colored = "" if color is None else f", colored by {color}"
+        drawn["factors"] = pl.factors(data, color), f"The rows in the plane of the first two factors{colored}."
+    shown = range(min(3, len(largest.rows)))
+    drawn["loadings"] = pl.loadings(data, shown)[0], "The columns that rise and fall most with the first factors."
+    drawn["deviance"] = pl.explained_deviance(data), "The deviance by factor, or of held-out entries by rank."
+    drawn["convergence"] = pl.convergence(data), "By how many nats each iteration's bound was below the last one's."
+    sections = []
+    for name, (axes, caption) in drawn.items():
+        picture = Picture(axes.figure, caption, small=name != "loadings")
+        write_atomically(place.figure(name), picture.png)
+        plt.close(picture.figure)
+        sections.append(Section(name.capitalize(), [picture]))
+    sections += [Section(largest.title, [largest]), Section("Settings", [Listing(data.uns["count_factors"]["params"])])]
+    Page(title, [told], sections).write(place.report)
