@@ -13,6 +13,11 @@ from silentgrad.errors import DomainError
 from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts, Missing, SizeFactors
 from silentgrad.factors.latents import Posterior
 
+STORED = (  # attributes of the estimator that `uns` has
+    *("explained_deviance", "elbo", "converged", "n_iter"),
+    *("intercept", "dispersions", "coefficients", "coefficient_errors"),
+)
+
 
 def count_factors(
     adata: AnnData,
@@ -61,14 +66,12 @@ def count_factors(
     if batch_key is not None and batch_key in table:  # batches are often numbered
         table = table.assign(**{batch_key: table[batch_key].astype("category")})
     covariates, names = covariates_of(table, keys)
-    model = CountFactors(
-        n_comps, likelihood=likelihood, size_factors=size_factors, posterior=posterior, ridge=ridge, missing=missing,
-        verbose=verbose,
-    )  # fmt: skip
+    settings: dict[str, Any] = {"likelihood": likelihood, "posterior": posterior, "ridge": ridge, "missing": missing}
+    model = CountFactors(n_comps, size_factors=size_factors, verbose=verbose, **settings)
     factors = model.fit_transform(_counts_of(adata, layer, use_raw), covariates=covariates)
     adata.obsm[f"X_{key_added}"] = factors.astype(np.float32)
     loadings = model.components_.T.astype(np.float32)
-    found = {
+    found = {name: getattr(model, f"{name}_") for name in STORED} | {
         "params": {
             "n_comps": model.n_components_,
             "layer": layer or "X",
@@ -76,22 +79,11 @@ def count_factors(
             "batch_key": batch_key or "",
             "covariate_keys": list(covariate_keys),
             "size_factors": size_factors if isinstance(size_factors, str) else "given",
-            "likelihood": likelihood,
-            "posterior": posterior,
-            "ridge": ridge,
-            "missing": missing,
+            **settings,
         },
-        "explained_deviance": model.explained_deviance_,
-        "elbo": model.elbo_,
-        "converged": model.converged_,
-        "n_iter": model.n_iter_,
         "history": np.array(model.history_),
         "variances": np.square(model.components_).sum(1),
-        "intercept": model.intercept_,
-        "dispersions": model.dispersions_,
         "covariates": names,
-        "coefficients": model.coefficients_,
-        "coefficient_errors": model.coefficient_errors_,
         "version": silentgrad.__version__,
     }
     if n_comps == "auto":

@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -15,12 +14,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from silentgrad.decoders import LinearLikelihood
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.factors.cluster import ClusterRows, client_of
 from silentgrad.factors.deviance import explained_deviance, inverse_dispersion_of, rates
-from silentgrad.factors.fit import FactorFit, FitProgress, Inference, fit_rows, infer_factors
+from silentgrad.factors.fit import FactorFit, Inference, fit_rows, infer_factors
 from silentgrad.factors.latents import Posterior
 from silentgrad.factors.rank import RankPath, rank_path_of
 from silentgrad.factors.rows import FactorRows, RowSet
@@ -230,7 +230,12 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         decoder = self._started(int(rank), data)
         client = client_of(data.table.source)
         rows_of: Callable[..., RowSet] = FactorRows if client is None else partial(ClusterRows, client)
-        with _progress(self.max_iter) if self.verbose else nullcontext() as report:
+        with tqdm(total=self.max_iter, unit="iteration", disable=not self.verbose) as bar:
+
+            def report(bounds: list[float]) -> None:
+                bar.set_postfix_str(f"bound {bounds[-1]:.6g} nats", refresh=False)
+                bar.update()
+
             fit = self._fit_rows(decoder, *data[:3], self.tol, report=report, rows_of=rows_of)
         if not fit.converged:
             advice = f"the fit ended after {len(fit.history)} iterations without converging: raise max_iter, or tol"
@@ -424,20 +429,6 @@ class _Prepared(NamedTuple):
     weights: Tensor | None
     size: float
     shares: Tensor
-
-
-@contextmanager
-def _progress(iterations: int) -> Iterator[Callable[[FitProgress], object]]:
-    """Show a progress bar, and yield what moves it on."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    with tqdm(total=iterations, unit="iteration") as bar:
-
-        def report(progress: FitProgress) -> None:
-            bar.set_postfix_str(f"bound {progress.elbo:.6g} nats", refresh=False)
-            bar.update()
-
-        yield report
 
 
 def _columns(known: SideInfo) -> int:

@@ -32,26 +32,15 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.factors.latents import Latents, Posterior, first_latents, improved, started
+from silentgrad.factors.outputs import CovariateScales, weights_of
 from silentgrad.factors.pieces import Piece, RowSource, own_numbers, pieces_of, write_own
 from silentgrad.factors.rows import FactorRows, RowSet
 from silentgrad.factors.state import Climb
-from silentgrad.factors.weights import CovariateScales, weights_of
 from silentgrad.side_info import SideInfo
 from silentgrad.tracing import NARROW
 
 QUIET = 4  # iterations in a row that gain less than the tolerance
-
-
-class FitProgress(NamedTuple):
-    """Where a fit stands.
-
-    Args:
-        iteration: Number of iterations done.
-        elbo: The best bound so far in nats, over all examples; with a ridge, the penalized one.
-    """
-
-    iteration: int
-    elbo: float
+Report = Callable[[list[float]], object]  # of a fit's progress: the best bound up to each iteration
 
 
 @dataclass(frozen=True)
@@ -105,7 +94,7 @@ def fit_factors(
     iterations: int = 500,
     posterior: Posterior = "full",
     ridge: float = 0.0,
-    report: Callable[[FitProgress], object] | None = None,
+    report: Report | None = None,
 ) -> FactorFit:
     """Fit a linear decoder and a Gaussian q(z|x) for every example to the whole of the data, without sampling.
 
@@ -125,7 +114,7 @@ def fit_factors(
         iterations: Number of iterations at the most.
         posterior: Covariances of the latents: "full", or "diagonal", which takes memory in proportion to their number.
         ridge: Shrinks the latents' weights W: the fit maximizes the bound less `ridge / 2 * |W|^2`, in nats.
-        report: Called after every iteration.
+        report: Called after every iteration with the best bound up to each; with a ridge, the penalized one.
 
     Example:
         >>> import silentgrad as sg
@@ -151,7 +140,7 @@ def fit_rows(
     iterations: int,
     posterior: Posterior = "full",
     ridge: float = 0.0,
-    report: Callable[[FitProgress], object] | None = None,
+    report: Report | None = None,
     rows_of: Callable[..., RowSet] = FactorRows,
 ) -> FactorFit:
     """Do what `fit_factors` does, with the rows and their latents where `rows_of` puts them."""
@@ -172,9 +161,7 @@ def fit_rows(
         return FactorFit(latents, totals.elbo, converged, history, errors)
 
 
-def climbed(
-    climb: Climb, least: float, iterations: int, report: Callable[[FitProgress], object] | None
-) -> tuple[list[float], bool]:
+def climbed(climb: Climb, least: float, iterations: int, report: Report | None) -> tuple[list[float], bool]:
     """Climb until a few iterations in a row gain less than so many nats; return all bounds, and if they did."""
     rounding = torch.finfo(climb.decoder.affine.weight.dtype).eps
     history: list[float] = []
@@ -184,7 +171,7 @@ def climbed(
         went_on = climb.advance()
         history.append(climb.best)
         if report is not None:
-            report(FitProgress(len(history), climb.best))
+            report(history)
         small = max(least, rounding * abs(climb.best))
         if climb.best - before > small:
             quiet = 0

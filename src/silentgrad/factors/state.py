@@ -10,11 +10,10 @@ from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.errors import DomainError
 from silentgrad.factors.anderson import History, shares_of
 from silentgrad.factors.latents import Latents
-from silentgrad.factors.outputs import LEAST
+from silentgrad.factors.outputs import LEAST, CovariateScales
 from silentgrad.factors.pieces import own_numbers, write_own
 from silentgrad.factors.rows import RowSet, Totals
 from silentgrad.factors.tally import base_of
-from silentgrad.factors.weights import CovariateScales
 
 RADIUS, LEAST_RADIUS = 1.0, 1e-3  # of the change of an output's u, in the mean square
 SLACK = 0.25  # units in the last place by which rounding may lower the bound

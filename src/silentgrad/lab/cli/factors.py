@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from silentgrad.errors import DomainError
 from silentgrad.factors.count_factors import LikelihoodOfCounts, Missing, SizeFactors
 from silentgrad.factors.latents import Posterior
@@ -12,12 +14,12 @@ from silentgrad.lab.data.h5ad import read_anndata
 from silentgrad.lab.data.tabular import READERS
 from silentgrad.lab.kinds import Selection
 from silentgrad.lab.reports.page import Listing, Page, Picture, Section
+from silentgrad.lab.reports.run import LOG_RATES, loadings_table
 from silentgrad.lab.store.files import write_atomically
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.store.records import named_loadings
+from silentgrad.lab.tables import Table
 from silentgrad.sparse import SparseMatrix
-
-TOP = 5  # columns told of either end of a factor
 
 
 def factors(
@@ -77,7 +79,8 @@ def factors(
     )  # fmt: skip
     place.path.mkdir(exist_ok=True)
     loadings, told = _write(table, output, place), _told(table)
-    largest = _table(table.uns["count_factors"]["variances"], loadings, place.loadings.name)
+    weights = torch.from_numpy(loadings.to_numpy())
+    largest = loadings_table(named_loadings(weights, torch.ones(weights.shape[1]), loadings.index), LOG_RATES)
     _page(f"Count factors of {data.name}", told, table, largest, color or batch, place)
     show_table(largest)
     print(f"{told}\n{output}, and its page: {place.report}")
@@ -152,17 +155,6 @@ def _told(table: Any) -> str:
     shares = f"{found['explained_deviance']:.1%} of the deviance explained"
     bound = f"ELBO {found['elbo'] / (table.n_obs * table.n_vars):.4f} nats per entry of {table.n_obs} x {table.n_vars}"
     return f"{end} after {found['n_iter']} iterations; {shares}; {bound}."
-
-
-def _table(variances: Any, loadings: Any, file: str) -> Table:
-    """Return the columns that weigh most in each factor."""
-    ends = [Column(f"columns that {end}", wrapped=True) for end in ("rise", "fall")]
-    rows: list[list[Content]] = []
-    for number, (norm, weights) in enumerate(zip(variances**0.5, loadings.to_numpy().T, strict=True), 1):
-        order = [f"{loadings.index[place]}\N{NO-BREAK SPACE}{weights[place]:+.2f}" for place in weights.argsort()]
-        rows.append([number, float(norm), ", ".join(order[: -TOP - 1 : -1]), ", ".join(order[:TOP])])
-    note = f"Loadings are in log-rates per standard deviation of a factor. All of them are in {file}."
-    return Table("Largest loadings", [Column("factor"), Column("norm"), *ends], rows, notes=[note])
 
 
 def _page(title: str, told: str, data: Any, largest: Table, color: str | None, place: RunFolder) -> None:

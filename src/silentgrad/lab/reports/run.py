@@ -17,6 +17,7 @@ from silentgrad.lab.tables import Column, Content, Table
 
 LAST_EPOCHS = 5
 LATENTS_SHOWN = 32  # in the table of loadings
+LOG_RATES = "the logarithm of the mean count"
 
 
 def write_report(run: Run | Path, more: Sequence[Callable[[Run], Section]] = ()) -> Path:
@@ -34,7 +35,9 @@ def write_report(run: Run | Path, more: Sequence[Callable[[Run], Section]] = ())
         write_atomically(place.figure(name), picture.png)
         sections.append(Section(name.capitalize(), [picture]))
     if run.factors is not None and run.factors.loadings:
-        sections.append(Section("Loadings", [_loadings(run, run.factors.loadings)]))
+        of_counts = _config(run, "model").get("likelihood") in OF_COUNTS
+        unit = LOG_RATES if of_counts else "standard deviations of the column"
+        sections.append(Section("Loadings", [loadings_table(run.factors.loadings, unit)]))
     sections += [*[section(run) for section in more], Section("Epochs", _epochs(run))]
     settings = None
     with contextlib.suppress(ConfigError):  # this version may not know all of them
@@ -81,17 +84,15 @@ def _config(run: Run, group: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _loadings(run: Run, loadings: Sequence[Loading]) -> Table:
+def loadings_table(loadings: Sequence[Loading], unit: str) -> Table:
     """Return the latents that move the rows most, each with the columns that weigh most."""
     columns = [Column("latent"), Column("spread")]
     columns += [Column(f"columns that {move}", wrapped=True) for move in ("rise", "fall")]
     shown = loadings[:LATENTS_SHOWN]
     rows: list[list[Content]] = [[own.latent, own.spread, _listed(own.up), _listed(own.down)] for own in shown]
-    of_counts = _config(run, "model").get("likelihood") in OF_COUNTS
-    unit = "the logarithm of the mean count" if of_counts else "standard deviations of the column"
     told = (
         f"What a latent adds to each column per unit, in {unit}; the latents that move the rows most come first. "
-        f"All weights are in {RunFolder(run.folder).loadings.name}."
+        "All weights are in loadings.csv."
     )
     return Table("Loadings", columns, rows, notes=[told])
 

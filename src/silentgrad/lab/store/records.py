@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -25,6 +25,7 @@ from silentgrad.lab.store import files
 from silentgrad.lab.store.folders import RunFolder
 
 TRAVERSED = 8  # images of a latent's traversal
+NAMED = 10  # columns that rise most with a latent, and that fall most
 Weighted = tuple[str, float]  # a column's name, and what a latent adds to its u per unit
 
 _T = TypeVar("_T")
@@ -112,6 +113,22 @@ class Loading:
     spread: float  # how much it moves the rows: its standard deviation over them times the norm of its weights
     up: list[Weighted]  # the columns that rise most with it, the first most of all
     down: list[Weighted]  # those that fall most
+
+
+def named_loadings(loadings: Tensor, deviations: Tensor, names: Sequence[str]) -> list[Loading]:
+    """Return the loadings `(columns, latents)` of latents with these deviations, those that move rows most first."""
+    spreads = deviations * loadings.norm(dim=0)
+    named = []
+    for latent in spreads.argsort(descending=True).tolist():
+        weights = loadings[:, latent]
+        named.append(Loading(latent + 1, spreads[latent].item(), _most(weights, names), _most(-weights, names, -1)))
+    return named
+
+
+def _most(weights: Tensor, names: Sequence[str], sign: int = 1) -> list[Weighted]:
+    """Return the columns of the largest weights, with these or, by the sign, their opposites."""
+    largest = (part.tolist() for part in weights.topk(min(NAMED, len(weights))))
+    return [(names[place], sign * weight) for weight, place in zip(*largest, strict=True) if weight > 0]
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,10 @@ from silentgrad.lab.store.records import (
     TRAVERSED,
     Evaluated,
     Factors,
-    Loading,
     Run,
     RunPictures,
     Summary,
-    Weighted,
+    named_loadings,
     write_pictures,
     write_record,
 )
@@ -41,7 +40,6 @@ from silentgrad.ppca import ppca_bound, principal_components
 PICTURES, SAMPLES = 16, 64
 MOVED = 6  # latents, in the traversals
 POINTS = 5000  # rows on a picture of the latents
-NAMED = 10  # columns that rise most with a latent, and that fall most
 
 
 def limit(model: ModelConfig, observations: Observations) -> float | None:
@@ -209,7 +207,7 @@ def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
     loadings = loadings_of(vae)
     named, moves = [], means
     if loadings is not None and isinstance(observations, Reals | Counts):
-        named = _named(loadings, means.std(0, correction=0), column_names(observations))
+        named = named_loadings(loadings, means.std(0, correction=0), column_names(observations))
         moves = means @ torch.linalg.qr(loadings).R.T  # as far apart as the rows' u, however the latents are scaled
     points, shares = _principal(moves)
     return Factors(points, shares, labels, list(observations.label_names), named)
@@ -251,18 +249,3 @@ def rows_of(numbers: Tensor, head: str, names: Iterable[str]) -> list[dict[str, 
     latents = [f"latent {number}" for number in range(1, numbers.shape[1] + 1)]
     rows = zip(names, numbers.tolist(), strict=True)
     return [{head: name, **dict(zip(latents, own, strict=True))} for name, own in rows]
-
-
-def _named(loadings: Tensor, deviations: Tensor, names: Sequence[str]) -> list[Loading]:
-    spreads = deviations * loadings.norm(dim=0)
-    named = []
-    for latent in spreads.argsort(descending=True).tolist():
-        weights = loadings[:, latent]
-        named.append(Loading(latent + 1, spreads[latent].item(), _most(weights, names), _most(-weights, names, -1)))
-    return named
-
-
-def _most(weights: Tensor, names: Sequence[str], sign: int = 1) -> list[Weighted]:
-    """Return the columns of the largest weights, with these or, by the sign, their opposites."""
-    largest = (part.tolist() for part in weights.topk(min(NAMED, len(weights))))
-    return [(names[place], sign * weight) for weight, place in zip(*largest, strict=True) if weight > 0]
