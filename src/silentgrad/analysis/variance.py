@@ -114,7 +114,7 @@ def gradient_variance(
 def decoder_variance(model: MeasurableModel, batches: Iterable[Tensor], draws: int, seed: int = 0) -> Decomposition:
     """Measure the same of the gradient of -log p(x|z) in the decoder's parameters, by one draw of z for each example.
 
-    Arguments are those of :func:`gradient_variance`; the decoder is a module.
+    Arguments are those of :func:`silentgrad.gradient_variance`; the decoder is a module.
     """
     named = model.decoder.named_parameters() if isinstance(model.decoder, nn.Module) else ()
     parameters = {name: parameter for name, parameter in named if parameter.requires_grad}
