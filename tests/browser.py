@@ -9,10 +9,9 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = TELEPHONE, DESK = (390, 1280)
@@ -20,7 +19,6 @@ FLAGS = (
     "headless", "no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update",
     "disable-sync", "no-first-run", "window-size=1400,900",
 )  # fmt: skip
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
 
 # Runs first inside the page; "capture" also catches what an image or a style sheet reports when it cannot be loaded.
 WATCH = """<script>
@@ -66,6 +64,9 @@ class Seen:
         if self.width >= DESK:
             wide += [f"clipped table: {label}" for label in self.clipped]
         return [*wide, *(f"broken image: {alt}" for alt in self.broken), *(f"error: {error}" for error in self.errors)]
+
+
+Look = Callable[[Path], Seen]  # the fixture
 
 
 def look(page: Path, width: int, scratch: Path) -> Seen:

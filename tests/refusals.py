@@ -19,7 +19,8 @@ def refusals(cases: Callable[[], Refusals]) -> Callable[[str], None]:
     return test
 
 
-def refused(error: type[BaseException], message: str, call: Callable[[], object]) -> None:
-    """Calls what has to raise the error, with a message that matches."""
-    with pytest.raises(error, match=message):
+def refused(error: type[BaseException], message: str, call: Callable[[], object]) -> str:
+    """Calls what has to raise the error, with a message that matches; returns the message."""
+    with pytest.raises(error, match=message or None) as caught:
         call()
+    return str(caught.value)

@@ -12,22 +12,18 @@ import torch
 from safetensors.torch import load_file
 from torch import distributions as td
 
-from browser import WIDTHS, look, needs_browser
-from runs import fails, rows
+from browser import Look
+from refusals import refused
+from runs import Cli, CutError, cut_at, rows
 from silentgrad import RLOO
 from silentgrad.analysis import Decomposition
 from silentgrad.analysis.tally import Figures
 from silentgrad.estimators.integrand import Integrand
 from silentgrad.lab.build import model_for, plan_for
 from silentgrad.lab.cli.benchmark import run_benchmark
-from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, orders_table, told
-from silentgrad.lab.experiments.benchmark.gradients import (
-    ReferenceWeights,
-    milliseconds_of,
-    variances_at,
-)
+from silentgrad.lab.experiments.benchmark.gradients import ReferenceWeights, milliseconds_of, variances_at
 from silentgrad.lab.experiments.benchmark.protocol import BenchmarkPlan, Setting, settings_of
 from silentgrad.lab.experiments.experiment import FilledRow, RowOfRuns
 from silentgrad.lab.experiments.ledger import row_of
@@ -78,19 +74,12 @@ def test_models_start_at_the_moments_of_the_data(setting: Setting, tmp_path: Pat
 @pytest.mark.parametrize("estimator", ["relax", "reinforce", "double-cv"])
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, estimator: EstimatorName) -> None:
     settings = PLAN.run(SETTINGS[1], estimator, 0).settings
-
-    def interrupt(loop: Loop) -> None:
-        if loop.epoch == 2:
-            raise KeyboardInterrupt
-
     train_run(settings, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train_run(settings, tmp_path / "cut", [interrupt])
+    with pytest.raises(CutError):
+        train_run(settings, tmp_path / "cut", [cut_at(2)])
     torch.manual_seed(5)  # what other work draws is no matter
     train_run(settings, tmp_path / "cut")
     whole, cut = (row_of("run", settings, tmp_path / name) for name in ("whole", "cut"))
-    assert whole is not None
-    assert cut is not None
     assert replace(cut, seconds=whole.seconds) == whole
     assert (whole.steps, len(whole.curve)) == (20, 2)
     assert whole.curve[-1] < whole.curve[0]
@@ -117,8 +106,8 @@ class Mistaken(RLOO):
 
 
 def test_a_mistake_is_no_divergence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a stranger's mistake"):
-        run_benchmark([f"{__name__}:Mistaken"], tmp_path, **ON_CPU, likelihoods=["gaussian"], networks=["linear"])
+    chosen = {**ON_CPU, "likelihoods": ["gaussian"], "networks": ["linear"]}
+    refused(ValueError, "a stranger's mistake", lambda: run_benchmark([f"{__name__}:Mistaken"], tmp_path, **chosen))
     (finished,) = tmp_path.glob("*/summary.json")
     assert "-rloo-" in finished.parent.name
 
@@ -216,10 +205,8 @@ def test_a_benchmark_has_a_table_for_each_setting(finished: Path) -> None:
     assert "squared error of 10 draws, step 20" in gradients[0]
 
 
-@needs_browser
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_browser_shows_the_page(finished: Path, tmp_path: Path, width: int) -> None:
-    assert look(finished / "benchmark.html", width, tmp_path).problems == []
+def test_a_browser_shows_the_page(finished: Path, look: Look) -> None:
+    assert look(finished / "benchmark.html").problems == []
 
 
 def test_a_script_tunes_a_strangers_class_of_categories_without_a_guard(tmp_path: Path) -> None:
@@ -239,55 +226,26 @@ def test_a_script_tunes_a_strangers_class_of_categories_without_a_guard(tmp_path
     assert "--latents 8x4" in found.command
 
 
-def test_what_is_finished_is_kept_and_other_settings_are_refused(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_finished_is_kept_and_other_settings_are_refused(finished: Path, cli: Cli) -> None:
     summaries = sorted(finished.glob("*/summary.json"))
     before = [path.stat().st_mtime_ns for path in summaries]
-    line = ["benchmark", "--scale", "smoke", "--folder", str(finished), *FEW]
-    main(line)
+    line = ["benchmark", "--scale", "smoke", "--folder", finished, *FEW]
+    assert f"{len(summaries)} of them finished before" in cli(*line)
     assert [path.stat().st_mtime_ns for path in summaries] == before
-    assert f"{len(summaries)} of them finished before" in capsys.readouterr().out
     config = RunFolder(summaries[0].parent).config
     kept = config.read_text()
     config.write_text(kept.replace("batch_size: 100", "batch_size: 50"))
-    assert "was made with other settings" in fails(capsys, *line)
+    assert "was made with other settings" in cli.fails(*line)
     config.write_text(kept)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--likelihoods", "[bernoulli]", "--networks", "[circuit]"], "circuit needs --likelihoods gaussian"),
-        (["--estimators", "[exact]", "--likelihoods", "[bernoulli]"], "none of --estimators"),
-        (["--estimators", "[rloo,stl]"], "--estimators stl is not for bits"),
-        (["--estimators", "[rlo]"], "--estimators rlo is no estimator"),
-        (["--estimators", "[rloo,no_such_module:Mine]"], "--estimators no_such_module:Mine cannot be imported"),
-        (["--estimators", "[rloo,silentgrad:Mine]"], "--estimators silentgrad:Mine cannot be imported"),
-        pytest.param(
-            ["--accelerator", "mps"],
-            "--accelerator mps (devices 1, precision 32-true) is not to be had on this machine",
-            marks=pytest.mark.skipif(torch.backends.mps.is_available(), reason="it is to be had here"),
-        ),
-        (["--seeds", "0"], "--seeds"),
-        (["--datasets", "[cifar10]"], "cifar10"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_before_anything_is_made(
-    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in fails(capsys, "benchmark", "--scale", "smoke", "--folder", str(tmp_path / "new"), *options)
-    assert not (tmp_path / "new").exists()
-
-
 def test_a_strangers_class_in_the_current_folder_is_trained_by_worker_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     """Nothing but the current folder tells where the module is, neither here nor in the workers."""
-    shutil.copy(Path(__file__).parents[1] / "examples" / "my_estimator.py", tmp_path / "stranger.py")
-    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[1] / "examples" / "my_estimator.py", here / "stranger.py")
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     words = ["--estimators", "rloo,stranger:MyEstimator", "--likelihoods", "bernoulli", "--networks", "linear"]
-    main(["benchmark", "--scale", "smoke", *FEW[2:], *words])
-    assert "stranger:MyEstimator" in (tmp_path / "benchmark" / "smoke" / "mnist-bernoulli-linear.csv").read_text()
+    cli("benchmark", "--scale", "smoke", *FEW[2:], *words)
+    assert "stranger:MyEstimator" in (here / "benchmark" / "smoke" / "mnist-bernoulli-linear.csv").read_text()
     assert "" in sys.path

@@ -4,7 +4,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from itertools import cycle
 from pathlib import Path
@@ -15,17 +15,14 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from runs import fails
+from runs import ONCE, Cli, content, train
 from silentgrad.lab.build import build_model, plan_for
 from silentgrad.lab.cli import main as command_line
-from silentgrad.lab.cli.main import COMMANDS, function_of, main, options_of
+from silentgrad.lab.cli.main import COMMANDS, function_of, options_of
 from silentgrad.lab.experiments.recipes import FOLDER, read_recipe, recipe_names
-from silentgrad.lab.settings import GROUPS, ConfigError, Range, resolve
+from silentgrad.lab.settings import GROUPS, Range, resolve
 from silentgrad.lab.settings.documents import read_settings
-from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
-
-TINY = ModelConfig(latent_dim=2, hidden=[4])
-ONCE = TrainConfig(epochs=1, accelerator="cpu")
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 
 WRONG = {
     "demo --folder run": "--folder run is not empty: choose another",
@@ -103,10 +100,15 @@ WRONG = {
     "train --model.tractable circuit --model.context 1": "decoder of constant or logistic leaves alone",
     "train --model.tractable circuit --model.context_hidden 8": "is for --model.context",
     "train --model.estimator silent-rloo": "needs statistics",
-    "train --data.name ''": "--data.name is empty",
-    "train --data.label ''": "--data.label is empty",
-    "train --data.layer ''": "--data.layer is empty",
-    "train --data.offset ''": "--data.offset is empty",
+    **{f"train --data.{name} ''": f"--data.{name} is empty" for name in ("name", "label", "layer", "offset")},
+    "train --data.name cells.h5ad --model.tractable constant": "is a Gaussian decoder's variance, and counts have none",
+    "train --data.name cells.h5ad --model.tractable circuit": "--model.tractable circuit is not for counts",
+    "train --data.name cells.h5ad --model.likelihood gaussian": "--model.likelihood gaussian is not for counts",
+    "train --data.name cells.h5ad --model.nonlinear true --model.estimator exact": "no closed form",
+    "train --data.name cells.h5ad --model.tractable none --model.nonlinear false": "there is no decoder",
+    "train --data.name cells.h5ad --model.latent laplace": "with a linear decoder is not for --model.latent laplace",
+    "train --data.name cells.h5ad --model.network conv": "--model.network conv is for images",
+    "train --data.name cells.h5ad --data.label missing": "expected a column 'missing'",
     "train --data.covariates a,a": "--data.covariates has to name each column once",
     "train --data.covariates ''": "--data.covariates has to name each column once",
     "train --data.name mnits": "Did you mean mnist?",
@@ -116,13 +118,10 @@ WRONG = {
     "train --resume true": "--resume needs --folder",
     "train --resume true --folder nothing": "nothing holds no run",
     "train --resume true --folder run --train.epochs 5": "leave out --train.epochs 5",
-    "train --config class.yaml": "class.yaml: there is no setting model.class_path",
-    "train --config misspelt.yaml": "there is no setting train.sed. Did you mean train.seed?",
-    "train --config bytes.yaml": "bytes.yaml: cannot read it",
     "train --recipe nonsense": "there is no recipe 'nonsense'",
     "train --recipe": "expected one argument",
     "train --recipe one --train.epochs 3 --recipe=two": "one and two: settings come from one recipe",
-    "train --config class.yaml --recipe two": "class.yaml and two: settings come from one recipe",
+    "train --config 0.yaml --recipe two": "0.yaml and two: settings come from one recipe",
     "evaluate run --recipe mnist-gaussian-none-sg-cpu": "there is no option --recipe",
     "train --model trap.Trap": "there is no option --model",
     "train --data.covariates '[a'": "--data.covariates has to be a list, got [a",
@@ -149,6 +148,13 @@ WRONG = {
     "reproduce bpd --scale conv --datasets [cifar10]": "--scale conv has runs on mnist only: leave --datasets out",
     "reproduce fixed --scale smoke --accelerator nonsense": "--accelerator nonsense",
     "reproduce bpd --datasets []": "--datasets takes some of mnist",
+    "benchmark --scale smoke --likelihoods bernoulli --networks circuit": "circuit needs --likelihoods gaussian",
+    "benchmark --scale smoke --estimators exact --likelihoods bernoulli": "none of --estimators",
+    "benchmark --scale smoke --estimators rloo,stl": "--estimators stl is not for bits",
+    "benchmark --scale smoke --estimators rlo": "--estimators rlo is no estimator",
+    "benchmark --scale smoke --estimators rloo,silentgrad:Mine": "--estimators silentgrad:Mine cannot be imported",
+    "benchmark --scale smoke --accelerator tpu": "--accelerator tpu",
+    "benchmark --scale smoke --datasets cifar10": "cifar10",
     "sweep --over momentum": "there is no option --momentum",
     "sweep --over train.lrr=1,2": "there is no option --train.lrr: did you mean --train.lr?",
     "sweep --over train=1,2": "there is no option --train",
@@ -202,17 +208,27 @@ FILES = (
     "bias --data.name", "data", "demo --config", "sample run --config",
 )  # fmt: skip
 CONTRADICTIONS = (
-    "train --folder run --resume true --train.epochs 2", "train --model.latent_dim 3 --model.categories 4",
-    "train --model.prior standard --model.prior_components 3", "train --model.components 3 --model.tractable fixed",
-    "train --model.gates all --model.tractable constant", "train --model.leaves exp --model.tractable linear",
-    "train --model.tractable circuit --model.start mean", "train --data.kind counts --model.likelihood gaussian",
-    "train --data.kind binarized --model.likelihood poisson", "train --data.layer raw", "train --data.offset size",
-    "train --data.covariates a,b", "reproduce linear --scale paper", "reproduce bpd --datasets fashion-mnist",
+    "train --data.kind counts --model.likelihood gaussian", "train --data.kind binarized --model.likelihood poisson",
+    "train --data.layer raw", "train --data.offset size", "train --data.covariates a,b",
+    "reproduce linear --scale paper", "reproduce bpd --datasets fashion-mnist",
     "sweep --over train.lr --train.devices 2", "latents run --output run/model.safetensors",
     "variance run --estimators gumbel-softmax",
 )  # fmt: skip
-
-
+CONFIGS = {  # files of settings
+    "model: {class_path: trap.Trap}": "0.yaml: there is no setting model.class_path",
+    "train: {epochs: -1}": "--train.epochs has to be at least 1, got -1",
+    "train: {epochs: x}": "--train.epochs has to be a whole number, got x",
+    "train: {epochs: null}": "--train.epochs has to have a value",
+    "train: {clip: .nan}": "--train.clip has to be a finite number",
+    "train: {epochs: 1, sed: 3}": "there is no setting train.sed. Did you mean train.seed?",
+    "extra: {}": "there is no setting extra",
+    "model: 3": "there is no setting model",
+    "- 1": "expected settings by name, found list",
+    "": "expected settings by name, found NoneType",
+    "a: " + "[" * 3000: "nested too deeply",
+    "a: [": "cannot read",
+    "\xff\xfe\x00": "cannot read",
+}
 OPTIONS = {name: options_of(function_of(name)) for name in COMMANDS}
 
 
@@ -277,6 +293,7 @@ def of_files() -> Iterator[str]:
 
 
 ALL_WRONG = {**dict.fromkeys([*CONTRADICTIONS, *of_files()], ""), **dict([*of_settings(), *of_commands()]), **WRONG}
+ALL_WRONG |= {f"train --config {number}.yaml": reason for number, reason in enumerate(CONFIGS.values())}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -288,24 +305,20 @@ def options_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, digits_run: Path, h5ad: Path) -> Path:
     """A folder with a finished run and with files that are wrong; no command may change anything in it."""
     folder = tmp_path_factory.mktemp("place")
-    train_model(DataConfig(batch_size=512), TINY, ONCE, folder / "run", quiet=True)
-    shutil.copytree(folder / "run", folder / "other")
+    for name in ("run", "other"):
+        shutil.copytree(digits_run, folder / name)
+    shutil.copy(h5ad, folder)
+    for number, text in enumerate(CONFIGS):
+        (folder / f"{number}.yaml").write_text(text, "latin-1")
     for suffix in OUTPUTS.values():
         (folder / f"folder{suffix}").mkdir()
     (folder / "file").write_text("no run")
     (folder / "table.csv").write_text("a,b\n" + "".join(f"{row},{row % 3}\n" for row in range(20)))
-    (folder / "class.yaml").write_text("model: {class_path: trap.Trap}\n")
-    (folder / "misspelt.yaml").write_text("train: {epochs: 1, sed: 3}\n")
-    (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     (folder / "trap.py").write_text("raise SystemExit('imported')\n")
     return folder
-
-
-def content(folder: Path) -> dict[str, int]:
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 @pytest.fixture
@@ -319,11 +332,9 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("line", ALL_WRONG)
-def test_a_wrong_command_line_is_a_message_and_writes_nothing(
-    line: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_line_is_a_message_and_writes_nothing(line: str, here: Path, cli: Cli) -> None:
     before = content(here)
-    said = fails(capsys, *shlex.split(line))
+    said = cli.fails(*shlex.split(line))
     assert ALL_WRONG[line] in said
     assert said.startswith("silentgrad: ")
     assert len(said.splitlines()) <= 5
@@ -352,32 +363,6 @@ def test_every_recipe_of_a_file_makes_a_model(path: Path) -> None:
     assert build_model(model, torch.Size((3, 4, 4)), 16, likelihood).decoder is not None
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("train: {epochs: -1}", "--train.epochs has to be at least 1, got -1"),
-        ("train: {epochs: x}", "--train.epochs has to be a whole number, got x"),
-        ("train: {epochs: null}", "--train.epochs has to have a value"),
-        ("train: {clip: .nan}", "--train.clip has to be a finite number"),
-        ("train: {sed: 3}", "there is no setting train.sed"),
-        ("extra: {}", "there is no setting extra"),
-        ("model: {class_path: trap.Trap}", "there is no setting model.class_path"),
-        ("model: 3", "there is no setting model"),
-        ("- 1", "expected settings by name, found list"),
-        ("", "expected settings by name, found NoneType"),
-        ("a: " + "[" * 3000, "nested too deeply"),
-        ("a: [", "cannot read"),
-    ],
-)
-@pytest.mark.usefixtures("here")
-def test_a_damaged_configuration_is_named(text: str, reason: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.yaml") as caught:
-        read_settings(path)
-    assert reason in str(caught.value)
-
-
 def test_settings_read_back_are_the_same(tmp_path: Path) -> None:
     train = TrainConfig(epochs=7, lr=1e-5, keep=[3], precision="64-true")
     settings = Settings(DataConfig("x.npy", Path("some"), 8), ModelConfig(cutoff=5, hidden=[3, 4]), train)
@@ -387,44 +372,40 @@ def test_settings_read_back_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "reconstruct", "sample", "variance", "export"])
-def test_weights_that_are_no_numbers_are_named(
-    command: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changed(place, tmp_path, lambda weight: torch.full_like(weight, torch.nan))
-    said = fails(capsys, command, str(tmp_path / "run"))
+def test_weights_that_are_no_numbers_are_named(command: str, digits_run: Path, tmp_path: Path, cli: Cli) -> None:
+    changed(digits_run, tmp_path, lambda weight: torch.full_like(weight, torch.nan))
+    said = cli.fails(command, tmp_path / "run")
     assert "run/model.safetensors: encoder.body.1.weight holds numbers that are not finite" in said
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, torch.float64])
 def test_weights_of_another_type_are_not_converted(
-    dtype: torch.dtype, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dtype: torch.dtype, digits_run: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    changed(place, tmp_path, lambda weight: weight.to(dtype))
-    said = fails(capsys, "evaluate", str(tmp_path / "run"))
+    changed(digits_run, tmp_path, lambda weight: weight.to(dtype))
+    said = cli.fails("evaluate", tmp_path / "run")
     names = str(dtype).removeprefix("torch."), "float32"
     assert f"encoder.body.1.weight is {names[0]}, but the run's configuration says {names[1]}" in said
 
 
-def test_a_run_in_double_precision_stays_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_double_precision_stays_in_it(tmp_path: Path, cli: Cli) -> None:
     folder = tmp_path / "run"
-    train = TrainConfig(epochs=1, accelerator="cpu", precision="64-true", keep=[1])
-    train_model(DataConfig(batch_size=512), TINY, train, folder, quiet=True)
+    train(folder, train=replace(ONCE, precision="64-true", keep=[1]))
     for path in (folder / "model.safetensors", folder / "epochs" / "1.safetensors"):
         assert {weight.dtype for weight in load_file(path).values()} == {torch.float64}
     for line in ("evaluate", "sample", "reconstruct"):
-        main([line, str(folder)])
+        cli(line, folder)
     for checkpoint in ("best", "1"):
-        main(["variance", str(folder), "--checkpoint", checkpoint, "--batches", "4", "--draws", "2"])
-    capsys.readouterr()
+        cli("variance", folder, "--checkpoint", checkpoint, "--batches", "4", "--draws", "2")
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["train"]["precision"] = "32-true"
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    assert "is float64, but the run's configuration says float32" in fails(capsys, "evaluate", str(folder))
+    assert "is float64, but the run's configuration says float32" in cli.fails("evaluate", folder)
 
 
-def changed(place: Path, folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def changed(run: Path, folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A copy of the run with one tensor changed."""
-    shutil.copytree(place / "run", folder / "run")
+    shutil.copytree(run, folder / "run")
     path = folder / "run" / "model.safetensors"
     weights = load_file(path)
     weights["encoder.body.1.weight"] = change(weights["encoder.body.1.weight"])

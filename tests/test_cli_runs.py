@@ -1,97 +1,64 @@
 """Runs from the command line: what they show and leave, how they go on, and the demonstration's three."""
 
 import os
-import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-import processes
-from runs import fails, rows
+from runs import SMALL, Cli, content, interrupted, rows
 from silentgrad.lab.cli import demo
-from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Selection, load
-from silentgrad.lab.settings import resolve_model
 from silentgrad.lab.store.files import read_json
-from silentgrad.lab.training import ModelConfig, read_config
+from silentgrad.lab.training import read_config
 
-TINY = ["--data.batch_size", "512", "--model.latent_dim", "2", "--model.hidden", "4", "--train.accelerator", "cpu"]
-STEPS = 3  # of an epoch: 1,297 rows in batches of 512
-
-
-def content(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+BATCHES = ["--data.batch_size", "512"]
+STEPS = 3  # of an epoch: 1,297 rows in such batches
 
 
-def interrupted(folder: Path, awaited: str, *words: str, kill: Callable[[int, int], None] = os.kill) -> str:
-    """What a command says that Ctrl-C ends when a file of figures in its folder has two epochs."""
-    output = folder.with_name("said.txt")
-    process = processes.start(processes.silentgrad, *words, "--folder", str(folder), output=output)
-    while not any(len(path.read_text().splitlines()) > 2 for path in folder.glob(awaited)):
-        assert process.is_alive(), "ended before it could be interrupted"
-        time.sleep(0.01)
-    assert process.pid is not None
-    kill(process.pid, signal.SIGINT)
-    process.join()
-    assert process.exitcode == 130
-    said = output.read_text()
-    assert "Traceback" not in said
-    return said
-
-
-def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, cli: Cli) -> None:
     folder = tmp_path / "a run"
-    said = interrupted(folder, "metrics.csv", "train", *TINY, "--train.epochs", "40", "--quiet", "true")
+    said = interrupted(folder, "metrics.csv", "train", *SMALL, *BATCHES, "--train.epochs", "40")
     assert f"interrupted; go on by: silentgrad train --folder '{folder}' --resume true\n" in said
     before = len((folder / "metrics.csv").read_text().splitlines())
     assert before < 41
     time.sleep(0.5)  # while nobody works at it
-    main(["train", "--folder", str(folder), "--resume", "true", "--quiet", "true"])
-    capsys.readouterr()
+    cli("train", "--folder", folder, "--resume", "true", "--quiet", "true")
     trained = rows(folder / "metrics.csv")
     assert [int(row["epoch"]) for row in trained] == list(range(1, 41))
     seconds = [float(row["seconds"]) for row in trained]
     assert seconds == sorted(seconds)  # those of both processes, one after the other
     done = content(folder)
-    main(["train", "--folder", str(folder), "--resume", "true"])
-    said = capsys.readouterr().out
+    said = cli("train", "--folder", folder, "--resume", "true")
     assert "is finished: nothing was trained" in said
     assert "the same model without z was not trained" in said
     assert content(folder) == done
-    main(["evaluate", str(folder), "--samples", "20"])
-    assert "(importance-weighted bound, 20 samples" in capsys.readouterr().out
+    assert "(importance-weighted bound, 20 samples" in cli("evaluate", folder, "--samples", "20")
 
 
-def test_the_bar_counts_steps_and_epochs_from_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", *TINY, "--train.epochs", "2", "--folder", str(tmp_path / "run")])
-    said = capsys.readouterr().out
+def test_the_bar_counts_steps_and_epochs_from_one(tmp_path: Path, cli: Cli) -> None:
+    said = cli("train", *SMALL[:-1], *BATCHES, "--train.epochs", "2", "--folder", tmp_path / "run")
     assert "epoch 2 of 2" in said
     assert f"{2 * STEPS}/{2 * STEPS} steps 0:00:00 left, validation BPD " in said
 
 
-def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(here: Path, cli: Cli) -> None:
     for number in range(24):
         path = Path("images", ("cats", "dogs")[number % 2], f"{number}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8 + number % 3, 9), 100 * (number % 2)).save(path)
-    assert "expected 8x9 pixels like 0.png, found" in fails(capsys, "train", "--data.name", "images")
-    main(["train", *TINY, "--train.epochs=1", "--quiet=true", "--data.name=images", "--data.resize=4", "--folder=run"])
-    assert "20 training examples are few" in capsys.readouterr().out
-    main(["sample", "run", "--count", "3", "--mean", "true"])
+    assert "expected 8x9 pixels like 0.png, found" in cli.fails("train", "--data.name", "images")
+    said = cli("train", *SMALL, "--train.epochs=1", "--data.name=images", "--data.resize=4", "--folder=run")
+    assert "20 training examples are few" in said
+    cli("sample", "run", "--count", "3", "--mean", "true")
     observations = load("images", selection=Selection(resize=4))
     assert observations.event_shape == (1, 4, 4)
     assert observations.label_names == ("cats", "dogs")
-    assert observations.labels is not None
     for images, labels in zip(observations.train, observations.labels.train, strict=True):
         assert (images == 100 * labels).all()
     assert "colored by class" in Path("run", "report.html").read_text()
-    assert "is for a folder of images" in fails(capsys, "train", "--data.resize", "4")
+    assert "is for a folder of images" in cli.fails("train", "--data.resize", "4")
 
 
 def test_reproduce_goes_on_by_the_same_command(tmp_path: Path) -> None:
@@ -108,13 +75,6 @@ def test_a_demonstration_leaves_a_run_to_go_on_with(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["network"]
 
 
-@pytest.mark.parametrize(
-    ("latent", "estimator"), [("bernoulli", "gumbel-softmax"), ("categorical", "gumbel-softmax"), ("poisson", "rloo")]
-)
-def test_an_estimator_that_suits_the_latents_is_chosen(latent: str, estimator: str) -> None:
-    assert resolve_model(ModelConfig(latent=latent), "gaussian").estimator == estimator
-
-
 RUNS = ("network", "without", "circuit")
 
 
@@ -125,15 +85,13 @@ def row(said: str, folder: Path) -> list[str]:
 
 
 def test_a_demonstration_has_a_folder_of_its_own_and_a_table_with_the_figures_of_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "EPOCHS", 1)
-    earlier = tmp_path / "runs" / "demo-001" / "precious"
+    earlier = here / "runs" / "demo-001" / "precious"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("mine")
-    main(["demo", "--seed", "3"])
-    said = capsys.readouterr().out
+    said = cli("demo", "--seed", "3")
     place = Path("runs/demo-002")
     assert [path.name for path in earlier.parent.iterdir()] == ["precious"]
     assert {path.name for path in place.iterdir()} == {*RUNS, "compare.html"}

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import silentgrad
 from refusals import refused
+from runs import Cli
 from silentgrad import command
 from silentgrad.lab.cli.main import COMMANDS, function_of, main, summary
 from silentgrad.lab.experiments.recipes import FOLDER, NOT_MEASURED, read_recipe, recipe_header, recipe_names
@@ -44,33 +44,22 @@ print(*sys.modules, file=sys.stderr)
 """
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> list[set[str]]:
-    """The modules of a fresh process after the library was imported, commands showed their help, and one trained."""
-    words, folder = [sys.executable, "-W", "ignore", "-c", STARTS], tmp_path_factory.mktemp("fresh")
-    process = subprocess.run(words, capture_output=True, text=True, cwd=folder)
+def test_a_fresh_process_imports_what_it_needs(tmp_path: Path) -> None:
+    """The library torch and NumPy only, help no trainer, and a run at most 120 modules of ours."""
+    words = [sys.executable, "-W", "ignore", "-c", STARTS]
+    process = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    return [set(line.split()) for line in process.stderr.splitlines() if "silentgrad.errors" in line]
-
-
-def test_the_library_imports_torch_and_numpy_only(loaded: list[set[str]]) -> None:
-    modules = loaded[0]
-    assert {"silentgrad", "torch", "numpy"} <= modules
-    assert modules.isdisjoint([*LABORATORY, *COMPILER])
-    assert not any(name.startswith("silentgrad.lab") for name in modules)
-
-
-def test_help_waits_for_no_trainer(loaded: list[set[str]]) -> None:
-    modules = loaded[1]
-    assert {"silentgrad.lab.cli.training", "silentgrad.lab.cli.sweep"} <= modules
-    assert modules.isdisjoint({*LABORATORY, *COMPILER} - {"docstring_parser", "rich", "yaml"})
-
-
-def test_a_run_imports_at_most_120_modules_of_ours(loaded: list[set[str]]) -> None:
+    loaded = [set(line.split()) for line in process.stderr.splitlines() if "silentgrad.errors" in line]
+    library, helped, trained = loaded
+    assert {"silentgrad", "torch", "numpy"} <= library
+    assert library.isdisjoint([*LABORATORY, *COMPILER])
+    assert not any(name.startswith("silentgrad.lab") for name in library)
+    assert {"silentgrad.lab.cli.training", "silentgrad.lab.cli.sweep"} <= helped
+    assert helped.isdisjoint({*LABORATORY, *COMPILER} - {"docstring_parser", "rich", "yaml"})
     others = {"silentgrad.lab.cli.sweep", "silentgrad.command"}  # of the help before, and the entry point itself
-    modules = {name for name in loaded[2] if name.partition(".")[0] == "silentgrad"} - others
-    assert {"silentgrad.lab.training.run", "silentgrad.estimators"} <= modules
-    assert len(modules) <= 120, sorted(modules)
+    ours = {name for name in trained if name.partition(".")[0] == "silentgrad"} - others
+    assert {"silentgrad.lab.training.run", "silentgrad.estimators"} <= ours
+    assert len(ours) <= 120, sorted(ours)
 
 
 OF_EXTRAS = [  # modules that are imported where an extra, or the host of an adapter, is installed
@@ -119,20 +108,10 @@ def test_without_its_extra_the_command_says_what_to_install(
     assert capsys.readouterr().err == f"silentgrad: the command needs {missing}: pip install 'silentgrad[lab]'\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--help", [f"    {name}" for name in COMMANDS]),
-        ("--version", [f"silentgrad {silentgrad.__version__}\n"]),
-        ("train --help", ["--recipe RECIPE"]),
-    ],
-)
-def test_help_and_version(words: str, told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with suppress(SystemExit):
-        main(words.split())
-    said = capsys.readouterr().out
-    assert all(word in said for word in told)
-    assert words != "--version" or said == told[0]
+def test_help_and_version(cli: Cli) -> None:
+    said = cli("--help")
+    assert all(f"    {name}" in said for name in COMMANDS)
+    assert cli("--version") == f"silentgrad {silentgrad.__version__}\n"
 
 
 @pytest.fixture
@@ -184,10 +163,9 @@ def test_lists_need_no_brackets(trained: list[Settings]) -> None:
     assert trained[0].data.covariates == ["age", "batch: 1"]
 
 
-def test_recipes_are_chosen_by_words_and_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes_are_chosen_by_words_and_named_whole(cli: Cli) -> None:
     def told(*words: str) -> list[str]:
-        main(["recipes", *words])
-        return [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+        return [line for line in cli("recipes", *words).splitlines() if not line.startswith(" ")]
 
     assert told("mnist", "circuit") == [name for name in recipe_names() if "mnist" in name and "circuit" in name]
     assert told("--all", "true") == recipe_names()
@@ -201,6 +179,7 @@ def test_help_is_in_sentences(name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert str(function_of(name).__doc__).splitlines()[0] == summary(name)  # which the list of commands has
     refused(SystemExit, "0", lambda: main([name, "--help"]))
     said = capsys.readouterr().out
+    assert name != "train" or "--recipe RECIPE" in said
     assert said.splitlines()[0].startswith(f"usage: silentgrad {name}")
     for notation in ("Literal", "Optional", "null", "type:", "Which data", "How to train"):
         assert notation not in said

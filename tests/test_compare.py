@@ -1,24 +1,18 @@
 """Several runs beside each other: what differs, which is best, and a page that stays legible with many."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from matplotlib.figure import Figure
 
-from browser import WIDTHS, look, needs_browser
-from silentgrad.lab.cli.main import main
-from silentgrad.lab.reports.compare import (
-    comparison,
-    curve_section,
-    differences,
-    run_names,
-    write_comparison,
-)
-from silentgrad.lab.reports.page import Picture
-from silentgrad.lab.store.files import RecordError, write_json_atomically
+from browser import Look
+from refusals import refused
+from runs import Cli, made_up
+from silentgrad.lab.reports.compare import comparison, curve_section, differences, run_names, write_comparison
+from silentgrad.lab.store.files import RecordError
 from silentgrad.lab.store.records import Run
 from workers import WHOLE
 
@@ -30,22 +24,14 @@ PER_ENTRY = WHOLE | {"figure": 1.25, "unit": "NLL nats per entry"}
 def make_run(
     folder: Path, best: float = 2.5, lr: float = 1e-3, summary: dict[str, Any] | None = None, metric: str = "bpd"
 ) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"train": {"lr": lr, "seed": 0}}))
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["epoch", "seconds", f"valid_{metric}", "valid_kld", "valid_mse"])
-        rows.writerows([epoch, 3 * epoch, best + 4 / epoch, 7.0, 1 / epoch] for epoch in range(1, 21))
-    if summary is not None:
-        write_json_atomically(folder / "summary.json", summary)
-    return folder
+    epoch = np.arange(1, 21)
+    metrics = {"epoch": epoch, "seconds": 3 * epoch, f"valid_{metric}": best + 4 / epoch, "valid_mse": 1 / epoch}
+    return made_up(folder, CONFIG | {"train": {"lr": lr, "seed": 0}}, metrics | {"valid_kld": 7.0}, summary)
 
 
 def curves(runs: dict[str, Run]) -> Figure:
     """Return the figure as the page has it, with the runs' common unit and limit."""
-    picture = curve_section(runs, "Curves").blocks[0]
-    assert isinstance(picture, Picture)
-    return picture.figure
+    return curve_section(runs, "Curves").blocks[0].figure
 
 
 def read(*folders: Path) -> dict[str, Run]:
@@ -106,8 +92,8 @@ def test_runs_of_a_table_are_compared_in_their_own_unit(tmp_path: Path) -> None:
 def test_runs_in_different_units_are_refused(tmp_path: Path, metric: str, summary: dict[str, Any]) -> None:
     one = make_run(tmp_path / "one", summary=PER_ENTRY, metric="nll")
     two = make_run(tmp_path / "two", summary=summary, metric=metric)
-    with pytest.raises(RecordError, match="one is told in NLL nats per entry, two in "):
-        write_comparison([one, make_run(tmp_path / "new", metric="nll"), two], tmp_path / "page.html")
+    folders, page = [one, make_run(tmp_path / "new", metric="nll"), two], tmp_path / "page.html"
+    refused(RecordError, "one is told in NLL nats per entry, two in ", lambda: write_comparison(folders, page))
     assert not (tmp_path / "page.html").exists()
 
 
@@ -119,14 +105,11 @@ def test_the_limit_is_drawn_if_it_is_the_same_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{}", "data: 5", "data: {}", "data: {name: 5}", "data: [name]"])
-def test_a_run_whose_settings_name_no_data_is_refused(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_settings_name_no_data_is_refused(content: str, tmp_path: Path, cli: Cli) -> None:
     first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second")
     (second / "config.yaml").write_text(content)
-    with pytest.raises(SystemExit):
-        main(["compare", str(first), str(second), "--output", str(tmp_path / "page.html")])
-    assert capsys.readouterr().err == f"silentgrad: {second} cannot be compared: its config.yaml names no data\n"
+    said = cli.fails("compare", first, second, "--output", tmp_path / "page.html")
+    assert said == f"silentgrad: {second} cannot be compared: its config.yaml names no data\n"
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -139,13 +122,12 @@ def test_runs_before_their_first_epoch_and_a_strangers_times(rows: str, tmp_path
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_command_tells_runs_of_different_data_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_runs_of_different_data_apart(tmp_path: Path, cli: Cli) -> None:
     one, two = make_run(tmp_path / "<b>[red]one", summary=WHOLE), make_run(tmp_path / "two", 2.2, 5e-4)
     cells = make_run(tmp_path / "cells", summary=PER_ENTRY, metric="nll")
     (cells / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"data": {"name": "cells.csv"}}))
     output = tmp_path / "pages" / "all.html"
-    main(["compare", str(one), str(cells), str(two), "--output", str(output)])
-    digits, table = capsys.readouterr().out.split("cells.csv:\n")
+    digits, table = cli("compare", one, cells, two, "--output", output).split("cells.csv:\n")
     assert digits.startswith("digits:\n")
     for text in ("test BPD", "<b>[red]one", "two", "0.0005", "2.500"):
         assert text in digits
@@ -173,9 +155,7 @@ def test_twelve_runs_have_twelve_lines(twelve: list[Path]) -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [folder.name for folder in twelve]
 
 
-@needs_browser
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_browser_shows_the_page_whole(twelve: list[Path], tmp_path: Path, width: int) -> None:
+def test_a_browser_shows_the_page_whole(twelve: list[Path], tmp_path: Path, look: Look) -> None:
     write_comparison(twelve, tmp_path / "page.html")
-    seen = look(tmp_path / "page.html", width, tmp_path)
+    seen = look(tmp_path / "page.html")
     assert (seen.problems, seen.images) == ([], 1)

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pickle
+import re
 import struct
 import tarfile
 import threading
@@ -205,9 +206,7 @@ BROKEN: list[tuple[Read, str, bytes, str]] = [
 @pytest.mark.parametrize(("read", "name", "content", "message"), BROKEN, ids=[case[1] for case in BROKEN])
 def test_broken_file_is_named(tmp_path: Path, read: Read, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
-        read(tmp_path / name)
-    assert str(tmp_path / name) in str(caught.value)
+    assert str(tmp_path / name) in refused(DataError, message, lambda: read(tmp_path / name))
 
 
 @pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
@@ -217,10 +216,9 @@ def test_odd_arrays_are_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "odd.npz").write_bytes(in_npz(content))
     reads: list[tuple[str, Read]] = [("npy", lambda path: load(str(path)).train), ("npz", fmt.read_array)]
     for suffix, read in [*reads, ("npz", imagenet)]:
-        with pytest.raises(DataError) as caught:
-            read(tmp_path / f"odd.{suffix}")
-        assert str(tmp_path / f"odd.{suffix}") in str(caught.value)
-        assert "\n" not in str(caught.value)
+        path = tmp_path / f"odd.{suffix}"
+        said = refused(DataError, re.escape(str(path)), lambda read=read, path=path: read(path))
+        assert "\n" not in said
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
@@ -317,10 +315,9 @@ def test_offline_says_what_to_put_where(tmp_path: Path, name: str) -> None:
     """ImageNet has to be requested, and is not downloaded."""
     source = src.SOURCES[name][0]
     told = [str(tmp_path / name), *source.required, *(f"no route to {mirror}" for mirror in source.mirrors)]
-    with pytest.raises(DataError) as caught:
-        load(name, tmp_path)
-    assert all(word in str(caught.value) for word in told)
-    assert ("image-net.org" in str(caught.value)) == name.startswith("imagenet")
+    said = refused(DataError, "", lambda: load(name, tmp_path))
+    assert all(word in said for word in told)
+    assert ("image-net.org" in said) == name.startswith("imagenet")
 
 
 def test_second_mirror_is_tried(tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,19 +377,12 @@ def test_partial_cifar_is_verified(tmp_path: Path) -> None:
     refused(DataError, wrong, lambda: load("cifar10", tmp_path))
 
 
-class Malicious:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.target),)
-
-
 def test_a_pickle_is_run_only_if_it_is_the_canonical_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, names = tmp_path / "cifar-10-batches-py", ("data_batch_1", "data_batch_2", "test_batch")
     folder.mkdir()
+    program = f"cos\nmkdir\n(S'{tmp_path / 'executed'}'\ntR."  # what pickle writes of a call of os.mkdir
     for name in names:
-        (folder / name).write_bytes(pickle.dumps({b"data": Malicious(tmp_path / "executed")}))
+        (folder / name).write_text(program)
     refused(DataError, r"data_batch_\d: expected md5:\w+, found md5:", lambda: load("cifar10", tmp_path))
     assert not (tmp_path / "executed").exists()
     for name in names:
@@ -456,17 +446,13 @@ def test_large_npy_stays_memory_mapped(tmp_path: Path, monkeypatch: pytest.Monke
     assert [len(batch) for _, batch in Batches(images.train, 3, shuffle=True, seed=0)] == [3, 3, 2]
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(DataError, match=r"(?s)Did you mean cifar10\?") as caught:
-        load("cifar-10")
-    assert all(name in str(caught.value) for name in NAMES)
-
-
-def test_describe_covers_every_name(tmp_path: Path) -> None:
+def test_every_name_is_described_and_told_where_there_is_no_such_one(tmp_path: Path) -> None:
     rows = cat.listed(tmp_path)
     assert tuple(row["name"] for row in rows) == NAMES
     assert [row["found"] for row in rows] == ["scikit-learn"] + ["not found"] * 5
     assert "1297 + 250 + 250" in cat.describe("digits")
+    said = refused(DataError, r"(?s)Did you mean cifar10\?", lambda: load("cifar-10"))
+    assert all(name in said for name in NAMES)
 
 
 SPLITS = {"mnist": (55000, 5000, 10000), "cifar10": (None, None, 10000), "imagenet32": (None, None, None)}
@@ -525,22 +511,20 @@ def test_an_epoch_of_steps_draws_every_batch_from_all_rows() -> None:
     assert {*chain(*alone)} == {*range(20)}
     assert len({*map(str, alone)}) == 30
     assert any(len({*batch}) < 8 for batch in alone)  # with replacement
-    ranks = [Batches(images, 8, True, 0, rank, 2, steps=30) for rank in range(2)]
-    assert [one + other for one, other in zip(*(order(rank, 3) for rank in ranks), strict=True)] == alone
-    assert ranks[0].shares(29) == [4, 4]
     assert order(Batches(images, 8, True, 0, steps=30), 4) != alone
     refused(DataError, "no order", lambda: Batches(images, 8, False, 0, steps=30))
 
 
+@pytest.mark.parametrize("steps", [None, 30])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_ranks_together_are_one_process(world_size: int) -> None:
-    images = NUMBERED[:47]  # the last batch, of 7, does not divide evenly
-    alone = order(Batches(images, 8, True, 0), 3)
-    ranks = [Batches(images, 8, True, 0, rank, world_size) for rank in range(world_size)]
+def test_ranks_together_are_one_process(world_size: int, steps: int | None) -> None:
+    images = NUMBERED[:47]  # the last batch of an epoch, of 7, does not divide evenly
+    alone = order(Batches(images, 8, True, 0, steps=steps), 3)
+    ranks = [Batches(images, 8, True, 0, rank, world_size, steps=steps) for rank in range(world_size)]
     batches = [*zip(*(order(rank, 3) for rank in ranks), strict=True)]
     assert [list(chain(*shares)) for shares in batches] == alone
-    assert len(alone) == len(ranks[0]) == 6
-    assert [ranks[0].shares(index) for index in range(6)] == [[len(share) for share in shares] for shares in batches]
+    assert len(alone) == len(ranks[0]) == (steps or 6)
+    assert [ranks[0].shares(i) for i in range(len(alone))] == [[len(share) for share in shares] for shares in batches]
 
 
 def test_batch_sizes_that_cannot_be_shared() -> None:

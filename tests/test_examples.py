@@ -4,6 +4,7 @@ import json
 import math
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,49 +28,45 @@ pytestmark = pytest.mark.filterwarnings(
 SMALLEST = ["--data", "digits", "--images", "128", "--epochs", "12"]
 
 
-def command(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return what an example says."""
+
+    def run(name: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command(name, monkeypatch, *SMALLEST, "--seeds", "1")
-    kept = json.loads((tmp_path / "runs" / "examples" / f"{name}.json").read_text())["runs"]
+def test_example_runs(name: str, here: Path, command: Callable[..., str]) -> None:
+    said = command(name, *SMALLEST, "--seeds", "1")
+    kept = json.loads((here / "runs" / "examples" / f"{name}.json").read_text())["runs"]
     assert sorted(kept) == ["with, seed 0", "without, seed 0"]
     figures = [run["figure"] for run in kept.values()]
     assert all(map(math.isfinite, figures))
     assert figures[0] != figures[1]
-    assert comparison.table(kept, 1, "BPD").splitlines()[2] in capsys.readouterr().out
+    assert comparison.table(kept, 1, "BPD").splitlines()[2] in said
 
 
-def test_counts_are_fitted_by_every_likelihood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counts_are_fitted_by_every_likelihood(tmp_path: Path, command: Callable[..., str]) -> None:
     counts = np.random.RandomState(0).poisson(2.0, size=(60, 12))
     np.savez(tmp_path / "counts.npz", counts=counts)
-    command("counts", monkeypatch, str(tmp_path / "counts.npz"))
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("counts", str(tmp_path / "counts.npz")).splitlines()
     assert [line.split(":")[0] for line in lines][:2] == ["Poisson", "negative binomial"]
     for line in lines:
         assert -4 < float(line.split(": ")[1].split()[0]) < -1
 
 
-def test_interrupted_comparison_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [*SMALLEST, "--keep", str(tmp_path / "kept.json")]
-    command("plain", monkeypatch, *arguments, "--seeds", "1")
-    capsys.readouterr()
-    command("plain", monkeypatch, *arguments, "--seeds", "2")
-    said = capsys.readouterr().out
+def test_interrupted_comparison_goes_on(tmp_path: Path, command: Callable[..., str]) -> None:
+    arguments = ["plain", *SMALLEST, "--keep", str(tmp_path / "kept.json")]
+    command(*arguments, "--seeds", "1")
+    said = command(*arguments, "--seeds", "2")
     assert "plain with, seed 0: 12 epochs" not in said
     assert "plain with, seed 1: 12 epochs" in said
-    with pytest.raises(SystemExit, match="other settings"):
-        command("plain", monkeypatch, *SMALLEST, "--keep", str(tmp_path / "kept.json"), "--epochs", "13")
+    refused(SystemExit, "other settings", lambda: command(*arguments, "--epochs", "13"))
 
 
 def test_table_says_what_the_runs_say() -> None:
@@ -84,10 +81,6 @@ def test_table_says_what_the_runs_say() -> None:
     assert lines[6] == "| seconds a run | 20 | 20 | |"
 
 
-def test_bits_per_dimension_of_the_uniform_density_are_those_of_the_levels() -> None:
-    assert load_images("digits").figure(0.0) == pytest.approx(math.log2(17))
-
-
 def test_clusters_come_to_agree_with_labels_that_training_never_saw() -> None:
     digits, labels = load_images("digits"), clustering.unseen_labels("digits")
     x, unseen = digits.centre(digits.rows("train")), digits.centre(digits.rows("test"))
@@ -98,12 +91,11 @@ def test_clusters_come_to_agree_with_labels_that_training_never_saw() -> None:
     assert after.information > before.information + 0.1
 
 
-def test_clustering_prints_its_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    command("clustering", monkeypatch, "--data", "digits", "--epochs", "1", "--seeds", "2", "--components", "10")
-    said = capsys.readouterr().out
+def test_clustering_prints_its_table(command: Callable[..., str]) -> None:
+    said = command("clustering", "--data", "digits", "--epochs", "1", "--seeds", "2", "--components", "10")
     assert "| 10 | mixture | 0." in said
     assert "| 10 | k-means | 0." in said
-    refused(SystemExit, "no labels here", lambda: command("clustering", monkeypatch, "--data", "cifar10"))
+    refused(SystemExit, "no labels here", lambda: command("clustering", "--data", "cifar10"))
     refused(DataError, "no labels here", lambda: clustering.unseen_labels("cifar10"))
 
 

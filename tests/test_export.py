@@ -22,6 +22,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
+from refusals import refused
+from runs import TINY, train
 from silentgrad.lab.build import build_model
 from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import load
@@ -29,15 +31,7 @@ from silentgrad.lab.kinds import Kind
 from silentgrad.lab.settings import resolve_model
 from silentgrad.lab.settings.documents import train_command
 from silentgrad.lab.store.records import Run
-from silentgrad.lab.training import (
-    DataConfig,
-    ModelConfig,
-    TrainConfig,
-    export,
-    load_run,
-    read_config,
-    train_model,
-)
+from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, export, load_run, read_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*")
 SHAPES = {"mlp": (1, 8, 8), "conv": (3, 8, 8), "strided": (3, 32, 32)}
@@ -97,19 +91,15 @@ def test_networks_say_the_same_of_any_number_of_examples(part: str, settings: di
         np.testing.assert_allclose(value, getattr(said, TOLD.get(output, output)), rtol=1e-4, atol=1e-5)
 
 
-TRAIN = TrainConfig(epochs=1, accelerator="cpu")
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export") / "run"
-    train_model(DataConfig(batch_size=256), ModelConfig(latent_dim=LATENTS, hidden=[16]), TRAIN, folder, quiet=True)
-    return folder
+def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy a run, whose folder will hold its export."""
+    return shutil.copytree(digits_run, tmp_path_factory.mktemp("export") / "run")
 
 
 def exported_in(folder: Path, data: DataConfig, **settings: Any) -> Path:
     """Return the folder of an exported model of two latents, trained on some data."""
-    train_model(data, ModelConfig(latent_dim=2, hidden=[4], **settings), TRAIN, folder / "run", quiet=True)
+    train(folder / "run", data, model=replace(TINY, **settings))
     export.export_run(folder / "run", folder / "out")
     return folder / "out"
 
@@ -154,7 +144,7 @@ def as_before(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "to_onnx", lambda network, example, name: (exported / names[name]).read_bytes())
 
 
-def test_a_file_that_differs_is_refused_and_leaves_nothing(
+def test_a_file_that_differs_an_unfinished_run_and_a_missing_package_are_named_and_leave_nothing(
     run: Path, as_before: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faithful = export.to_onnx
@@ -166,20 +156,14 @@ def test_a_file_that_differs_is_refused_and_leaves_nothing(
         return faithful(network, example, name)
 
     monkeypatch.setattr(export, "to_onnx", unfaithful)
-    with pytest.raises(export.ExportError, match=r"decoder differs from torch's by .*nothing was written"):
-        export.export_run(run, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_unfinished_runs_and_missing_packages_are_named(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("export", "summary.json"))
-    with pytest.raises(export.ExportError, match=r"no finished run: it has no summary.json"):
-        export.export_run(tmp_path / "run", tmp_path / "out")
+    told = "decoder differs from torch's by .*nothing was written"
+    refused(export.ExportError, told, lambda: export.export_run(run, tmp_path / "out"))
+    unfinished = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("export", "summary.json"))
+    told = "no finished run: it has no summary.json"
+    refused(export.ExportError, told, lambda: export.export_run(unfinished, tmp_path / "out"))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(export.ExportError, match=r"needs onnxscript: pip install 'silentgrad\[onnx\]'"):
-        export.export_run(run, tmp_path / "out")
+    told = r"needs onnxscript: pip install 'silentgrad\[onnx\]'"
+    refused(export.ExportError, told, lambda: export.export_run(run, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -196,22 +180,16 @@ def test_exporting_leaves_the_checks_of_distributions_as_they_were(
 def test_the_card_tells_the_hub_what_the_summary_says(run: Path, exported: Path) -> None:
     card = ModelCard.load(exported / "README.md")
     summary = json.loads((run / "summary.json").read_text())
-    assert card.data.library_name == "silentgrad"
-    assert card.data.license == "unknown"
+    assert (card.data.library_name, card.data.license, card.data.model_name) == ("silentgrad", "unknown", "run")
     assert "variational-autoencoder" in card.data.tags
-    assert card.data.model_name == "run"
     told = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert told == {"bpd": summary["figure"], **summary["metrics"], "kld": summary["kld"]}
     first = card.data.eval_results[0]
     assert (first.dataset_name, first.dataset_split) == ("digits", "test")
-    assert first.metric_name == "BPD, bits per dimension"
-    assert first.task_type == "unconditional-image-generation"
+    assert (first.metric_name, first.task_type) == ("BPD, bits per dimension", "unconditional-image-generation")
     assert f"| BPD | {summary['figure']:.4f} | bits per dimension |" in card.text
     assert "datasets" not in card.data.to_dict()  # the hub has none of that name
-
-
-def test_the_command_of_the_card_makes_the_same_run(run: Path, exported: Path) -> None:
-    (command,) = re.findall(r"```bash\n(.*?)\n```", (exported / "README.md").read_text(), re.DOTALL)
+    (command,) = re.findall(r"```bash\n(.*?)\n```", card.text, re.DOTALL)
     assert command == train_command(read_config(run))
 
 
@@ -260,7 +238,6 @@ def test_an_exported_table_takes_and_gives_the_numbers_of_its_columns(tmp_path: 
     np.savetxt(tmp_path / "t.csv", table, delimiter=",", header="first,=second,third", comments="", fmt="%.17g")
     out = exported_in(tmp_path, DataConfig(name=str(tmp_path / "t.csv")), latent="laplace")
     seen = load(str(tmp_path / "t.csv"))
-    assert seen.numbers is not None
     rows = table[seen.numbers.train.numpy()]
     mean, deviation = rows.mean(0), rows.std(0)
     columns = json.loads((out / "columns.json").read_text())
@@ -293,7 +270,6 @@ def test_the_card_escapes_what_a_run_says(run: Path, tmp_path: Path) -> None:
 def card_of(run: Path, changes: dict[str, Any], **settings: Any) -> ModelCard:
     """Return the card of a run if its figures and settings had been others."""
     record = Run.read(run)
-    assert record.summary is not None
     summary, other = replace(record.summary, **changes), read_config(run)._replace(**settings)
     outputs = {"encoder": ["mean"], "decoder": ["mean"]}
     return ModelCard(export.model_card(record, summary, other, load("digits"), outputs))
@@ -326,19 +302,17 @@ def test_the_hub_is_told_of_data_that_it_has_and_of_every_bound(run: Path) -> No
     assert "better: the importance-weighted bound of 50 samples." in card.text
 
 
-@pytest.mark.parametrize("name", ["two\nlines: #1", "'q\"uote`"])
-def test_odd_names_of_folders(run: Path, name: str, tmp_path: Path) -> None:
-    shutil.copytree(run, tmp_path / name)
-    card = card_of(tmp_path / name, {})
-    title = name.replace("\n", " ")
-    assert card.data.model_name == title
-    assert f"\n# {title}\n" in card.text
+def test_odd_names_of_folders(run: Path, tmp_path: Path) -> None:
+    for name in ("two\nlines: #1", "'q\"uote`"):
+        card, title = card_of(shutil.copytree(run, tmp_path / name), {}), name.replace("\n", " ")
+        assert card.data.model_name == title
+        assert f"\n# {title}\n" in card.text
 
 
 def test_a_readme_of_somebody_is_not_replaced(run: Path, exported: Path, as_before: None, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("my own words")
-    with pytest.raises(export.ExportError, match=r"README.md is there already .*nothing was written"):
-        export.export_run(run, tmp_path)
+    told = "README.md is there already .*nothing was written"
+    refused(export.ExportError, told, lambda: export.export_run(run, tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert (tmp_path / "README.md").read_text() == "my own words"
     export.export_run(run, exported)  # its own is, by the same

@@ -9,17 +9,14 @@ import pytest
 
 from silentgrad.factors.count_factors import CountFactors
 from silentgrad.factors.state import Climb
-from test_cluster import scheduler, start, worker_at  # noqa: F401  # fixtures
+from workers import worker_at
 
 distributed = pytest.importorskip("distributed", reason="the extra cluster is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
 
 
 def test_a_killed_workers_rows_are_made_anew(
-    tmp_path: Path,
-    scheduler: str,  # noqa: F811
-    start: Callable[..., BaseProcess],  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, scheduler: str, start: Callable[..., BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dask.array
 

@@ -1,10 +1,10 @@
 """HDF5 files that mean harm: whatever leads out of them or claims more than they hold is refused, and nothing else."""
 
 import os
-import re
 import resource
 import signal
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,6 +20,7 @@ import scipy.sparse as sp
 import torch
 
 from cells import ORDER, ROWS, WIDTH, as_anndata, assert_rows, counts
+from refusals import refused
 from silentgrad.lab.data import DataError, Selection, load
 from silentgrad.lab.data.h5ad import put_obsm, read_anndata
 
@@ -150,23 +151,14 @@ def zeros(count: int, dtype: str, step: int = 1) -> Callable[[Any, str, Path], o
 
 TEXT = h5py.string_dtype()
 HARM: dict[str, tuple[Change, str]] = {
-    "obsm elsewhere": (
-        linked("obsm", lambda f: h5py.ExternalLink(f / "victim.h5ad", "/")),
-        "a link of /obsm to '.*vic",
-    ),
+    "obsm elsewhere": (linked("obsm", lambda f: h5py.ExternalLink(f / "victim.h5ad", "/")), "a link of /obsm to '.*v"),
     "a pipe for X": (linked("X", lambda f: h5py.ExternalLink(f / "pipe", "X")), "a link of /X to '.*pipe'"),
-    "link to nothing": (
-        linked("X", lambda _: h5py.SoftLink("/nowhere")),
-        "cannot be read",
-    ),
+    "link to nothing": (linked("X", lambda _: h5py.SoftLink("/nowhere")), "cannot be read"),
     "storage elsewhere": (made("X/data", stored_in("secret.raw")), "of /X/data in the file itself, found external st"),
     "virtual": (made("X/data", virtual), "of /X/data in the file itself, found a virtual dataset"),
     "2.4 GB of nothing": (made("X/data", claims(600_000_000)), "2,400,000,000 bytes of /X/data, found 0 bytes stored"),
     "1 GB in a chunk": (made("X/data", inflates("deflate")), "chunks of .* bytes in /X/data, found larger ones"),
-    "1 GB not shuffled": (
-        made("X/data", inflates("shuffle", "deflate", mask=1)),
-        "chunks of .* bytes in /X/data, found larger ones",
-    ),
+    "1 GB not shuffled": (made("X/data", inflates("shuffle", "deflate", mask=1)), "in /X/data, found larger ones"),
     "1 GB compressed twice": (
         made("X/data", inflates("deflate", "deflate")),
         r"/X/data compressed once, by gzip or lzf, found the filters \[1, 1\]",
@@ -207,21 +199,15 @@ def in_child(work: Callable[[], object]) -> str:
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(5)
-        os.write(writer, str(work()).encode())
-        os._exit(0)
+        try:
+            os.write(writer, str(work()).encode())
+        finally:  # and never back into the tests
+            os._exit(sys.exc_info()[0] is not None)
     os.close(writer)
     with os.fdopen(reader) as said:
         words = said.read()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     return words
-
-
-def refusal(path: Path, selection: Selection) -> str:
-    try:
-        load(str(path), selection=selection)
-    except DataError as error:
-        return str(error)
-    return "read"
 
 
 @pytest.mark.parametrize(("change", "message"), HARM.values(), ids=HARM)
@@ -231,8 +217,7 @@ def test_what_leads_out_or_is_not_there_is_refused(folder: Path, change: Change,
         change(file, folder)
     before = others(folder)
     selection = Selection("counts" if "rows and" in message else None, "batch")
-    said = in_child(partial(refusal, path, selection))
-    assert re.search(message, said)
+    said = in_child(lambda: refused(DataError, message, lambda: load(str(path), selection=selection)))
     assert str(path) in said
     assert "\n" not in said
     assert others(folder) == before
@@ -245,8 +230,7 @@ def test_nothing_is_written_through_a_link(folder: Path, target: str) -> None:
     with h5py.File(path, "r+") as file:
         linked("obsm", lambda _: link)(file, folder)
     before = others(folder)
-    with pytest.raises(DataError, match="a link"):
-        put_obsm(path, "X_silentgrad", torch.zeros(ROWS, 2))
+    refused(DataError, "a link", lambda: put_obsm(path, "X_silentgrad", torch.zeros(ROWS, 2)))
     assert others(folder) == before
 
 

@@ -1,4 +1,4 @@
-"""Every family and prior trains; and a family and an estimator that a newcomer adds, each in one file, by its name.
+"""A prior that learns; and a family and an estimator that a newcomer adds, each in one file, by its name.
 
 All else that one may add is in `docs/extending.md`, whose code runs;
 decoders and likelihoods are in test_objective.py and members.py.
@@ -7,6 +7,7 @@ decoders and likelihoods are in test_objective.py and members.py.
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -15,45 +16,22 @@ import torch
 from torch import distributions as td
 
 import silentgrad as sg
+from refusals import refused
+from runs import SMALL, TINY, Cli, train
 from silentgrad.estimators import ESTIMATORS, Estimator
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.build import build_estimator
-from silentgrad.lab.cli.main import main
-from silentgrad.lab.data import load
 from silentgrad.lab.experiments.benchmark.protocol import BenchmarkPlan, settings_of
 from silentgrad.lab.networks import Encoder, mlp_body
 from silentgrad.lab.settings import ConfigError, resolve_model
-from silentgrad.lab.training import DataConfig, ModelConfig, TrainConfig, load_run, read_config, train_model
+from silentgrad.lab.training import ModelConfig
 from silentgrad.latents import families
 from silentgrad.registry import Registry
 
-SMALL = {"latent_dim": 3, "hidden": [8]}
-TRAIN = TrainConfig(epochs=2, lr=5e-3, accelerator="cpu")
 SHAPE = (1, 2, 2)
 SKELETONS = Path(__file__).parents[1] / "examples"
 OWN = "my_estimator:MyEstimator"
 SETTINGS = settings_of(["mnist"], ["bernoulli"], ["linear"])
-DATA = DataConfig(batch_size=256)
-TRAINED = {  # one way to train each family, all ways between them
-    "gaussian": {"tractable": "exp", "estimator": "reparameterized", "prior": "mixture", "prior_components": 3},
-    "full-gaussian": {"tractable": "linear", "nonlinear": False, "estimator": "exact", "prior": "learned"},
-    "laplace": {"tractable": "fixed", "nonlinear": False, "estimator": "rloo", "start": "ppca", "prior": "mixture"},
-    "bernoulli": {"tractable": "exp", "estimator": "disarm", "prior": "learned"},
-    "categorical": {"tractable": "exp", "estimator": "gumbel-softmax", "categories": 4, "start": "ppca"},
-    "poisson": {"tractable": "exp", "estimator": "none", "prior": "learned"},
-}
-
-
-@pytest.mark.parametrize("latent", TRAINED)
-def test_every_family_trains(latent: str, tmp_path: Path) -> None:
-    model = ModelConfig(**SMALL | {"latent": latent} | TRAINED[latent])
-    summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
-    assert summary.figure < 7
-    assert 0.001 < summary.kld < 30
-    assert summary.active <= 3
-    prior = load_run(tmp_path / "run", load("digits")).prior
-    assert read_config(tmp_path / "run").model.prior == TRAINED[latent].get("prior", "standard")
-    assert latent != "gaussian" or (prior.logits.shape == (3,) and (prior.logits != 0).all())  # trained, saved and read
 
 
 @pytest.mark.parametrize("prior", [sg.LearnedPrior, sg.MixturePrior])
@@ -111,9 +89,8 @@ def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
 
 def test_a_family_is_one_file(newcomer: ModuleType, tmp_path: Path) -> None:
     family = newcomer.FAMILIES["exponential"](3)
-    model = ModelConfig(**SMALL, latent="exponential", tractable="exp", estimator="reparameterized", prior="learned")
-    summary = train_model(DATA, model, TRAIN, tmp_path / "run", quiet=True)
-    assert summary.kld > 0
+    model = replace(TINY, latent="exponential", tractable="exp", estimator="reparameterized", prior="learned")
+    assert train(tmp_path / "run", model=model).kld > 0
     images = torch.rand(4, 5, *SHAPE)
     vae = GuidedVAE(Encoder(mlp_body(SHAPE, family.numbers), family), sg.LinearGaussian(3, SHAPE))
     found = sg.gradient_variance(vae, images, 20, [sg.Exact(), sg.Reparameterized(), sg.RLOO()])
@@ -136,32 +113,27 @@ def test_an_estimator_of_ones_own_is_named_by_options() -> None:
     config = ModelConfig(latent="bernoulli", latent_dim=4, tractable="none", estimator=OWN)
     estimator = build_estimator(resolve_model(config, "gaussian"))
     assert type(estimator).__name__ == "MyEstimator"
-    with pytest.raises(ConfigError, match=f"--model.estimator {OWN} is not for --model.latent gaussian"):
-        resolve_model(ModelConfig(estimator=OWN), "gaussian")
+    told = f"--model.estimator {OWN} is not for --model.latent gaussian"
+    refused(ConfigError, told, lambda: resolve_model(ModelConfig(estimator=OWN), "gaussian"))
     plan = BenchmarkPlan("smoke", SETTINGS[:1], ["rloo", OWN], Path("folder"), None, "cpu")
     assert plan.names(SETTINGS[0]) == plan.trained(SETTINGS[0]) == ["rloo", OWN]
     assert all(":" not in run.name for run in plan.runs(seeds=1))
 
 
 @pytest.mark.usefixtures("own")
-def test_an_estimator_of_ones_own_trains_and_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = str(tmp_path / "run")
-    small = "--model.latent bernoulli --model.latent_dim 4 --model.hidden 8 --model.tractable none --train.epochs 1"
-    words = ["train", *small.split(), "--model.estimator", OWN, "--folder", run, "--train.accelerator", "cpu"]
-    for command in (words, ["variance", run, "--estimators", f"rloo,{OWN}", "--batches", "4", "--draws", "2"]):
-        monkeypatch.setattr(sys, "argv", ["silentgrad", *command])
-        main()
-    assert "MyEstimator" in capsys.readouterr().out
+def test_an_estimator_of_ones_own_trains_and_is_measured(tmp_path: Path, cli: Cli) -> None:
+    own = ["--model.latent", "bernoulli", "--model.tractable", "none", "--model.estimator", OWN]
+    cli("train", *SMALL, *own, "--train.epochs", "1", "--folder", tmp_path / "run")
+    said = cli("variance", tmp_path / "run", "--estimators", f"rloo,{OWN}", "--batches", "4", "--draws", "2")
+    assert "MyEstimator" in said
 
 
 def test_a_name_belongs_to_one_class() -> None:
     registry = Registry("estimator", Estimator)
     assert registry.register("a")(sg.RLOO) is sg.RLOO
     registry.register("a")(sg.RLOO)  # a cell that is run again
-    with pytest.raises(sg.DomainError, match=r"a is the name of another estimator, silentgrad\.estimators\.score:RLOO"):
-        registry.register("a")(sg.ARM)
+    another = r"a is the name of another estimator, silentgrad\.estimators\.score:RLOO"
+    refused(sg.DomainError, another, lambda: registry.register("a")(sg.ARM))
     assert registry.resolve("a") is sg.RLOO
     assert registry.resolve("silentgrad:ARM") is sg.ARM
 
@@ -180,5 +152,4 @@ def test_a_name_belongs_to_one_class() -> None:
     ],
 )
 def test_what_is_no_estimator_is_refused(name: str, message: str) -> None:
-    with pytest.raises(sg.DomainError, match=message):
-        ESTIMATORS.resolve(name)
+    refused(sg.DomainError, message, lambda: ESTIMATORS.resolve(name))

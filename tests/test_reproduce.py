@@ -1,6 +1,5 @@
 """The paper's tables at the smallest scale: every page is made, what is done is kept, the arithmetic is right."""
 
-import csv
 import json
 import math
 import statistics
@@ -11,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from browser import WIDTHS, look, needs_browser
+from browser import Look
+from refusals import refused
+from runs import Cli
+from runs import rows as rows_of
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.build import model_for, plan_for
 from silentgrad.lab.cli.main import main
@@ -62,8 +64,7 @@ def test_every_table_is_written_in_four_forms_and_judges_nothing_at_the_smallest
     assert "silentgrad reproduce all --scale smoke" in markdown
     assert "its figures mean nothing" in markdown
     assert (everything / f"{table}.tex").read_text().count(r"\\") == rows + 1
-    with (everything / f"{table}.csv").open(newline="") as file:
-        assert len(list(csv.reader(file))) == rows + 1
+    assert len(rows_of(everything / f"{table}.csv")) == rows
     assert "<table>" in (everything / f"{table}.html").read_text()
     assert (record["verdicts"], record["best"]) == ([], [])
     assert ("limit: probabilistic PCA" in str(record["rows"])) == (table == "fixed")
@@ -74,11 +75,9 @@ def test_every_table_is_written_in_four_forms_and_judges_nothing_at_the_smallest
         assert word not in said
 
 
-@needs_browser
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", ["fixed", "variance", "bpd", "figures"])  # kld and mse are laid out as bpd is
-def test_a_browser_shows_every_page(everything: Path, tmp_path: Path, page: str, width: int) -> None:
-    assert look(everything / f"{page}.html", width, tmp_path).problems == []
+def test_a_browser_shows_every_page(everything: Path, page: str, look: Look) -> None:
+    assert look(everything / f"{page}.html").problems == []
 
 
 def test_the_figures_call_their_data_by_their_name(everything: Path) -> None:
@@ -103,15 +102,13 @@ def test_the_exact_estimator_has_no_variance(everything: Path) -> None:
         assert (set(estimates) == {0.0}) == (row[1] == "Silent Gradients")
 
 
-def test_what_is_done_is_not_done_again(everything: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_done_is_not_done_again(everything: Path, cli: Cli) -> None:
     models = sorted(everything.glob("*/model.safetensors"))
     before = [path.stat().st_mtime_ns for path in models]
     assert len(models) == 5 + 13
-    main(["reproduce", "kld", *SMOKE, "--folder", str(everything)])
-    said = capsys.readouterr().out
-    assert "13 of them finished before" in said
-    assert record_of(everything, "kld")["title"] in said
-    for text in ("Continuous", "Discrete", f"kld: {everything / 'kld.html'}"):
+    said = cli("reproduce", "kld", *SMOKE, "--folder", everything)
+    title = record_of(everything, "kld")["title"]
+    for text in ("13 of them finished before", title, "Continuous", "Discrete", f"kld: {everything / 'kld.html'}"):
         assert text in said
     assert [path.stat().st_mtime_ns for path in models] == before
 
@@ -119,8 +116,7 @@ def test_what_is_done_is_not_done_again(everything: Path, capsys: pytest.Capture
 def test_runs_with_other_settings_are_refused(everything: Path) -> None:
     (cell, *_) = learned_cells("smoke", ["mnist"], 1)
     other = cell._replace(settings=cell.settings._replace(train=cell.settings.train.__class__(epochs=3)))
-    with pytest.raises(SilentgradError, match="other settings"):
-        run_all([other], everything, 1, None, "cpu")
+    refused(SilentgradError, "other settings", lambda: run_all([other], everything, 1, None, "cpu"))
 
 
 BASELINE = {"figure": 8.0, "model": "every pixel an independent Gaussian"}

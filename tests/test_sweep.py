@@ -1,14 +1,12 @@
 """A sweep trains every point of its space once, whatever interrupts it, and says which was the best."""
 
 import dataclasses
-import os
 import re
 import shlex
 import shutil
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,17 +21,17 @@ import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-import processes
 from refusals import refused
-from runs import rows
-from silentgrad.lab.cli.main import main, setting
+from runs import SMALL as WORDS
+from runs import Cli, interrupted, rows, train
+from silentgrad.lab.cli.main import setting
 from silentgrad.lab.experiments import runner, study
 from silentgrad.lab.experiments import sweep as module
 from silentgrad.lab.experiments.space import Sweep, SweepError, search_space
 from silentgrad.lab.experiments.sweep import Outcome
 from silentgrad.lab.settings.documents import read_settings
 from silentgrad.lab.store.records import Run, Summary
-from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, train_model
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 from workers import write_metrics, write_summary
 
 RATES, ANNEALING = ["1e-3", "1e-4", "1e-5"], ["0.5", "0.05"]
@@ -192,10 +190,10 @@ def test_suggestions_within_ranges_go_on_where_they_were_stopped(tmp_path: Path,
     trainer.at_epoch = stop
     with pytest.raises(KeyboardInterrupt):
         run_sweep(plan, url(tmp_path))
-    interrupted = trainer.asked[-1]
+    stopped = trainer.asked[-1]
     trainer.at_epoch = lambda lr, epoch: None
     assert run_sweep(plan, url(tmp_path)).done == 8
-    assert trainer.asked[3] == (*interrupted[:3], True)
+    assert trainer.asked[3] == (*stopped[:3], True)
     assert len(trainer.asked) == 9
     assert len({asked[:2] for asked in trainer.asked}) == len({asked[2] for asked in trainer.asked}) == 8
     assert all(1e-5 <= asked[0] <= 1e-3 for asked in trainer.asked)
@@ -219,7 +217,6 @@ def test_a_trial_of_a_process_that_died_is_taken_up_again(
     plan = planned(tmp_path, ONE)
     with study.opened(plan, url(tmp_path)) as found:
         taken = study.take(found, plan)
-        assert taken is not None
     assert run_sweep(plan, url(tmp_path)).done == 2
     assert points(tmp_path, "running") == [(taken.params["train.lr"],)]
     monkeypatch.setattr(study, "PATIENCE", 0)  # longer than its silence is believed
@@ -297,23 +294,16 @@ def test_a_database_that_fails_later(tmp_path: Path, trainer: Trainer) -> None:
         raise optuna.exceptions.StorageInternalError("connection lost")
 
     trainer.at_epoch = lose
-    refused(
-        SweepError, "the same command goes on: connection lost", lambda: run_sweep(planned(tmp_path), url(tmp_path))
-    )
+    told = "the same command goes on: connection lost"
+    refused(SweepError, told, lambda: run_sweep(planned(tmp_path), url(tmp_path)))
 
 
-TINY = "--model.latent_dim 2 --model.hidden [8] --train.accelerator cpu --quiet true"
-
-
-def test_the_command_trains_in_the_datas_unit_and_its_recipe_gives_what_it_expects(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_trains_in_the_datas_unit_and_its_recipe_gives_what_it_expects(tmp_path: Path, cli: Cli) -> None:
     cause = torch.randn(60, 1, generator=torch.Generator().manual_seed(0))
     np.savetxt(tmp_path / "table.csv", torch.cat([cause, 5 * cause + 1], 1).numpy(), delimiter=",")
-    words = ["sweep", *TINY.split(), "--data.name", str(tmp_path / "table.csv"), "--train.epochs", "2", "--jobs", "2"]
+    words = ["sweep", *WORDS, "--data.name", str(tmp_path / "table.csv"), "--train.epochs", "2", "--jobs", "2"]
     words += ["--over", "train.lr=1e-2,1e12", "--over=train.seed=3", "--folder", str(tmp_path / "sweep")]
-    main(words)
-    said, folder = capsys.readouterr().out, tmp_path / "sweep"
+    said, folder = cli(*words), tmp_path / "sweep"
     assert said.startswith("sweep table-lr-seed: 2 trials over train.lr, train.seed")
     assert "2 of 2 trials done" in said
     best, diverged = rows(folder / "trials.csv")
@@ -327,33 +317,25 @@ def test_the_command_trains_in_the_datas_unit_and_its_recipe_gives_what_it_expec
     assert "BPD" not in re.sub('base64,[^"]*', "", page)  # the letters of a picture may say anything
     again = read_settings(folder / "best.yaml")
     assert again.train.seed == 3
-    assert train_model(*again, tmp_path / "again", quiet=True).figure == run.summary.figure
+    assert train(tmp_path / "again", again.data, again.train, model=again.model).figure == run.summary.figure
     kept = [path for path in folder.glob("trial-*/*") if path.is_file()]
     files = [folder / "trials.csv", *kept]
     content, written = [path.read_bytes() for path in files], [path.stat().st_mtime_ns for path in files[1:]]
-    main(words)  # the diverged trial is done too: nothing but the table is written again
+    cli(*words)  # the diverged trial is done too: nothing but the table is written again
     assert [path.read_bytes() for path in files] == content
     assert [path.stat().st_mtime_ns for path in files[1:]] == written
 
 
-def test_ctrl_c_and_the_same_command_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_and_the_same_command_again(tmp_path: Path, cli: Cli) -> None:
     folder = tmp_path / "sweep"
-    words = f"sweep {TINY} --data.batch_size 32 --train.epochs 10 --jobs 1 --folder {folder}".split()
-    words += ["--over", "train.lr=1e-3,1e-4"]
-    output = tmp_path / "said.txt"
-    process = processes.start(processes.silentgrad, *words, output=output)
+    words = ["sweep", *WORDS, "--data.batch_size=32", "--train.epochs=10", "--jobs=1", "--over=train.lr=1e-3,1e-4"]
+    said = interrupted(folder, "trial-0000/metrics.csv", *words)
+    words += ["--folder", str(folder)]
+    assert f"interrupted; go on by: silentgrad {shlex.join(words)}\n" in said
     metrics = folder / "trial-0000" / "metrics.csv"
-    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
-        assert process.is_alive(), "finished before it could be interrupted"
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    process.join()
-    assert f"interrupted; go on by: silentgrad {shlex.join(words)}\n" in output.read_text()
-    assert process.exitcode == 130
     done = metrics.read_text().splitlines()
     assert 2 < len(done) < 11
-    main(words)
-    assert "2 of 2 trials done" in capsys.readouterr().out
+    assert "2 of 2 trials done" in cli(*words)
     resumed = metrics.read_text().splitlines()
     assert resumed[:2] == done[:2]  # the names and the first epoch, which was not trained again
     assert [line.split(",")[0] for line in resumed[1:]] == [str(epoch) for epoch in range(1, 11)]

@@ -11,30 +11,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import processes
-from runs import fails, train_in_two
+from runs import ONCE, SMALL, TINY, TWICE, Cli, train, train_in_two
 from runs import rows as table_rows
 from silentgrad.guided import GuidedVAE, Losses
-from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Levels, load
 from silentgrad.lab.experiments.recipes import FOLDER, read_recipe
 from silentgrad.lab.experiments.recipes import recipe_header as header
 from silentgrad.lab.experiments.recipes import recipe_names as names
+from silentgrad.lab.kinds import Kind
 from silentgrad.lab.settings import resolve
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Summary
-from silentgrad.lab.training import (
-    DataConfig,
-    ModelConfig,
-    Settings,
-    TrainConfig,
-    read_config,
-    train_model,
-)
+from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig, load_run, read_config
 from silentgrad.side_info import SideInfo
 
-SMALL = ["--model.latent_dim", "4", "--model.hidden", "[16]", "--train.accelerator", "cpu", "--quiet", "true"]
-QUICK = TrainConfig(epochs=2, accelerator="cpu")
-TINY = ModelConfig(latent_dim=2, hidden=[4])
 ALONE: dict[str, Any] = {"nonlinear": False, "estimator": "exact"}
 
 
@@ -42,24 +32,21 @@ def rows(folder: Path) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in table_rows(folder / "metrics.csv")]
 
 
-def test_a_run_leaves_everything(data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_everything(data: list[str], tmp_path: Path, cli: Cli) -> None:
     folder = tmp_path / "run"
-    main(["train", *SMALL, *data, "--train.epochs", "2", "--model.guided", "2", "--folder", str(folder)])
+    said = cli("train", *SMALL, *data, "--train.epochs", "2", "--model.guided", "2", "--folder", folder)
     expected = {"config.yaml", "metrics.csv", "last.ckpt", "model.safetensors", "report.html", "environment.json",
                 "summary.json", "curves.png", "samples.png", "reconstructions.png"}  # fmt: skip
     assert expected <= {path.name for path in folder.iterdir()}
-    said = capsys.readouterr().out
-    assert "test BPD" in said
-    assert "report.html" in said
-    assert "the guide's weight never reaches 0: 0.50 of it is left at the end" in said
+    for told in ("test BPD", "report.html", "the guide's weight never reaches 0: 0.50 of it is left at the end"):
+        assert told in said
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert [float(row["weight"]) for row in rows(folder)] == [0.75, 0.5]
-    main(["evaluate", str(folder)])
-    assert "test BPD" in capsys.readouterr().out
+    assert "test BPD" in cli("evaluate", folder)
     before = (folder / "report.html").stat().st_mtime_ns
-    main(["reconstruct", str(folder)])
+    cli("reconstruct", folder)
     assert (folder / "report.html").stat().st_mtime_ns > before
-    main(["sample", str(folder), "--count", "9", "--output", str(tmp_path / "drawn.png")])
+    cli("sample", folder, "--count", "9", "--output", tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
     torch.load(folder / "last.ckpt", weights_only=True)
 
@@ -79,9 +66,8 @@ def data(few: Levels, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--data.name", str(path), "--data.batch_size", "16"]
 
 
-def trained(few: Levels, folder: Path, train: TrainConfig = QUICK, **model: Any) -> Summary:
-    config = replace(TINY, **model)
-    return train_model(DataConfig(batch_size=64), config, train, folder, quiet=True, observations=few)
+def trained(few: Levels, folder: Path, how: TrainConfig = TWICE, **model: Any) -> Summary:
+    return train(folder, DataConfig(batch_size=64), how, model=replace(TINY, **model), observations=few)
 
 
 @pytest.mark.parametrize("latent", ["gaussian", "bernoulli"])
@@ -98,14 +84,66 @@ def test_every_mode_trains(latent: str, linear: str, nonlinear: bool, few: Level
         assert 0 < summary.figure < 100
 
 
+SMALL_CIRCUIT: dict[str, Any] = {"tractable": "circuit", "components": 2}
+CIRCUIT = ALONE | SMALL_CIRCUIT
+LEVELS: dict[str, Any] = {"likelihood": "logistic"}
+NETWORK: dict[str, Any] = {"tractable": "none", "components": 2}
+BOUND = "lower bound"
+# With the exactness of the figure, and what is above it; a linear decoder is above 6 after two epochs.
+TRAINED: dict[str, tuple[dict[str, Any], str, float]] = {
+    "mixture": (CIRCUIT | {"tractable": "mixture"}, BOUND, 4.5),
+    "circuit": (CIRCUIT | {"gates": "all"}, BOUND, 4.5),
+    "bits": (CIRCUIT | {"latent": "bernoulli", "leaves": "constant"}, BOUND, 4.5),
+    "categories": (CIRCUIT | {"latent": "categorical", "leaves": "constant"}, BOUND, 4.5),
+    "levels with a context": (ALONE | LEVELS | {"context": 1}, BOUND, 6),
+    "probabilities of levels": (CIRCUIT | {"leaves": "categorical"}, BOUND, 6),
+    "levels of a network": (LEVELS | {"tractable": "none"}, "sampled", 6),
+    "silent samples": (CIRCUIT | {"estimator": "silent-reparameterized"}, BOUND, 6),
+    "silent bits": (CIRCUIT | {"estimator": "silent-rloo", "latent": "bernoulli", "leaves": "constant"}, BOUND, 6),
+    "mixture of a network": (NETWORK | {"likelihood": "mixture"}, "sampled", 6),
+    "circuit of a network": (SMALL_CIRCUIT | {"likelihood": "circuit", "guided": 0.5}, "sampled", 6),
+    # One way to train each family, all ways and priors between them.
+    "gaussian": ({"tractable": "exp", "estimator": "reparameterized", "prior": "mixture"}, "sampled", 7),
+    "full-gaussian": (ALONE | {"latent": "full-gaussian", "tractable": "linear", "prior": "learned"}, "exact", 7),
+    "laplace": ({"latent": "laplace", "tractable": "fixed", "nonlinear": False, "estimator": "rloo", "start": "ppca",
+                 "prior": "mixture"}, BOUND, 7),
+    "bernoulli": ({"latent": "bernoulli", "tractable": "exp", "estimator": "disarm", "prior": "learned"}, "sampled", 7),
+    "categorical": ({"latent": "categorical", "tractable": "exp", "estimator": "gumbel-softmax", "categories": 4,
+                     "start": "ppca"}, "sampled", 7),
+    "poisson": ({"latent": "poisson", "tractable": "exp", "estimator": "none", "prior": "learned"}, "sampled", 7),
+    # A fair coin for each pixel has 64 log 2 = 44.4 nats.
+    "binarized": ({"tractable": "linear", "estimator": "reparameterized"}, "sampled", 64),
+    "binarized, alone": (ALONE | {"tractable": "linear"}, "exact", 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_is_trained(name: str, tmp_path: Path) -> None:
+    options, exactness, above = TRAINED[name]
+    how = replace(TWICE, lr=5e-3)
+    model = replace(TINY, hidden=[8], **options)
+    kind: Kind = "binarized" if name.startswith("binarized") else "auto"
+    summary = train(tmp_path / "run", DataConfig(kind=kind, batch_size=256), how, model=model)
+    assert 0 < summary.figure < above
+    assert summary.exactness == exactness
+    assert exactness != BOUND or summary.figure - summary.sampled > 3 * summary.sampled_error
+    assert summary.closed_form == exactness or options.get("estimator") != "exact"
+    assert 0.001 < summary.kld < 30
+    assert summary.active <= model.latent_dim
+    pictures = load_file(tmp_path / "run" / "pictures.safetensors")
+    assert pictures["samples"].shape == (64, 1, 8, 8)
+    assert "stds" not in pictures or pictures["stds"].min() > 0
+    for numbers in load_run(tmp_path / "run", load("digits", kind=kind)).prior.parameters():  # trained, saved and read
+        assert (numbers != 0).all()
+
+
 @pytest.mark.usefixtures("undrawn")
-def test_two_processes_equal_one(data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_equal_one(data: list[str], here: Path, cli: Cli) -> None:
     words = ["train", *SMALL, *data, "--train.epochs", "2", "--model.tractable", "exp", "--model.nonlinear", "false",
              "--model.estimator", "exact"]  # fmt: skip
-    one, two = tmp_path / "one", tmp_path / "runs" / "digits-001"  # the second is the folder that it finds for itself
-    main([*words, "--folder", str(one)])
-    monkeypatch.chdir(tmp_path)
-    said = tmp_path / "said.txt"
+    one, two = here / "one", here / "runs" / "digits-001"  # the second is the folder that it finds for itself
+    cli(*words, "--folder", one)
+    said = here / "said.txt"
     assert processes.run(processes.silentgrad, *words, "--train.devices", "2", output=said) == 0, said.read_text()
     weights = load_file(two / "model.safetensors")
     for name, value in load_file(one / "model.safetensors").items():
@@ -167,48 +205,46 @@ def test_a_recipe_without_a_file_has_the_settings_of_its_name(name: str) -> None
 
 
 def test_a_rate_that_diverges_and_settings_of_another_version_are_named(
-    data: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: list[str], tmp_path: Path, cli: Cli
 ) -> None:
-    assert "--train.lr" in fails(
-        capsys, "train", *SMALL, *data, "--train.lr", "1e12", "--folder", str(tmp_path / "diverged")
-    )
+    diverging = ["train", *SMALL, *data, "--train.lr", "1e12", "--folder", tmp_path / "diverged"]
+    assert "--train.lr" in cli.fails(*diverging)
     (tmp_path / "config.yaml").write_text("data: {}\nmodel: {annealing_rate: 0.1}\ntrain: {}\n")
-    message = fails(capsys, "evaluate", str(tmp_path))
+    message = cli.fails("evaluate", tmp_path)
     assert "the run was made by another version" in message
     assert "there is no setting model.annealing_rate" in message
     assert message.count("config.yaml") == 1
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_full_disk_loses_nothing(data: list[str], tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing(data: list[str], tmp_path: Path, cli: Cli) -> None:
     """The first checkpoint does not fit."""
-    words = ["train", *SMALL, *data, "--train.epochs", "2"]
+    words = ["train", *SMALL, *data, "--train.epochs", "2", "--model.hidden", "16"]
     full, output = tmp_path / "full", tmp_path / "said.txt"
     assert processes.run(processes.silentgrad_on_a_full_disk, *words, "--folder", str(full), output=output) == 1
     said = output.read_text()
     assert "cannot write to" in said
     assert "--resume true" in said
     assert "Traceback" not in said
-    main(["train", "--folder", str(full), "--resume", "true", "--quiet", "true"])
-    main([*words, "--folder", str(tmp_path / "whole")])
+    cli("train", "--folder", full, "--resume", "true", "--quiet", "true")
+    cli(*words, "--folder", tmp_path / "whole")
     assert rows(full) == rows(tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_tensorboard_is_an_extra(data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_is_an_extra(data: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     words = ["train", *SMALL, *data, "--train.epochs", "1", "--train.tensorboard", "true", "--folder"]
-    main([*words, str(tmp_path / "with")])
+    cli(*words, tmp_path / "with")
     assert list((tmp_path / "with" / "tensorboard").glob("events*"))
     for package in ("TENSORBOARD", "TENSORBOARDX"):
         monkeypatch.setattr(f"lightning_fabric.loggers.tensorboard._{package}_AVAILABLE", False)
-    with pytest.raises(SystemExit):
-        main([*words, str(tmp_path / "without")])
+    assert "tensorboard" in cli.fails(*words, tmp_path / "without")
     assert not (tmp_path / "without").exists()
 
 
 def test_figures_are_those_of_the_best_epoch(few: Levels, tmp_path: Path) -> None:
     """The rate is so high that the last epoch is not the best one."""
-    summary = trained(few, tmp_path / "run", replace(QUICK, epochs=6, lr=0.5), tractable="none")
+    summary = trained(few, tmp_path / "run", replace(TWICE, epochs=6, lr=0.5), tractable="none")
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
     assert summary.best_epoch == 1 + bpd.index(min(bpd)) < 6
     best = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["best"]["model"]
@@ -219,20 +255,19 @@ def test_figures_are_those_of_the_best_epoch(few: Levels, tmp_path: Path) -> Non
 def test_the_best_epoch_has_the_last_variance(few: Levels, tmp_path: Path) -> None:
     """With its first, large variance this model has a better BPD, but it is another model."""
     shrinking = {"tractable": "fixed", "variance_start": 0.3, "variance_factor": 0.01, "variance": 0.003}
-    summary = trained(few, tmp_path / "run", replace(QUICK, epochs=3, lr=1e-5), **ALONE, **shrinking)
+    summary = trained(few, tmp_path / "run", replace(TWICE, epochs=3, lr=1e-5), **ALONE, **shrinking)
     bpd = [float(row["valid_bpd"]) for row in rows(tmp_path / "run")]
     assert bpd.index(min(bpd)) == 0
     assert summary.best_epoch > 1
 
 
-def test_evaluate_tells_which_bound_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_tells_which_bound_it_is(tmp_path: Path, cli: Cli) -> None:
     """Take a linear decoder that starts as pPCA's, whose exact likelihood no bound exceeds."""
-    model, train = replace(TINY, **ALONE, tractable="fixed", start="ppca"), replace(QUICK, epochs=1, lr=1e-6)
-    limit = train_model(DataConfig(batch_size=512), model, train, tmp_path / "run", quiet=True).limit
+    model = replace(TINY, **ALONE, tractable="fixed", start="ppca")
+    limit = train(tmp_path / "run", train=replace(ONCE, lr=1e-6), model=model).limit
     found = []
     for samples in ("1", "30"):
-        main(["evaluate", str(tmp_path / "run"), "--samples", samples])
-        said = capsys.readouterr().out
+        said = cli("evaluate", tmp_path / "run", "--samples", samples)
         assert ("(importance-weighted bound, 30 samples, sampled ELBO" in said) == (samples == "30")
         found.append(float(said.split()[2]))
     elbo, weighted = found
@@ -267,9 +302,9 @@ MOVING: list[tuple[dict[str, Any], float | None]] = [
 def test_a_guide_of_bits_stays_as_it_starts(few: Levels, tmp_path: Path) -> None:
     """Unless a rate of its own is given, it starts at random, it is sampled, or it is all that there is."""
     for changes, rate in MOVING:
-        settings = Settings(DataConfig(), replace(BITS, **changes), replace(QUICK, lr_mean=rate))
+        settings = Settings(DataConfig(), replace(BITS, **changes), replace(TWICE, lr_mean=rate))
         assert resolve(settings, ["gaussian"]).train.lr_mean == rate, changes
-    train_model(DataConfig(), BITS, replace(QUICK, keep=[1, 2]), tmp_path, quiet=True, observations=few)
+    train(tmp_path, train=replace(TWICE, keep=[1, 2]), model=BITS, observations=few)
     assert read_config(tmp_path).train.lr_mean == 0.0
     first, second = (load_file(RunFolder(tmp_path).kept(epoch)) for epoch in (1, 2))
     for name, weight in first.items():

@@ -1,19 +1,18 @@
 """Tuned comparisons: validation chooses, finished rows are never trained again, and the docs are made from them."""
 
-import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from silentgrad.lab.cli.main import setting
+from runs import TINY
 from silentgrad.lab.experiments import guide, linear
 from silentgrad.lab.experiments.experiment import Request, chosen, compared_runs, trials
 from silentgrad.lab.experiments.ledger import Ledger, RunRow, key_of
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.experiments.tuned import Comparison
-from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.settings import DataConfig, Settings, TrainConfig
 from silentgrad.lab.settings.documents import with_options
 
 ROOT = Path(__file__).parents[1]
@@ -38,16 +37,13 @@ def entered(path: Path | None = None, test: float = 1.0) -> Ledger:
 
 
 @pytest.mark.parametrize("test", [1.0, -1.0])
-def test_validation_chooses_and_the_test_does_not(test: float) -> None:
-    best = chosen(KIND, GRID, entered(test=test))
+def test_validation_chooses_once_all_trials_are_there_and_the_test_does_not(test: float) -> None:
+    ledger = entered(test=test)
+    best = chosen(KIND, GRID, ledger)
     assert best == trials(KIND, GRID)[3]
-    runs = compared_runs([KIND], linear.grid_of, entered(test=test), seeds=2)
+    runs = compared_runs([KIND], linear.grid_of, ledger, seeds=2)
     assert [run.seed for run in runs] == [1, 2]  # none of the seed that was tuned with
     assert all(run.settings == with_options(best.settings, {"train.seed": run.seed}) for run in runs)
-
-
-def test_nothing_is_chosen_before_all_trials_are_there() -> None:
-    ledger = entered()
     ledger.rows.popitem()
     assert chosen(KIND, GRID, ledger) is None
 
@@ -61,10 +57,8 @@ def test_rows_outlive_their_folders_and_are_not_trained_again(tmp_path: Path) ->
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_finished_run_is_entered_and_its_command_repeats_it(tmp_path: Path) -> None:
-    settings = Settings(
-        DataConfig(batch_size=512), ModelConfig(latent_dim=2, hidden=[4]), TrainConfig(epochs=2, seed=3)
-    )
+def test_a_finished_run_is_entered_with_its_command(tmp_path: Path) -> None:
+    settings = Settings(DataConfig(batch_size=512), TINY, TrainConfig(epochs=2, seed=3))
     cell = KIND._replace(settings=settings)
     ledger = Ledger(tmp_path / "own.csv")
     run_all([cell], tmp_path / "runs", 1, None, "cpu", ledger=ledger)
@@ -72,14 +66,7 @@ def test_a_finished_run_is_entered_and_its_command_repeats_it(tmp_path: Path) ->
     assert (row.steps, row.examples, len(row.curve), row.seed) == (6, 1297, 2, 3)
     assert row.valid == min(row.curve)
     assert row.seconds > 0
-    assert key_of(parsed(row.command)) == row.command == key_of(settings)
-
-
-def parsed(command: str) -> Settings:
-    words = shlex.split(command)[2:]
-    options = {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
-    values = {name: setting(name, written) for name, written in options.items()}
-    return with_options(Settings(DataConfig(), ModelConfig(), TrainConfig()), values)
+    assert row.command == key_of(settings)
 
 
 @pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])

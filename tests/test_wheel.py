@@ -13,6 +13,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -46,14 +47,21 @@ for words in json.load(sys.stdin):
 """
 
 
-class Environment:
-    """A virtual environment with the wheel, which finds other packages in some folders.
+def said(*command: object, expect: int = 0, **options: Any) -> str:
+    """Return what a command says, whose exit code has to be as expected: on standard output or, if it fails, as errors.
 
     Args:
-        folder: Where it is made; commands run there too.
-        wheel: The wheel.
-        lenders: Folders of other packages.
+        command: Its words.
+        expect: The exit code.
+        options: How it is started.
     """
+    process = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
+    assert process.returncode == expect, process.stdout + process.stderr
+    return process.stderr if expect else process.stdout
+
+
+class Environment:
+    """A virtual environment with the wheel, which finds other packages in some folders, and in which commands run."""
 
     def __init__(self, folder: Path, wheel: Path, lenders: list[Path]) -> None:
         self.folder = folder.resolve()
@@ -63,37 +71,24 @@ class Environment:
         # Of a folder that a .pth file names, no .pth file is read: the tests' own silentgrad, of a clone, stays unseen.
         (packages / "lenders.pth").write_text("".join(f"{path}\n" for path in lenders))
 
-    def run(self, command: str, *words: str, given: str = "", expect: int = 0) -> subprocess.CompletedProcess[str]:
-        """Runs a command of the environment."""
+    def run(self, command: str, *words: str, given: str = "", expect: int = 0) -> str:
+        """Return what a command of the environment says."""
         surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         surroundings |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        process = subprocess.run(
-            [str(self.folder / "venv" / "bin" / command), *words],
-            cwd=self.folder,
-            env=surroundings,
-            input=given,
-            capture_output=True,
-            text=True,
-        )
-        assert process.returncode == expect, process.stdout + process.stderr
-        return process
+        program = self.folder / "venv" / "bin" / command
+        return said(program, *words, expect=expect, cwd=self.folder, env=surroundings, input=given)
 
     def pip(self, *words: str) -> str:
-        """What the pip of the tests says when it works on this environment, without any index."""
-        python = str(self.folder / "venv" / "bin" / "python")
-        command = [sys.executable, "-m", "pip", "--python", python, *words, "--no-index"]
-        process = subprocess.run(command, capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr
-        return process.stdout
+        """Return what the pip of the tests says when it works on this environment, without any index."""
+        python = self.folder / "venv" / "bin" / "python"
+        return said(sys.executable, "-m", "pip", "--python", python, *words, "--no-index")
 
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a source distribution, and of the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    process = subprocess.run(command, capture_output=True, text=True)
-    assert process.returncode == 0, process.stdout + process.stderr
+    said(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
 
 
@@ -104,20 +99,17 @@ def wheel(distributions: Path) -> Path:
 
 
 def test_an_index_would_take_both(distributions: Path) -> None:
-    files = sorted(map(str, distributions.iterdir()))
+    files = sorted(distributions.iterdir())
     assert len(files) == 2
-    process = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True)
-    assert process.returncode == 0, process.stdout
+    said(sys.executable, "-m", "twine", "check", "--strict", *files)
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     about = f"silentgrad-{silentgrad.__version__}.dist-info"
-    expected = set()
-    for path in (ROOT / "src" / "silentgrad").rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            expected.add(path.relative_to(ROOT / "src").as_posix())
+    files = [path for path in (ROOT / "src" / "silentgrad").rglob("*") if path.is_file()]
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
     assert {name for name in names if not name.startswith(about)} == expected
     assert {"silentgrad/py.typed", "silentgrad/lab/recipes/mnist-circuit-cpu.yaml"} <= expected
     assert f"{about}/licenses/LICENSE" in names
@@ -155,10 +147,10 @@ def test_the_library_needs_torch_and_numpy_only(wheel: Path, tmp_path: Path) -> 
     environment = Environment(tmp_path, wheel, [lent])
     of_library = [code for code in README if "CountFactors" not in code]
     assert len(of_library) >= 3
-    place = environment.run("python", "-c", RUN_BLOCKS, given=json.dumps(of_library)).stdout.splitlines()[-1]
+    place = environment.run("python", "-c", RUN_BLOCKS, given=json.dumps(of_library)).splitlines()[-1]
     assert Path(place).is_relative_to(environment.folder / "venv")
-    said = environment.run("silentgrad", "train", expect=1).stderr
-    assert re.fullmatch(r"silentgrad: the command needs \w+: pip install 'silentgrad\[lab\]'\n", said)
+    told = environment.run("silentgrad", "train", expect=1)
+    assert re.fullmatch(r"silentgrad: the command needs \w+: pip install 'silentgrad\[lab\]'\n", told)
 
 
 def test_from_the_wheel_to_a_model_that_others_can_use(wheel: Path, tmp_path: Path) -> None:
@@ -166,12 +158,12 @@ def test_from_the_wheel_to_a_model_that_others_can_use(wheel: Path, tmp_path: Pa
     environment.run("silentgrad", "train", *SMALL)
     runs = ["runs/digits-001", "runs/digits-001-without-z"]
     words = [["--version"], ["evaluate", runs[0]], ["compare", *runs], ["export", runs[0]]]
-    said = environment.run("python", "-c", COMMANDS, given=json.dumps(words)).stdout
-    assert said.startswith(f"silentgrad {silentgrad.__version__}\n")
+    told = environment.run("python", "-c", COMMANDS, given=json.dumps(words))
+    assert told.startswith(f"silentgrad {silentgrad.__version__}\n")
     first, second = (read_json(tmp_path / run / "summary.json")["figure"] for run in runs)
-    assert f"test BPD {first:.4f} " in said
-    assert f"digits-001            {first:.3f} " in said
-    assert f"digits-001-without-z  {second:.3f} " in said
+    assert f"test BPD {first:.4f} " in told
+    assert f"digits-001            {first:.3f} " in told
+    assert f"digits-001-without-z  {second:.3f} " in told
     exported = {path.name for path in (tmp_path / runs[0] / "export").iterdir()}
     assert exported == {"model.safetensors", "encoder.onnx", "decoder.onnx", "README.md"}
 
@@ -179,6 +171,6 @@ def test_from_the_wheel_to_a_model_that_others_can_use(wheel: Path, tmp_path: Pa
 def test_an_extra_is_added_to_the_silentgrad_that_is_there(wheel: Path, tmp_path: Path) -> None:
     """As messages advise: pip takes the installed one, wherever it came from, and looks for what it lacks only."""
     environment = Environment(tmp_path, wheel, LENDERS)
-    said = environment.pip("install", "--dry-run", "silentgrad[lab,counts,cluster,onnx,tensorboard]")
-    assert re.search(r"Requirement already satisfied: silentgrad\[.*\] in \S*venv", said)
-    assert "Would install" not in said
+    told = environment.pip("install", "--dry-run", "silentgrad[lab,counts,cluster,onnx,tensorboard]")
+    assert re.search(r"Requirement already satisfied: silentgrad\[.*\] in \S*venv", told)
+    assert "Would install" not in told

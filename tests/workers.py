@@ -1,6 +1,5 @@
 """The work of processes of their own, in a module that a fresh process can import."""
 
-import csv
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from silentgrad.lab.cli.main import setting
@@ -81,9 +81,8 @@ def _no_training(data: Any, model: Any, train: Any, folder: Path, *_: object) ->
 
 def write_metrics(folder: Path, epochs: Sequence[tuple[float, float]]) -> None:
     """Write the seconds and the validation BPD at the end of each epoch, as a run does."""
-    rows = [[number, *figures] for number, figures in enumerate(epochs, 1)]
-    with RunFolder(folder).metrics.open("w", newline="") as file:
-        csv.writer(file).writerows([["epoch", "seconds", "valid_bpd"], *rows])
+    table = pd.DataFrame(epochs, range(1, len(epochs) + 1), ["seconds", "valid_bpd"])
+    table.to_csv(RunFolder(folder).metrics, index_label="epoch")
 
 
 def write_summary(folder: Path, **changed: object) -> Summary:
@@ -152,3 +151,8 @@ def die(loop: Loop | None = None) -> None:
 def dask(command: str, *words: str) -> None:
     """Do what `dask scheduler` and `dask worker` do, in a process that has imported everything."""
     import_module(f"distributed.cli.dask_{command}").main(words)
+
+
+def worker_at(scheduler: str, threads: int = 1) -> list[str]:
+    """Return the words of a worker of a scheduler."""
+    return ["worker", scheduler, "--no-nanny", "--nthreads", str(threads)]
