@@ -205,10 +205,9 @@ def _of_parts(model: Any, x: Tensor) -> Adapted:
 def _of_pythae(model: Any, x: Tensor) -> Adapted:
     parts = attrgetter("embedding", "log_covariance")
     found = _of_functions(lambda x: parts(model.encoder(x)), lambda z: model.decoder(z).reconstruction)
-    found.note = "pythae's squared error, halved and summed, is a Gaussian of variance 1"
-    found.decoder.likelihood = UNIT_GAUSSIAN
-    if model.model_config.reconstruction_loss == "bce":
-        found.decoder.likelihood, found.note = td.Bernoulli, ""
+    bits, note = model.model_config.reconstruction_loss == "bce", "halved and summed, is a Gaussian of variance 1"
+    found.decoder.likelihood = td.Bernoulli if bits else UNIT_GAUSSIAN
+    found.note = "" if bits else f"pythae's squared error, {note}"
     found.loss = lambda x: model({"data": x}).loss
     return found
 
@@ -260,6 +259,5 @@ def _of_pyro(model: Any, x: Tensor) -> Adapted:
     return Adapted(encoder, decoder, decoder.at, first)
 
 
-HOSTS: dict[str, Callable[[Any, Tensor], Adapted]]
-HOSTS = {"pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi}
+HOSTS: dict[str, Callable[..., Adapted]] = {"pythae": _of_pythae, "diffusers": _of_diffusers, "scvi": _of_scvi}
 """Adapters by the package of the model's class or of one of its bases."""

@@ -60,7 +60,7 @@ def mutual_information(q: td.Distribution) -> tuple[float, float]:
         >>> f"{mutual_information(q)[0]:.3f} {math.log(4):.3f}"
         '1.386 1.386'
     """
-    loc, scale = (part.flatten(1).double() for part in gaussian_parts(q))
+    loc, scale = (part.flatten(1).double() for part in gaussian_parts(q, "mutual information"))
     z, precision = loc + scale * torch.randn_like(loc), scale.square().reciprocal()
     # log N(z_i; loc_j, scale_j) of all pairs, by expanded squares: pairs times latents would not fit
     squares = z.square() @ precision.T - 2 * z @ (loc * precision).T + (loc.square() * precision).sum(1)
@@ -85,7 +85,7 @@ def amortization_gap(model: MeasurableModel, x: Tensor) -> Tensor:
     """
     with torch.no_grad():
         q = model.encoder(x)
-    loc, scale = gaussian_parts(q)
+    loc, scale = gaussian_parts(q, "the amortization gap")
     prior, moves = prior_of(model, q), torch.zeros(2, *loc.shape).to(loc).requires_grad_()
 
     def moved() -> td.Distribution:  # in deviations of q, however narrow it is
@@ -107,9 +107,9 @@ def amortization_gap(model: MeasurableModel, x: Tensor) -> Tensor:
         return (bound(moved()) - bound(q)).clamp(min=0)
 
 
-def gaussian_parts(q: td.Distribution) -> tuple[Tensor, Tensor]:
-    """Return means and deviations."""
+def gaussian_parts(q: td.Distribution, asked: str) -> tuple[Tensor, Tensor]:
+    """Return means and deviations; raise if what is asked for is not known of the latents."""
     base = base_of(q)
     if not isinstance(base, td.Normal):
-        raise IntractableError(f"this is known for independent Gaussian latents, not for {type(base).__name__}")
+        raise IntractableError(f"{asked} is measured for independent Gaussian latents, not for {type(base).__name__}")
     return base.loc, base.scale

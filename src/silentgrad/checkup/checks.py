@@ -211,11 +211,11 @@ def variance(m: Measurements) -> Answer | None:
 @check(WEIGHT)
 def kl_weight(m: Measurements) -> Answer:
     """Find the loss's units: beta, declared or in disguise."""
-    train, mixed = m.train[: len(m.x)], False
+    train, mixed, explained = m.train[: len(m.x)], False, m.way(m.log_px[0])
     if m.model.loss is not None:
         units = analysis.loss_units(m.model, train, m.model.loss)
         beta, cause, mixed = units.beta, f"by the loss: {units.cause}", units.mixed
-    elif m.comparison.figure.value > m.comparison.independent if m.explained is None else m.explained < UNUSED:
+    elif m.comparison.figure.value > m.comparison.independent if explained is None else explained < UNUSED:
         raise IntractableError("the decoder is not trained, so that nothing tells the weight: pass loss=...")
     else:
         beta = analysis.implied_kl_weight(m.model, train)
@@ -224,7 +224,8 @@ def kl_weight(m: Measurements) -> Answer:
             cause = f"beta, or a reconstruction that is a mean over some of the {m.outputs} outputs"
         cause = f"by the optimum that the encoder is at: {cause}"
     if 3 * beta.error >= max(abs(beta.value), 0.5):
-        raise IntractableError(f"{beta}: its error is as large as itself; pass loss=..., or more examples=...")
+        remedy = "does the loss draw z as q(z|x) does?" if m.model.loss else "pass loss=..., or more examples=..."
+        raise IntractableError(f"{beta}: its error is as large as itself; {remedy}")
     nearest = min(max(1.0, beta.value - 3 * beta.error), beta.value + 3 * beta.error)  # the value within noise
     off = math.inf if mixed or nearest <= 0 else max(nearest, 1 / nearest)
     change = "sum -log p over the outputs and the KL divergence over the latents, then average both over the batch"
@@ -253,13 +254,17 @@ def relaxation(m: Measurements) -> Answer | None:
 @check("training")
 def training(m: Measurements) -> Answer | None:
     """Compare reconstructions with the mean of the data, which knows nothing of x."""
-    if m.explained is None:
+    explained = m.way(m.log_px[0])
+    if explained is None:
         return None
-    verdict = graded(-m.explained, -UNUSED, UNUSED)
+    verdict = graded(-explained, -UNUSED, UNUSED)
     than = "no better than" if verdict == "suspicious" else "worse than"
     cause = f"the reconstructions are {than} the mean of the data: not trained, hardly trained, or diverged"
     change = "train it for longer, at another rate; and see the latents"
-    return Answer(100 * m.explained, "% of the way from the mean of the data to x", verdict, cause, change)
+    if m.q.has_rsample and (m.way(m.log_prob(m.q.mean)) or 0.0) > max(UNUSED, 2 * explained):
+        cause = "the mean of q(z|x) is decoded well, its draws are not: the decoder was trained at other z"
+        change = "draw z in the loss by the deviation of q(z|x): z = mu + torch.randn_like(mu) * (logvar / 2).exp()"
+    return Answer(100 * explained, "% of the way from the mean of the data to x", verdict, cause, change)
 
 
 @check("latents in use")

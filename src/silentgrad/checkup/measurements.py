@@ -141,13 +141,12 @@ class Measurements:
         p = td.Bernoulli(mean.clamp(1e-3, 1 - 1e-3)) if self.bits else td.Normal(mean, self.variance.sqrt())
         return p.log_prob(self.x).flatten(1).sum(1)
 
-    @cached_property
-    def explained(self) -> float | None:
-        """Way of the decoder's mean from that of the training data, 0, to x, 1: in nats, at its own variance."""
+    def way(self, log_px: Tensor) -> float | None:
+        """Return the way of log p(x|z) from the mean of the training data, 0, to x, 1, at the variance of p."""
         constant, perfect = self.with_mean(self.train.mean(0).expand_as(self.x)), self.with_mean(self.x)
         if constant is None or perfect is None:
             return None
-        return float((self.log_px[0] - constant).mean() / (perfect - constant).mean().clamp(min=FEW))
+        return float((log_px - constant).mean() / (perfect - constant).mean().clamp(min=FEW))
 
     @cached_property
     def of_use(self) -> int | None:

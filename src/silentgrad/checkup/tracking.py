@@ -45,8 +45,8 @@ class Tracker:
         self._most = torch.fmax(self._most.to(each), each)
         died = ((each < ACTIVE) & (each < self._most / 2) & (self._most > ACTIVE)).nonzero().flatten().tolist()
         self._warn(died, f"latents {{}} have died: their KL divergence fell below {ACTIVE} nats")
-        infinite = not each.isfinite().all()
-        self._warn(["divergence"] * infinite, "the KL divergence is not finite: bound the log-variance of q")
+        infinite = ["divergence"] * (not each.isfinite().all())
+        self._warn(infinite, "the KL divergence is not finite: bound the log-variance of q")
         if p is not None:
             row["narrowest"] = float(p.stddev.min() / x.std().clamp(min=1e-30))
             trouble = "the likelihood's deviation fell to almost nothing beside the data's: its variance runs away"
