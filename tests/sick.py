@@ -1,10 +1,11 @@
-"""Thirteen sick VAEs, each with one known disease, and four healthy ones; on small synthetic digits, in seconds.
+"""Fourteen sick VAEs, each with one known disease, and four healthy ones; on small synthetic digits, in seconds.
 
-Each is a function of a seed and a width that returns how `check_up` is called on it: the model, the data and options.
+Each is a function of a seed that returns how `check_up` is called on it: the model, the data and options.
 """
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,19 +13,21 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.nn import functional as F  # noqa: N812
 
-SIDE, OUTPUTS, LATENTS, EXAMPLES, BATCH = 8, 64, 8, 500, 50
-EPOCHS, RATE = 20, 1e-2
-Loss = Callable[["Vae", Tensor], Tensor]
+SIDE, OUTPUTS, LATENTS, EXAMPLES, BATCH, WIDTH = 8, 64, 8, 500, 50, 32
+RATE = 1e-2
+STANDARD = td.Normal(0.0, 1.0)
+Loss = Callable[[Any, Tensor], Tensor]
 Likelihood = Callable[[Tensor], td.Distribution]
-Weighed = Callable[[Tensor, Tensor], Tensor]
+narrow: Likelihood = partial(td.Normal, scale=0.1)
+coins: Likelihood = lambda logits: td.Bernoulli(logits=logits, validate_args=False)  # noqa: E731
 
 
-def images(seed: int, examples: int = EXAMPLES) -> Tensor:
-    """Soft strokes: two Gaussian blobs an image, `(examples, 64)` between 0 and 1."""
+def images(seed: int) -> Tensor:
+    """Soft strokes: two Gaussian blobs an image, `(EXAMPLES, 64)` between 0 and 1."""
     g = torch.Generator().manual_seed(1000 + seed)
     grid = torch.stack(torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij"), -1).reshape(-1, 2)
-    centers = 1.5 + 4 * torch.rand(examples, 2, 2, generator=g)
-    widths = 0.7 + 0.6 * torch.rand(examples, 2, 1, generator=g)
+    centers = 1.5 + 4 * torch.rand(EXAMPLES, 2, 2, generator=g)
+    widths = 0.7 + 0.6 * torch.rand(EXAMPLES, 2, 1, generator=g)
     squares = (grid - centers.unsqueeze(2)).square().sum(-1)
     return torch.exp(-squares / (2 * widths.square())).sum(1).clamp(0, 1)
 
@@ -42,38 +45,32 @@ def black_and_white(seed: int) -> Tensor:
 class Vae(nn.Module):
     """An encoder that returns (mu, logvar), and a decoder that returns p(x|z)."""
 
-    def __init__(self, likelihood: Likelihood, width: int, outputs: int = OUTPUTS) -> None:
+    def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(OUTPUTS, width), nn.Tanh(), nn.Linear(width, 2 * LATENTS))
-        self.body = nn.Sequential(nn.Linear(LATENTS, width), nn.Tanh(), nn.Linear(width, outputs))
+        self.encoder = nn.Sequential(nn.Linear(OUTPUTS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2 * LATENTS))
+        self.body = nn.Sequential(nn.Linear(LATENTS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, OUTPUTS))
         self.likelihood = likelihood
 
-    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mu, logvar = self.encoder(x).chunk(2, -1)
-        return mu, logvar
+    def encode(self, x: Tensor) -> Any:
+        return self.encoder(x).chunk(2, -1)
 
     def decode(self, z: Tensor) -> td.Distribution:
         return self.likelihood(self.body(z))
 
-    def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def terms(self, x: Tensor, noise: float = 1.0) -> tuple[Tensor, Tensor]:
         """-log p(x|z) of each output and the KL divergence of each latent."""
         mu, logvar = self.encode(x)
-        z = mu + (logvar / 2).exp() * torch.randn_like(mu)
-        nll = -self.decode(z).log_prob(x)
-        return nll, -0.5 * (1 + logvar - mu.square() - logvar.exp())
+        z = mu + noise * (logvar / 2).exp() * torch.randn_like(mu)
+        return -self.decode(z).log_prob(x), -0.5 * (1 + logvar - mu.square() - logvar.exp())
 
 
-def elbo(vae: Vae, x: Tensor) -> Tensor:
-    nll, kld = vae.terms(x)
+def elbo(vae: Vae, x: Tensor, noise: float = 1.0) -> Tensor:
+    nll, kld = vae.terms(x, noise)
     return nll.sum(1).mean() + kld.sum(1).mean()
 
 
 def fit(
-    vae: nn.Module,
-    data: Tensor,
-    loss: Callable[[Any, Tensor], Tensor] = elbo,
-    epochs: int = EPOCHS,
-    optimizer: torch.optim.Optimizer | None = None,
+    vae: nn.Module, data: Tensor, loss: Loss = elbo, epochs: int = 20, optimizer: torch.optim.Optimizer | None = None
 ) -> None:
     optimizer = optimizer or torch.optim.Adam(vae.parameters(), lr=RATE)
     for _ in range(epochs):
@@ -83,16 +80,11 @@ def fit(
             optimizer.step()
 
 
-def narrow(mean: Tensor) -> td.Distribution:
-    return td.Normal(mean, 0.1)
-
-
-def squared_error(mean: Tensor) -> td.Distribution:
-    return td.Normal(mean, 0.5**0.5)
-
-
-def coins(logits: Tensor) -> td.Distribution:
-    return td.Bernoulli(logits=logits, validate_args=False)
+def trained(seed: int, data: Tensor, likelihood: Likelihood, loss: Loss = elbo, epochs: int = 35) -> Vae:
+    torch.manual_seed(seed)
+    vae = Vae(likelihood)
+    fit(vae, data, loss, epochs)
+    return vae
 
 
 class Case(NamedTuple):
@@ -106,64 +98,42 @@ class Case(NamedTuple):
     verdict: str = "wrong"
 
 
-def _trained(seed: int, width: int, data: Tensor, likelihood: Likelihood, loss: Loss = elbo, epochs: int = 35) -> Vae:
-    torch.manual_seed(seed)
-    vae = Vae(likelihood, width)
-    fit(vae, data, loss, epochs)
-    return vae
-
-
-Maker = Callable[[int, int], Case]
-
-
 # The sick
 
 
-def _by_loss(seed: int, width: int, cause: str, weighed: Weighed, likelihood: Likelihood = narrow) -> Case:
+def by_loss(
+    cause: str,
+    weighed: Callable[[Tensor, Tensor], Tensor],
+    seed: int,
+    likelihood: Likelihood = narrow,
+    verdict: str = "wrong",
+) -> Case:
     """A loss of the reconstruction of each output and the KL divergence of each latent."""
 
     def loss(vae: Vae, x: Tensor) -> Tensor:
         return weighed(*vae.terms(x))
 
     data = greys(seed)
-    vae = _trained(seed, width, data, likelihood, loss)
-    return Case(vae, data, {"loss": lambda x: loss(vae, x)}, "weight of the KL divergence", cause)
+    vae = trained(seed, data, likelihood, loss)
+    return Case(vae, data, {"loss": lambda x: loss(vae, x)}, "weight of the KL divergence", cause, verdict)
 
 
-def kl_mean_over_batch(seed: int, width: int) -> Case:
-    """The reconstruction is a sum over the batch, the KL divergence a mean over it and a sum over latents."""
-    return _by_loss(seed, width, "over the batch", lambda nll, kld: nll.sum() + kld.sum(1).mean())
+def never_drawn(seed: int) -> Case:
+    """The decoder is trained at the mean of q alone."""
+    data = greys(seed)
+    return Case(trained(seed, data, narrow, partial(elbo, noise=0.0)), data, {}, "training", "at other z")
 
 
-def kl_mean_over_latents(seed: int, width: int) -> Case:
-    """A squared error, summed, whose variance of 0.5 is off as well."""
-    case = _by_loss(seed, width, "over the 8 latents", lambda nll, kld: nll.sum(1).mean() + kld.mean(), squared_error)
-    return case._replace(verdict="suspicious")
+def strings(seed: int) -> Tensor:
+    """Bits that mostly repeat the one before them, and depend on nothing else."""
+    changes = torch.full((EXAMPLES, OUTPUTS), 0.15)
+    return torch.bernoulli(changes, generator=torch.Generator().manual_seed(4000 + seed)).cumsum(1) % 2
 
 
-def mean_over_pixels(seed: int, width: int) -> Case:
-    return _by_loss(seed, width, "mean over the 64 outputs", lambda nll, kld: nll.mean() + kld.sum(1).mean())
-
-
-def beta_50(seed: int, width: int) -> Case:
-    return _by_loss(seed, width, "beta in the loss", lambda nll, kld: nll.sum(1).mean() + 50 * kld.sum(1).mean())
-
-
-def textures(seed: int) -> Tensor:
-    """Bits that depend on their neighbors to the left and above, and on nothing else."""
-    g = torch.Generator().manual_seed(4000 + seed)
-    x = torch.zeros(EXAMPLES, SIDE + 1, SIDE + 1)
-    for row in range(1, SIDE + 1):
-        for column in range(1, SIDE + 1):
-            logits = 3 * (x[:, row - 1, column] + x[:, row, column - 1] - 0.7)
-            x[:, row, column] = torch.bernoulli(logits.sigmoid(), generator=g)
-    return x[:, 1:, 1:].flatten(1)
-
-
-def autoregressive(seed: int, width: int) -> Case:
+def autoregressive(seed: int) -> Case:
     """64 latents, and a decoder that sees every earlier pixel of x, and z by units that are dead."""
     torch.manual_seed(seed)
-    data, latents = textures(seed), 64
+    data, latents = strings(seed), 64
     encoder, of_z, of_x = nn.Linear(OUTPUTS, 2 * latents), nn.Linear(latents, OUTPUTS), nn.Linear(OUTPUTS, OUTPUTS)
     earlier = torch.ones(OUTPUTS, OUTPUTS).tril(-1)
 
@@ -176,47 +146,53 @@ def autoregressive(seed: int, width: int) -> Case:
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         q = encode(x)
-        return (td.kl_divergence(q, td.Normal(0.0, 1.0)).sum(1) - log_likelihood(x, q.rsample())).mean()
+        return (td.kl_divergence(q, STANDARD).sum(1) - log_likelihood(x, q.rsample())).mean()
 
     fit(nn.ModuleList([encoder, of_z, of_x]), data, loss)
     return Case((encode, log_likelihood), data, {}, "latents in use", "ignores z")
 
 
-def unbounded_log_variance(seed: int, width: int) -> Case:
+def of_variances(likelihood: Callable[[Tensor, Tensor], td.Distribution], data: Tensor, rate: float, own: float) -> Vae:
+    """Train a VAE with a log-variance of each pixel, which has a rate of its own."""
+    log_variance = nn.Parameter(torch.zeros(OUTPUTS))
+    vae = Vae(lambda numbers: likelihood(numbers, (log_variance / 2).exp()))
+    groups = [{"params": [*vae.parameters()], "lr": rate}, {"params": [log_variance], "lr": own}]
+    vae.log_variance = log_variance
+    fit(vae, data, optimizer=torch.optim.Adam(groups))
+    return vae
+
+
+def unbounded_log_variance(seed: int) -> Case:
     """Pixels that are exactly black, and a log-variance of every pixel that is learned without a bound."""
     torch.manual_seed(seed)
     data = images(seed)
     data[:, ::SIDE] = 0
-    vae, logvar = Vae(lambda numbers: td.Normal(numbers, 1.0), width), nn.Parameter(torch.zeros(OUTPUTS))
-    vae.likelihood = lambda numbers: td.Normal(numbers.relu(), (logvar / 2).exp())
-    optimizer = torch.optim.Adam([{"params": vae.parameters(), "lr": 3e-3}, {"params": [logvar], "lr": 0.2}])
-    fit(vae, data, optimizer=optimizer)
+    vae = of_variances(lambda numbers, deviation: td.Normal(numbers.relu(), deviation), data, 3e-3, 0.2)
     return Case(vae, data, {}, "variance of the likelihood", "runs away")
 
 
-def saturated(seed: int, width: int) -> Case:
+def saturated(seed: int) -> Case:
     """A learning rate far too high has thrown the logits to the ends."""
     data = black_and_white(seed)
-    vae = _trained(seed, width, data, coins, epochs=5)
+    vae = trained(seed, data, coins, epochs=5)
     with torch.no_grad():
         vae.body[-1].weight.mul_(200)
     return Case(vae, data, {}, "saturation", "no gradient")
 
 
-def pixels_to_255(seed: int, width: int) -> Case:
+def pixels_to_255(seed: int) -> Case:
     data = (255 * images(seed)).round()
-    vae = _trained(seed, width, data, lambda logits: td.Normal(logits.sigmoid(), 0.1), epochs=8)
+    vae = trained(seed, data, lambda logits: td.Normal(logits.sigmoid(), 0.1), epochs=8)
     return Case(vae, data, {}, "range of the data", "0 to 255")
 
 
-def cross_entropy_of_greys(seed: int, width: int) -> Case:
+def cross_entropy_of_greys(seed: int) -> Case:
     data = images(seed)
-    return Case(_trained(seed, width, data, coins), data, {}, "bits", "lie between 0 and 1")
+    return Case(trained(seed, data, coins), data, {}, "bits", "lie between 0 and 1")
 
 
-def untrained(seed: int, width: int) -> Case:
-    torch.manual_seed(seed)
-    return Case(Vae(narrow, width), greys(seed), {}, "training", "not trained")
+def untrained(seed: int) -> Case:
+    return Case(trained(seed, greys(seed), narrow, epochs=0), greys(seed), {}, "training", "not trained")
 
 
 class Gumbel(Vae):
@@ -228,24 +204,24 @@ class Gumbel(Vae):
         logits, _ = self.encoder(x).chunk(2, -1)
         return td.RelaxedBernoulli(torch.tensor(self.temperature), logits=logits)
 
-    def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def terms(self, x: Tensor, noise: float = 1.0) -> tuple[Tensor, Tensor]:
         q = self.encode(x)
         bits = td.Bernoulli(logits=q.logits)
         return -self.decode(q.rsample()).log_prob(x), td.kl_divergence(bits, td.Bernoulli(torch.tensor(0.5)))
 
 
-def cold_gumbel(seed: int, width: int, temperature: float = 0.05) -> Case:
+def cold_gumbel(seed: int, temperature: float = 0.05) -> Case:
     torch.manual_seed(seed)
-    data, vae = greys(seed), Gumbel(lambda mean: td.Normal(mean, 0.3), width)
+    data, vae = greys(seed), Gumbel(partial(td.Normal, scale=0.3))
     vae.temperature = temperature
     fit(vae, data)
     return Case(vae, data, {}, "relaxation", "temperature 0.05")
 
 
-def other_family(seed: int, width: int) -> Case:
+def other_family(seed: int) -> Case:
     """A log-normal posterior, and draws of a normal prior."""
     torch.manual_seed(seed)
-    data, vae = greys(seed), Vae(narrow, width)
+    data, vae = greys(seed), Vae(narrow)
 
     def encode(x: Tensor) -> td.Distribution:
         mu, logvar = vae.encode(x)
@@ -254,59 +230,66 @@ def other_family(seed: int, width: int) -> Case:
     def loss(_: Vae, x: Tensor) -> Tensor:
         q = encode(x)
         z = q.rsample()
-        kld = q.log_prob(z) - td.Normal(0.0, 1.0).log_prob(z)
+        kld = q.log_prob(z) - STANDARD.log_prob(z)
         return (kld.sum(1) - vae.decode(z).log_prob(x).sum(1)).mean()
 
     fit(vae, data, loss)
-    return Case((encode, vae.decode), data, {"prior": td.Normal(0.0, 1.0)}, "prior and posterior", "LogNormal")
+    return Case((encode, vae.decode), data, {"prior": STANDARD}, "prior and posterior", "LogNormal")
 
 
-def dropout_left_on(seed: int, width: int) -> Case:
-    vae, data, *_ = gaussian(seed, width)
+def dropout_left_on(seed: int) -> Case:
+    vae, data, *_ = gaussian(seed)
     first, *others = vae.encoder
 
-    def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-        mu, logvar = nn.Sequential(*others)(F.dropout(first(x), 0.3)).chunk(2, -1)
-        return mu, logvar
+    def encode(x: Tensor) -> Any:
+        return nn.Sequential(*others)(F.dropout(first(x), 0.3)).chunk(2, -1)
 
     return Case((encode, vae.decode), data, {}, "evaluation mode", "dropout")
 
 
-SICK = [
-    kl_mean_over_batch, kl_mean_over_latents, mean_over_pixels, beta_50, autoregressive, unbounded_log_variance,
-    saturated, pixels_to_255, cross_entropy_of_greys, untrained, cold_gumbel, other_family, dropout_left_on,
-]  # fmt: skip
+SICK: dict[str, Callable[[int], Case]] = {
+    "KL mean over the batch": partial(by_loss, "over the batch", lambda nll, kld: nll.sum() + kld.sum(1).mean()),
+    "KL mean over latents": partial(
+        by_loss, "over the 8 latents", lambda nll, kld: nll.sum(1).mean() + kld.mean(),
+        likelihood=partial(td.Normal, scale=0.5**0.5), verdict="suspicious",  # a squared error, summed: off as well
+    ),
+    "mean over pixels": partial(by_loss, "mean over the 64", lambda nll, kld: nll.mean() + kld.sum(1).mean()),
+    "beta 50": partial(by_loss, "beta in the loss", lambda nll, kld: nll.sum(1).mean() + 50 * kld.sum(1).mean()),
+}  # fmt: skip
+SICK |= {
+    make.__name__: make
+    for make in (
+        *(never_drawn, autoregressive, unbounded_log_variance, saturated, pixels_to_255, cross_entropy_of_greys),
+        *(untrained, cold_gumbel, other_family, dropout_left_on),
+    )
+}
 
 
 # The healthy
 
 
 @functools.cache
-def gaussian(seed: int, width: int) -> Case:
-    data = greys(seed)
-    return Case(_trained(seed, width, data, narrow), data, {})
+def gaussian(seed: int) -> Case:
+    return Case(trained(seed, greys(seed), narrow), greys(seed), {})
 
 
-def binary(seed: int, width: int) -> Case:
-    data = black_and_white(seed)
-    return Case(_trained(seed, width, data, coins), data, {})
+def binary(seed: int) -> Case:
+    return Case(trained(seed, black_and_white(seed), coins), black_and_white(seed), {})
 
 
-def learned_variance(seed: int, width: int) -> Case:
+def learned_variance(seed: int) -> Case:
     """Dequantized levels, with a learned variance of every pixel."""
     torch.manual_seed(seed)
     levels = 16
     data = ((15 * images(seed)).round() + torch.rand(EXAMPLES, OUTPUTS)) / levels
-    log_variance = nn.Parameter(torch.zeros(OUTPUTS))
-    vae = Vae(lambda mean: td.Normal(mean, (log_variance / 2).exp()), width)
-    vae.log_variance = log_variance
-    slow, quick = [*vae.encoder.parameters(), *vae.body.parameters()], {"params": [log_variance], "lr": 0.02}
-    fit(vae, data, optimizer=torch.optim.Adam([{"params": slow, "lr": RATE}, quick]))
+    vae = of_variances(td.Normal, data, RATE, 0.02)
     return Case(vae, data, {"levels": levels, "loss": lambda x: elbo(vae, x)})
 
 
-def warm_gumbel(seed: int, width: int) -> Case:
-    return cold_gumbel(seed, width, temperature=0.5)
+def warm_gumbel(seed: int) -> Case:
+    return cold_gumbel(seed, temperature=0.5)._replace(name="")
 
 
-HEALTHY = [gaussian, binary, learned_variance, warm_gumbel]
+HEALTHY: dict[str, Callable[[int], Case]] = {
+    make.__name__: make for make in (gaussian, binary, learned_variance, warm_gumbel)
+}

@@ -5,7 +5,6 @@ import html
 import json
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,27 +25,22 @@ from silentgrad.checkup.measurements import Measurements
 from silentgrad.lab.cli.main import main
 
 
-def examined(case: sick.Case) -> sg.CheckUp:
-    return sg.check_up(case.model, case.data[:400], test=case.data[400:], examples=100, **case.options)
-
-
-@pytest.mark.parametrize("make", sick.SICK, ids=lambda make: make.__name__)
-def test_the_disease_is_named_first(make: sick.Maker) -> None:
-    case = make(0, 32)
-    found = examined(case)
-    assert found.findings[0].name == case.name, found
-    assert case.cause in found.findings[0].cause
-    assert found.findings[0].change
-    assert found.findings[0].verdict == case.verdict
+@pytest.mark.parametrize("name", [*sick.SICK, *sick.HEALTHY])
+def test_the_disease_is_named_first_and_nothing_healthy_is_called_wrong(name: str) -> None:
+    case = {**sick.SICK, **sick.HEALTHY}[name](0)
+    found = sg.check_up(case.model, case.data[:400], test=case.data[400:], examples=100, **case.options)
+    if name in sick.HEALTHY:
+        assert found.verdict != "wrong", found
+        return
+    first = found.findings[0]
+    assert (first.name, first.verdict) == (case.name, case.verdict), found
+    assert case.cause in first.cause
+    assert first.change
+    if "amortization gap" not in found.skipped:
+        assert found["amortization gap"].number >= 0
     if case.name == "weight of the KL divergence":
         (gain,) = [advice.gain for advice in found.advice if "KL divergence of weight 1" in advice.action]
         assert gain == found["amortization gap"].number > 1
-
-
-@pytest.mark.parametrize("make", sick.HEALTHY, ids=lambda make: make.__name__)
-def test_nothing_healthy_is_called_wrong(make: sick.Maker) -> None:
-    found = examined(make(0, 32))
-    assert found.verdict != "wrong", found
 
 
 # A linear Gaussian VAE, of which everything is known: x = W z + b + noise, with orthogonal columns of W
@@ -57,16 +51,17 @@ COUNT = 4000
 
 
 class Linear(nn.Module):
-    """The exact posterior and decoder, or both scaled: `shrink` the means of q, `widen` its deviations."""
+    """A decoder, and the encoder that is best at a weight beta of the KL divergence: exact at the variance beta s^2."""
 
-    def __init__(self, shrink: float = 1.0, widen: float = 1.0) -> None:
+    def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
         g = torch.Generator().manual_seed(0)
         basis = torch.linalg.qr(torch.randn(6, 3, generator=g, dtype=torch.float64)).Q
         self.W = nn.Parameter(basis * SCALES)
         self.b = nn.Parameter(torch.randn(6, generator=g, dtype=torch.float64))
-        self.gain = nn.Parameter(shrink * (self.W / (SCALES.square() + NOISE**2)).detach())
-        self.deviation = nn.Parameter(widen * (NOISE / (SCALES.square() + NOISE**2).sqrt()))
+        total = SCALES.square() + beta * NOISE**2
+        self.gain = nn.Parameter((self.W / total).detach())
+        self.deviation = nn.Parameter((beta * NOISE**2 / total).sqrt())
 
     def encode(self, x: Tensor) -> td.Distribution:
         return td.Normal((x - self.b) @ self.gain, self.deviation.expand(len(x), 3))
@@ -80,20 +75,16 @@ class Linear(nn.Module):
         return (z @ self.W.T + self.b + NOISE * noise).detach()
 
 
-def measured(model: Linear, count: int = COUNT) -> Measurements:
-    torch.manual_seed(0)
-    x = model.data()
-    return Measurements(measurable(model, x[:4]), x[:count], x, "training", None, None)
-
-
 @torch.no_grad()
 def test_figures_of_a_linear_gaussian_model() -> None:
     model = Linear()
-    m, q = measured(model), model.encode(model.data())
+    torch.manual_seed(0)
+    x = model.data()
+    m, q = Measurements(measurable(model, x[:4]), x, x, "training", None, None), model.encode(x)
     by_hand = 0.5 * (q.loc.square() + q.scale.square() - 1) - q.scale.log()
     assert torch.allclose(m.kld_per_latent, by_hand)
     marginal = td.MultivariateNormal(model.b, model.W @ model.W.T + NOISE**2 * torch.eye(6, dtype=torch.float64))
-    truth = float(marginal.log_prob(model.data()).mean())
+    truth = float(marginal.log_prob(x).mean())
     assert float(m.elbo.mean()) == pytest.approx(truth, abs=0.02)  # the ELBO of the exact posterior is log p(x)
     least, most = mutual_information(q)
     information = 0.5 * math.log(torch.det(torch.eye(3) + torch.diag(SCALES.float() ** 2) / NOISE**2))
@@ -104,60 +95,46 @@ def test_figures_of_a_linear_gaussian_model() -> None:
     assert squares.value == pytest.approx(1.0, abs=0.02)
     assert m.of_use == 3
     assert [float(bound.mean()) for bound in m.linear_models.values()] == pytest.approx([truth, truth], abs=0.05)
-    assert 0 <= float(amortization_gap(m.model, m.x).mean()) < 0.01
-    weight = implied_kl_weight(m.model, m.x[:1000])
-    assert abs(weight.value - 1) < 4 * weight.error < 0.3
 
 
-def test_amortization_gap_where_the_optimum_is_known() -> None:
-    """KL(q || exact posterior), which for independent Gaussians is a sum over latents."""
-    model = Linear(shrink=0.8, widen=1.5)
-    with torch.no_grad():
-        found = measured(model, 200)
-        exact, q = Linear().encode(found.x), model.encode(found.x)
-        expected = float(td.kl_divergence(q, exact).sum(1).mean())
-        assert expected > 1
-        gap = amortization_gap(found.model, found.x)
-        assert float(gap.mean()) == pytest.approx(expected, rel=0.05)
-
-
-@pytest.mark.parametrize("beta", [0.2, 5.0])
+@pytest.mark.parametrize("beta", [0.2, 1.0, 5.0])
 @torch.no_grad()
-def test_weight_of_the_kl_divergence_from_the_optimum(beta: float) -> None:
-    """At a weight beta the optimal q is the posterior at the variance beta s^2."""
-    model = Linear()
-    noise = SCALES.square() + beta * NOISE**2
-    model.gain.copy_(model.W / noise)
-    model.deviation.copy_((beta * NOISE**2 / noise).sqrt())
-    m = measured(model, 2000)
-    weight = implied_kl_weight(m.model, m.x)
+def test_weight_of_the_kl_divergence_and_amortization_gap(beta: float) -> None:
+    """At the weight 1 the optimal q is the exact posterior, from which the others have a KL divergence."""
+    torch.manual_seed(0)
+    model, exact = Linear(beta), Linear()
+    x = model.data()[:2000]
+    m = measurable(model, x[:4])
+    weight = implied_kl_weight(m, x)
     assert weight.value == pytest.approx(beta, abs=4 * weight.error + 0.02 * beta)
+    assert weight.error < 0.1 * beta
+    gap, expected = amortization_gap(m, x[:200]), td.kl_divergence(model.encode(x[:200]), exact.encode(x[:200])).sum(1)
+    assert gap.min() >= 0
+    assert float(gap.mean()) == pytest.approx(float(expected.mean()), rel=0.05, abs=0.01)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "outputs", "latents", "squares"])
+REDUCTIONS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], float, float, str]] = {
+    "mean": (lambda nll, kld, _: nll.sum(1).mean() + kld.sum(1).mean(), 1.0, 1.0, "have one unit"),
+    "sum": (lambda nll, kld, _: nll.sum() + kld.sum(), 1.0, 2.0, "have one unit"),
+    "outputs": (lambda nll, kld, _: nll.mean() + kld.sum(1).mean(), 6.0, 1.0, "mean over the 6 outputs"),
+    "latents": (lambda nll, kld, _: nll.sum(1).mean() + kld.mean(), 1 / 3, 1.0, "mean over the 3 latents"),
+    "squares": (lambda _, kld, e: e.sum(1).mean() + kld.sum(1).mean(), 1 / (2 * NOISE**2), 1.0, ""),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_check_loss(reduction: str) -> None:
-    model = Linear()
+    model, (reduced, beta, growth, cause) = Linear(), REDUCTIONS[reduction]
 
-    def loss(x: Tensor) -> Tensor:
+    def loss(x: Tensor) -> dict[str, Tensor]:
         q = model.encode(x)
         p = model.decode(q.rsample())
-        nll, kld = -p.log_prob(x), td.kl_divergence(q, td.Normal(0.0, 1.0))
-        parts = {
-            "mean": nll.sum(1).mean() + kld.sum(1).mean(),
-            "sum": nll.sum() + kld.sum(),
-            "outputs": nll.mean() + kld.sum(1).mean(),
-            "latents": nll.sum(1).mean() + kld.mean(),
-            "squares": (x - p.mean).square().sum(1).mean() + kld.sum(1).mean(),
-        }
-        return parts[reduction]
+        return {"loss": reduced(-p.log_prob(x), td.kl_divergence(q, sick.STANDARD), (x - p.mean).square())}
 
     found = sg.check_loss(model, model.data(), loss)
-    beta = {"outputs": 6.0, "latents": 1 / 3, "squares": 1 / (2 * NOISE**2)}.get(reduction, 1.0)
     assert found.beta.value == pytest.approx(beta, rel=1e-3)
-    assert {"outputs": "mean over the 6 outputs", "latents": "mean over the 3 latents"}.get(
-        reduction, ""
-    ) in found.cause
-    assert found.reconstruction_growth == pytest.approx(2.0 if reduction == "sum" else 1.0, rel=1e-3)
+    assert cause in found.cause
+    assert found.reconstruction_growth == pytest.approx(growth, rel=1e-3)
 
 
 def test_noise_of_the_gradients() -> None:
@@ -192,17 +169,18 @@ class Pyro(nn.Module):
         super().__init__()
         self.encoder, self.decoder = nn.Linear(64, 4), nn.Linear(2, 64)
 
+    def q(self, x: Tensor) -> td.Distribution:
+        loc, log_scale = self.encoder(x.flatten(1)).chunk(2, -1)
+        return pyro.distributions.Normal(loc, log_scale.exp())
+
     def guide(self, x: Tensor) -> None:
-        pyro.module("encoder", self.encoder)
         with pyro.plate("data", len(x)):
-            loc, log_scale = self.encoder(x).chunk(2, -1)
-            pyro.sample("code", pyro.distributions.Normal(loc, log_scale.exp()).to_event(1))
+            pyro.sample("code", self.q(x).to_event(1))
 
     def model(self, x: Tensor) -> None:
-        pyro.module("decoder", self.decoder)
         with pyro.plate("data", len(x)):
             code = pyro.sample("code", pyro.distributions.Normal(torch.full((2,), 0.2), 1.5).to_event(1))
-            pyro.sample("image", pyro.distributions.Normal(self.decoder(code), 0.8).to_event(1), obs=x)
+            pyro.sample("image", pyro.distributions.Normal(self.decoder(code), 0.8).to_event(1), obs=x.flatten(1))
 
 
 def kld_by_pythae(model: VAE, x: Tensor) -> Tensor:
@@ -210,30 +188,25 @@ def kld_by_pythae(model: VAE, x: Tensor) -> Tensor:
     return model({"data": x}).reg_loss
 
 
-HOSTS: dict[str, tuple[Callable[[], Any], tuple[int, ...], float | None, Callable[[Any, Tensor], Tensor]]] = {
-    "pythae's VAE": (lambda: VAE(VAEConfig(input_dim=(1, 8, 8), latent_dim=3)), (1, 8, 8), 1.0, kld_by_pythae),
+HOSTS: dict[str, tuple[Callable[[], Any], float | None, Callable[[Any, Tensor], Tensor]]] = {
+    "pythae's VAE": (lambda: VAE(VAEConfig(input_dim=(1, 8, 8), latent_dim=3)), 1.0, kld_by_pythae),
     "pythae's BetaVAE": (
         lambda: BetaVAE(BetaVAEConfig(input_dim=(1, 8, 8), latent_dim=3, beta=4.0, reconstruction_loss="bce")),
-        (1, 8, 8), 4.0, kld_by_pythae,
+        4.0, kld_by_pythae,
     ),
     "diffusers": (
-        partial(build, SimpleNamespace(event_shape=(1, 8, 8))), (1, 8, 8), None,
+        lambda: build(SimpleNamespace(event_shape=(1, 8, 8))), None,
         lambda model, x: model.encode(x).latent_dist.kl().mean(),
     ),
-    "Pyro": (
-        Pyro, (64,), None,
-        lambda model, x: td.kl_divergence(
-            td.Normal(model.encoder(x)[:, :2], model.encoder(x)[:, 2:].exp()), td.Normal(0.2, 1.5)
-        ).sum(1).mean(),
-    ),
+    "Pyro": (Pyro, None, lambda model, x: td.kl_divergence(model.q(x), td.Normal(0.2, 1.5)).sum(1).mean()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_hosts_of_others(name: str) -> None:
-    build, shape, beta, kld = HOSTS[name]
+    build, beta, kld = HOSTS[name]
     torch.manual_seed(0)
-    model, x = build(), sick.images(0)[:16].unflatten(1, shape)
+    model, x = build(), sick.images(0)[:16].unflatten(1, (1, 8, 8))
     x = x.round() if beta == 4 else x
     found = sg.check_up(model, x, examples=8)
     with torch.no_grad():
@@ -275,28 +248,23 @@ def test_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(p.grad is None for p in host.encoder.parameters())
 
 
-def test_forms(tmp_path: Path) -> None:
-    case = sick.untrained(0, 8)
-    found = sg.check_up(case.model, case.data[:100])
-    assert max(map(len, str(found).splitlines())) <= 80
-    assert json.loads(json.dumps(found.to_dict()))["findings"][0]["name"] == "training"
-    page = found.to_html(tmp_path / "page.html").read_text()
-    assert page.count("<img") == 5
-    assert found._repr_html_() == f"<pre>{html.escape(str(found))}</pre>"
-    with pytest.raises(KeyError, match="overfitting"):
-        found["overfitting"]
-
-
-def test_a_weight_that_was_measured_comes_before_graver_findings() -> None:
-    case = sick.untrained(0, 8)
+def test_forms_and_that_a_weight_that_was_measured_comes_before_graver_findings(tmp_path: Path) -> None:
+    case = sick.untrained(0)
 
     def loss(x: Tensor) -> Tensor:
         nll, kld = case.model.terms(x)
         return nll.sum(1).mean() + kld.mean()
 
     found = sg.check_up(case.model, case.data[:100], loss=loss)
-    assert [one.name for one in found.findings[:2]] == ["weight of the KL divergence", "training"]
-    assert [one.verdict for one in found.findings[:2]] == ["suspicious", found.verdict] == ["suspicious", "wrong"]
+    assert max(map(len, str(found).splitlines())) <= 80
+    first, second, *_ = json.loads(json.dumps(found.to_dict()))["findings"]
+    assert (first["name"], second["name"]) == ("weight of the KL divergence", "training")
+    assert (first["verdict"], second["verdict"], found.verdict) == ("suspicious", "wrong", "wrong")
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert page.count("<img") == 5
+    assert found._repr_html_() == f"<pre>{html.escape(str(found))}</pre>"
+    with pytest.raises(KeyError, match="overfitting"):
+        found["overfitting"]
 
 
 LINEAR = nn.Linear(4, 4)
@@ -329,23 +297,27 @@ def test_infinity_ends_the_list() -> None:
     assert "the data" in found.findings[0].cause
 
 
-def test_tracker_warns_once() -> None:
+def test_tracker_warns_once_of_each_trouble() -> None:
     track, x = sg.Tracker(), torch.randn(20, 3)
-    alive, dead = (td.Normal(torch.full((20, 2), loc), 1.0) for loc in (1.0, 0.0))
-    assert track(x, alive)["active"] == 2
-    with pytest.warns(UserWarning, match=r"latents \[0, 1\] have died"):
-        track(x, dead, td.Normal(x, 1.0))
-    track(x, dead, td.Normal(x, 1.0))
+
+    def q(*means: float) -> td.Distribution:
+        return td.Normal(torch.tensor(means).expand(20, 3), 1.0)
+
+    assert track(x, q(1.0, 0.155, 0.1))["active"] == 2  # 0.5, 0.012 and 0.005 nats
+    track(x, q(1.0, 0.14, 0.0))  # 0.0098 nats: noise around the threshold is no death
+    with pytest.warns(UserWarning, match=r"latents \[1\] have died"):
+        track(x, q(1.0, 0.05, 0.0), td.Normal(x, 1.0))
+    with pytest.warns(UserWarning, match=r"latents \[0\] have died"):
+        track(x, q(0.0, 0.05, 0.0), td.Normal(x, 1.0))
+    track(x, q(0.0, 0.0, 0.0))
     with pytest.warns(UserWarning, match="variance runs away"):
-        track(x, alive, td.Normal(x, 1e-6))
-    assert [row["active"] for row in track.history] == [2, 0, 0, 2]
+        track(x, q(1.0, 1.0, 0.0), td.Normal(x, 1e-6))
+    assert [row["active"] for row in track.history] == [2, 1, 1, 0, 0, 2]
 
 
 def test_callback() -> None:
-    model = SimpleNamespace(encode=lambda x: LINEAR(x).chunk(2, -1), decode=lambda z: td.Normal(z.repeat(1, 2), 1.0))
-    module = nn.Module()
-    module.encode, module.decode = model.encode, model.decode
-    callback = sg.CheckUpCallback(every=2)
+    module, callback = nn.Module(), sg.CheckUpCallback(every=2)
+    module.encode, module.decode = (lambda x: LINEAR(x).chunk(2, -1)), (lambda z: td.Normal(z.repeat(1, 2), 1.0))
     for step in range(4):
         callback.on_train_batch_end(None, module, None, (DATA, DATA), step)
     assert len(callback.history) == 2
@@ -354,7 +326,6 @@ def test_callback() -> None:
 def test_a_guide_for_a_model() -> None:
     q, x = td.Normal(torch.zeros(5, 3), torch.ones(5, 3)), torch.rand(100, 4, 4)
     guide = sg.SilentGuide.for_model(q, x, total_steps=400)
-    assert [guide.weight(step=step) for step in (1, 51, 101)] == [1.0, 0.5, 0.0]
     assert not guide._starts_at_random()
     assert isinstance(sg.SilentGuide.for_model(q, x.round(), total_epochs=8).decoder, sg.LinearLikelihood)
     assert float(sg.SilentGuide.for_model(q, x, total_steps=4, variance=0.5).decoder.variance) == 0.5
@@ -367,14 +338,8 @@ def test_a_guide_for_a_model() -> None:
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "--model.latent_dim=3",
-        "--model.hidden=[8]",
-        "--train.epochs=1",
-        "--train.accelerator=cpu",
-        "--quiet=true",
-    ]
-    main(["train", *words, "--quiet=true", f"--folder={tmp_path / 'run'}"])
+    words = "--model.latent_dim=3 --model.hidden=[8] --train.epochs=1 --train.accelerator=cpu --quiet=true"
+    main(["train", *words.split(), f"--folder={tmp_path / 'run'}"])
     capsys.readouterr()
     main(["check", str(tmp_path / "run"), "--examples=40"])
     said = capsys.readouterr().out
