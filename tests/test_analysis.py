@@ -34,8 +34,9 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.cli import measure
 from silentgrad.lab.data import load
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
+from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
-from silentgrad.lab.training.loading import load_checkpoint
+from silentgrad.lab.training.loading import load_weights
 from silentgrad.latents.families import FAMILIES
 from silentgrad.latents.independent import base_of
 from silentgrad.schedules import linear_decay
@@ -301,23 +302,19 @@ def test_variance_of_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         assert float(found[2]["est_percent"]) > float(found[1]["est_percent"]) > 0
     assert str(run / "variance.csv") in capsys.readouterr().out
     elsewhere = tmp_path / "one.csv"
-    for checkpoint in ("last", "best", "1", str(run / "epochs" / "1.safetensors")):
+    for checkpoint in (None, 1):
         measure.variance(run, checkpoint, ["rloo", "disarm"], batches=4, draws=4, output=elsewhere)
         assert [row["estimator"] for row in rows(elsewhere) if row["layer"] == "all"] == ["RLOO", "DisARM"]
     refused(DomainError, "none", lambda: measure.variance(run, estimators=["none"]))
 
 
-def test_checkpoints_of_a_run(run: Path, tmp_path: Path) -> None:
-    images = load("digits")
-    last, epoch = load_checkpoint(run, "last", images)
-    kept, first = load_checkpoint(run, "1", images)
-    assert (epoch, first, last.training) == (2, 1, False)
-    assert any(not torch.equal(a, b) for a, b in zip(last.parameters(), kept.parameters(), strict=True))
-    for wrong in ("7", "nothing.ckpt", "nothing.safetensors"):
-        with pytest.raises(RunError, match="there"):
-            load_checkpoint(run, wrong, images)
-    (tmp_path / "broken.ckpt").write_bytes(b"no checkpoint")
-    refused(RunError, "is no checkpoint", lambda: load_checkpoint(run, str(tmp_path / "broken.ckpt"), images))
+def test_weights_of_a_run(run: Path) -> None:
+    images, place = load("digits"), RunFolder(run)
+    own, kept = (load_weights(run, path, images) for path in (place.weights, place.kept(1)))
+    assert not own.training
+    assert any(not torch.equal(a, b) for a, b in zip(own.parameters(), kept.parameters(), strict=True))
+    with pytest.raises(RunError, match="there is no"):
+        load_weights(run, place.kept(7), images)
 
 
 def test_bias_of_two_trained_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,8 +223,6 @@ def _estimators(config: ModelConfig, family: Family) -> tuple[Estimator, Estimat
     if not config.nonlinear:
         return build_estimator(config), None
     guide = build_estimator(config, config.guide_estimator)
-    if config.guide_draws > 1:
-        guide = est.Averaged(guide, config.guide_draws)
     if config.decoders.estimator != "none":
         return guide, build_estimator(config)
     # The nonlinear decoder is fed samples, through which no gradient goes back.

@@ -46,7 +46,7 @@ def benchmark(
     """Compare estimators of the gradient of discrete latents on the protocol of the papers, beside the exact one.
 
     Every estimator trains the same models on the same batches; the page has their test bound, their training ELBO, bias
-    and variance of their gradients on the same weights, milliseconds and evaluations of a step. What is finished is
+    and variance of their gradients on the same weights, evaluations of a step and processor time. What is finished is
     kept, so this can be stopped and called again.
 
     Args:

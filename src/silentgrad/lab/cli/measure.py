@@ -22,7 +22,7 @@ from silentgrad.lab.store.files import write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.tables import Column, Content, Table, WithError
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config, train_model
-from silentgrad.lab.training.loading import load_checkpoint, observations_of
+from silentgrad.lab.training.loading import load_weights, observations_of
 from silentgrad.lab.training.measuring import estimators_of, rows_of, training_batches
 
 # The closed forms of each link, as the table names them
@@ -35,7 +35,7 @@ LATENTS, EPOCHS = 10, 20  # of the models that `bias` trains
 
 def variance(
     run: Path,
-    checkpoint: str = "finished",
+    checkpoint: Count | None = None,
     estimators: list[EstimatorName] | None = None,
     batches: Annotated[int, Range(FEWEST_BATCHES)] = 50,
     draws: Annotated[int, Range(2)] = 200,
@@ -50,7 +50,8 @@ def variance(
 
     Args:
         run: Folder of the finished run.
-        checkpoint: Weights to measure: finished, last, best, the number of a kept epoch, or a file.
+        checkpoint: Number of an epoch that --train.keep kept, whose weights are measured; the run's own, which are
+            those of its best epoch, if absent.
         estimators: Estimators to compare, by name or as package.module:Class, separated by commas; if absent, all of
             the paper's that the latents and the decoder allow.
         batches: Number of batches of training images, each of the run's batch size.
@@ -67,7 +68,8 @@ def variance(
     path = output or RunFolder(run).variance
     require_output(path, ".csv")
     images = observations_of(settings, data, root)
-    vae, epoch = load_checkpoint(run, checkpoint, images)
+    epoch = checkpoint or settings.train.epochs
+    vae = load_run(run, images) if checkpoint is None else load_weights(run, RunFolder(run).kept(epoch), images)
     like = next(vae.parameters())
     chosen = (x.to(like) for x in training_batches(images, settings.data.batch_size, batches, seed))
     shown = track(chosen, "batches", batches, console=console, transient=True)

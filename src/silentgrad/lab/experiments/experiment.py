@@ -22,6 +22,7 @@ from silentgrad.lab.experiments.cells import Cell, Scale
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError
+from silentgrad.lab.kinds import BITS_PER_DIMENSION
 from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.tables import Column, Content
 
@@ -138,7 +139,10 @@ class FigureColumn(NamedTuple):
 
 def over_seeds(title: str, metric: str, digits: int | None = None) -> FigureColumn:
     """Return the column of a figure over seeds."""
-    return FigureColumn(Column(title, digits), lambda results, row: results.over_seeds(metric, **row.runs))
+    return FigureColumn(
+        Column(title, digits, BITS_PER_DIMENSION.counted_in(title)),
+        lambda results, row: results.over_seeds(metric, **row.runs),
+    )
 
 
 class FilledRow(NamedTuple):

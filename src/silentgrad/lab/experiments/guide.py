@@ -71,10 +71,6 @@ def grid_of(cell: Cell) -> Grid:
     return grid
 
 
-def _labels(cell: Cell) -> list[str]:
-    return [cell.data, paper.BLOCKS[cell.latent].lower(), str(cell.settings.train.epochs)]
-
-
 EXPERIMENT = Comparison(
     name="guide",
     title="Guides at tuned rates and lengths",
@@ -83,7 +79,7 @@ EXPERIMENT = Comparison(
     grid=grid_of,
     refused=dict.fromkeys(("paper", "conv"), "guide is not in the paper"),
     datasets=tuple(LENGTHS),
-    labels=_labels,
+    labels=lambda cell: [cell.data, paper.BLOCKS[cell.latent].lower(), str(cell.settings.train.epochs)],
     methods=METHODS,
     reference="none",
     levels=["none"],

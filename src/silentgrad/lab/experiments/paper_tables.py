@@ -22,6 +22,7 @@ from silentgrad.lab.experiments.recipes import full_epochs
 from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import loaded
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
+from silentgrad.lab.kinds import BITS_PER_DIMENSION
 from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.tables import Column, Content, Table
@@ -76,7 +77,8 @@ class WithGuides(OfThePaper):
 
 
 def _printed(title: str, digits: int, of: Callable[[RowOfRuns], Content]) -> FigureColumn:
-    return FigureColumn(Column(f"{title} (paper)", digits, judges=True), lambda _, row: of(row))
+    unit = BITS_PER_DIMENSION.counted_in(title)
+    return FigureColumn(Column(f"{title} (paper)", digits, unit, judges=True), lambda _, row: of(row))
 
 
 def _key(row: RowOfRuns) -> tuple[str, str]:

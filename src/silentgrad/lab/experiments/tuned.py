@@ -21,7 +21,7 @@ from silentgrad.lab.experiments.experiment import (
     over_seeds,
 )
 from silentgrad.lab.experiments.results import Difference, Results, compared, spread
-from silentgrad.lab.runs.findings import Findings
+from silentgrad.lab.runs.findings import Curves, Findings
 from silentgrad.lab.tables import Column, Content, Table, shown
 
 CHOSEN = ("method", "chosen by validation")  # the last heads
@@ -79,8 +79,10 @@ class Comparison(Experiment):
         table = table.only(lambda _, found: any(cell not in (None, "") for cell in found))
         verdicts = self.judge(filled) if request.comparable else []
         first = results.where(seed=min(cell.seed for cell in results.cells))
-        curves = results.labels(first) if self.curved else {}
-        return Findings(self.name, self.title, [table], verdicts, self.notes(results, request), curves)
+        parts: list[Table | Curves] = [table]
+        if self.curved:
+            parts.append(Curves(results.labels(first)))
+        return Findings(self.name, self.title, parts, verdicts, self.notes(results, request))
 
     def rows(self, results: Results) -> list[RowOfRuns]:
         """Return the rows: methods, and what has to be beaten."""

@@ -1,11 +1,11 @@
-"""Curves over epochs, steps and seconds: of one run, of several runs, of a benchmark's estimators.
+"""Curves over epochs and seconds, of one run or of several.
 
 They are free `Figure` objects, outside pyplot, so that nothing global changes and no display is needed.
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib import font_manager
@@ -19,9 +19,6 @@ from silentgrad.lab.kinds import Unit
 from silentgrad.lab.printing import finite
 from silentgrad.lab.store.files import Metrics
 from silentgrad.lab.store.records import Run
-
-if TYPE_CHECKING:
-    from silentgrad.lab.runs.findings import Curves
 
 DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whole figure pixels
 # Okabe and Ito's colors, told apart by color-blind readers, without yellow, which is faint on white
@@ -46,7 +43,7 @@ Line = tuple[Points, dict[str, Any]]  # and how matplotlib draws it
 
 
 class Panel(NamedTuple):
-    """Lines by their names, over epochs, steps or seconds; `limit` is the height of a dashed line."""
+    """Lines by their names, over epochs or seconds; `limit` is the height of a dashed line."""
 
     title: str
     clock: str
@@ -76,16 +73,6 @@ def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None =
         return {name: (own[name], _look(place, 1.6)) for place, name in enumerate(runs)}
 
     return _figure(_panels(lines, unit, limit), _legend_height(runs))
-
-
-def progress_curves(curves: "Curves") -> Figure:
-    """Draw the validation figure of all estimators over steps and over seconds, the exact one in a broad line."""
-    steps, seconds = (Panel(curves.unit.axis_title(curves.unit.metric), clock, {}) for clock in ("step", "seconds"))
-    for place, (name, own) in enumerate(curves.lines.items()):
-        style = _look(place, 2.6 if name == "exact" else 1.3)
-        steps.lines[name] = Points(own.steps, own.figures), style
-        seconds.lines[name] = Points(own.seconds, own.figures), style
-    return _figure([steps, seconds], _legend_height(curves.lines))
 
 
 def caption(unit: Unit, limit: float | None) -> str:

@@ -1,22 +1,18 @@
 """The findings of an experiment as files: a page, Markdown, and every table as LaTeX and CSV."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from torch import Tensor
 
-from silentgrad.lab.kinds import Unit
-from silentgrad.lab.reports.compare import common_unit, curve_section
-from silentgrad.lab.reports.curves import progress_curves
+from silentgrad.lab.reports.compare import curve_section
 from silentgrad.lab.reports.figures import stacked, unit_range
 from silentgrad.lab.reports.page import CommandLine, Page, Picture, Section
-from silentgrad.lab.runs.findings import Curves, Findings, Reconstructions
+from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.store.files import write_atomically, write_json_atomically
 from silentgrad.lab.store.records import Run
 from silentgrad.lab.tables import Table, comma_separated, latex, markdown
-
-PROGRESS = "{} of validation images, first seed, over steps and over seconds of training."
 
 
 def write_findings(folder: Path, found: Findings) -> Path:
@@ -24,9 +20,6 @@ def write_findings(folder: Path, found: Findings) -> Path:
 
     The folder of the experiment holds the folders of its runs.
     """
-    runs = _read(folder, found.runs)
-    if runs:
-        found = _with_units(found, common_unit(runs))
     path = folder / found.name
     write_json_atomically(path.with_suffix(".json"), asdict(found))
     write_atomically(path.with_suffix(".md"), in_markdown(found).encode())
@@ -34,8 +27,6 @@ def write_findings(folder: Path, found: Findings) -> Path:
         write_atomically(folder / f"{table.name}.csv", comma_separated(table).encode())
         write_atomically(folder / f"{table.name}.tex", latex(table).encode())
     sections = _sections(folder, found)
-    if len(runs) > 1:
-        sections.append(curve_section(runs, "Convergence, first seed"))
     if found.notes:
         sections.append(Section("How it was made", found.notes))
     return Page(found.title, [CommandLine(found.command)], sections).write(path.with_suffix(".html"))
@@ -57,28 +48,16 @@ def _read(folder: Path, names: Mapping[str, str]) -> dict[str, Run]:
     return {label: Run.read(folder / name) for label, name in names.items()}
 
 
-def _with_units(found: Findings, unit: Unit) -> Findings:
-    """Return findings whose columns say their units, as far as their names tell them."""
-    parts = []
-    for part in found.parts:
-        if isinstance(part, Table):
-            columns = [replace(own, unit=own.unit or unit.counted_in(own.name)) for own in part.columns]
-            part = replace(part, columns=columns)
-        parts.append(part)
-    return replace(found, parts=parts)
-
-
 def _sections(folder: Path, found: Findings) -> list[Section]:
     """Return a section for the verdicts, each table with its curves, and each picture."""
     sections = [Section("What it says", found.verdicts)] if found.verdicts else []
     for part in found.parts:
         if isinstance(part, Table):
             sections.append(Section("" if part.title == found.title else part.title, [part]))
-        elif isinstance(part, Curves):
-            told = PROGRESS.format(part.unit.in_words)
-            sections.append(Section("", [Picture(progress_curves(part), told)]))
-        else:
+        elif isinstance(part, Reconstructions):
             sections.append(Section(part.title, [_reconstructions(folder, part)]))
+        elif len(part.runs) > 1:
+            sections.append(curve_section(_read(folder, part.runs), "Convergence, first seed"))
     return sections
 
 

@@ -4,27 +4,16 @@ Experiments make them, and reports write them as files and as a page.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from silentgrad.lab.kinds import Unit
 from silentgrad.lab.tables import Table
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The validation figure of an estimator over steps and over seconds."""
-
-    steps: Sequence[int]
-    seconds: Sequence[float]  # that so many steps take, by the time of one step measured alone
-    figures: Sequence[float]
-
-
-@dataclass(frozen=True)
 class Curves:
-    """Curves that stand under the table before them."""
+    """Runs whose validation curves stand under the table before them."""
 
-    lines: Mapping[str, Progress]  # by the estimator's name
-    unit: Unit
+    runs: Mapping[str, str]  # label -> name of the run's folder
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,6 @@ class Findings:
     parts: Sequence[Table | Curves | Reconstructions]  # in their order
     verdicts: Sequence[str] = ()  # what they say, in sentences
     notes: Sequence[str] = ()  # how they were made, in sentences
-    runs: Mapping[str, str] = field(default_factory=dict)  # to show validation curves of: label -> name of the folder
     command: str = ""  # that makes all of it again
 
     @property

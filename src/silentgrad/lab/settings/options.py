@@ -63,9 +63,6 @@ FADING_GUIDE = Owner(
     "--model.estimator other than none",
     lambda model: model.decoders.fading,
 )
-SAMPLED_GUIDE = Owner(
-    "is for a --model.guide_estimator that draws: exact draws nothing", lambda model: model.guide_estimator != "exact"
-)
 LINEAR_PRECISION = Owner(
     "is for --model.tractable linear of Gaussian outputs, whose precision is linear in z",
     lambda model: model.tractable == "linear" and model.likelihood in ("gaussian", *PARTED),
@@ -259,8 +256,6 @@ class ModelConfig(Group, word="model"):
     Above 1 it never reaches 0."""
     guide_estimator: EstimatorName = option("exact", of=GUIDE)
     """Estimator of the guide's expectation; others than exact are there to be compared with it."""
-    guide_draws: int = option(1, COUNT, of=SAMPLED_GUIDE)
-    """Number of draws over which the gradient of --model.guide_estimator is averaged."""
     weighting: Weighting = option("loss", of=FADING_GUIDE)
     """What the guide's weight scales: the losses, as in the paper's Algorithm 1, or the encoder's gradient."""
     cutoff: int | None = option(None, COUNT)

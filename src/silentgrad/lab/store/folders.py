@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKPOINT = ".ckpt"  # how the names of checkpoints end
 REMEDIES = {
     "config.yaml": "put it back from a copy",
     "metrics.csv": "put it back from a copy, or go on with --resume true, which restores it from the last checkpoint",
@@ -43,7 +42,7 @@ class RunFolder(Folder):
     environment = File("environment.json")  # versions and the machine, which a run leaves first
     config = File("config.yaml")  # the settings, which make a folder a run
     metrics = File("metrics.csv")  # a row of figures for each epoch
-    checkpoint = File(f"last{CHECKPOINT}")  # what training goes on from, with the weights of the best epoch
+    checkpoint = File("last.ckpt")  # what training goes on from, with the weights of the best epoch
     weights = File("model.safetensors")  # the model at the best epoch
     pictures = File("pictures.safetensors")  # originals, reconstructions, samples and traversals, as numbers
     factors = File("factors.json")  # the latents of a table, for its page

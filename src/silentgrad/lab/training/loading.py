@@ -1,6 +1,5 @@
 """Settings, observations and model of a run, as objects again, out of its folder."""
 
-from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 
@@ -8,15 +7,14 @@ import torch
 import yaml  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.build import model_for, seen_by
 from silentgrad.lab.data import Counts, Observations, Reals, load
 from silentgrad.lab.settings import Settings
 from silentgrad.lab.settings.documents import UnknownSettingError, read_settings
-from silentgrad.lab.store.folders import CHECKPOINT, RunFolder
-from silentgrad.lab.training.checkpoints import RunError, read_checkpoint
+from silentgrad.lab.store.folders import RunFolder
+from silentgrad.lab.training.checkpoints import RunError
 
 
 def observations_of(settings: Settings, data: str | None = None, root: Path | None = None) -> Observations:
@@ -52,14 +50,26 @@ def load_run(folder: Path, observations: Observations) -> GuidedVAE:
 
 
 def load_weights(folder: Path, path: Path, observations: Observations) -> GuidedVAE:
-    """Load the model of the run in a folder with the weights of a file, without executing anything from it."""
-    vae = _untrained(read_config(folder), observations)
+    """Load the model of the run in a folder with the weights of a file, without executing or converting anything."""
+    settings = read_config(folder)
+    # Mixed precision leaves weights in single.
+    dtype = torch.float64 if settings.train.precision == "64-true" else torch.float32
+    vae = model_for(settings.model, observations, settings.train.epochs).to(dtype)
     try:
-        _fill(vae, load_file(path), path)
+        weights = load_file(path)
     except FileNotFoundError:
         raise RunError(f"there is no {path}: its run has not finished, or has not kept that epoch") from None
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
+    for name, own in vae.state_dict().items():
+        weight = weights.get(name, own)
+        found, expected = (str(each.dtype).removeprefix("torch.") for each in (weight, own))
+        if found != expected:
+            raise RunError(f"{path}: {name} is {found}, but the run's configuration says {expected}")
+        if not weight.isfinite().all():
+            raise RunError(f"{path}: {name} holds numbers that are not finite; its run has to be made again")
+    try:
+        vae.load_state_dict(weights)
     except RuntimeError as error:
         _, mismatch, *_ = str(error).splitlines()
         raise RunError(
@@ -81,43 +91,3 @@ def read_config(folder: Path) -> Settings:
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"cannot read {path}: {reason}; put it back from a copy") from error
-
-
-def load_checkpoint(folder: Path, checkpoint: str, observations: Observations) -> tuple[GuidedVAE, int]:
-    """Load a run's model, and return the epoch of its weights with it.
-
-    The checkpoint is finished, last, best, the number of a kept epoch, or a .safetensors or .ckpt file of the run.
-    """
-    settings = read_config(folder)
-    if checkpoint == "finished":
-        return load_run(folder, observations), settings.train.epochs
-    if checkpoint.isdecimal():
-        return load_weights(folder, RunFolder(folder).kept(int(checkpoint)), observations), int(checkpoint)
-    path = RunFolder(folder).checkpoint if checkpoint in ("last", "best") else Path(checkpoint)
-    if path.suffix != CHECKPOINT:
-        return load_weights(folder, path, observations), settings.train.epochs
-    vae, state = _untrained(settings, observations), read_checkpoint(path)
-    state = state["best"] if checkpoint == "best" else state
-    try:
-        _fill(vae, state["model"], path)
-    except RuntimeError as error:
-        raise RunError(f"{path} is no checkpoint of the model in {folder} on {observations.name}: {error}") from None
-    return vae.eval(), state["epoch"]
-
-
-def _untrained(settings: Settings, observations: Observations) -> GuidedVAE:
-    """Make the model of a run in the type of the weights that training leaves: mixed precision keeps them in single."""
-    dtype = torch.float64 if settings.train.precision == "64-true" else torch.float32
-    return model_for(settings.model, observations, settings.train.epochs).to(dtype)
-
-
-def _fill(vae: GuidedVAE, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Load weights into a model, without converting any; torch's RuntimeError if names or shapes differ."""
-    for name, own in vae.state_dict().items():
-        weight = weights.get(name, own)
-        found, expected = (str(each.dtype).removeprefix("torch.") for each in (weight, own))
-        if found != expected:
-            raise RunError(f"{path}: {name} is {found}, but the run's configuration says {expected}")
-        if not weight.isfinite().all():
-            raise RunError(f"{path}: {name} holds numbers that are not finite; its run has to be made again")
-    vae.load_state_dict(weights)

@@ -1,16 +1,12 @@
-"""From finished runs and measurements to the benchmark's tables and what they say.
+"""From finished runs and measurements to the benchmark's tables and what they say."""
 
-The papers' claims about which estimator varies less are held against what was measured: where both take the same
-evaluations the variances are compared, elsewhere the variances times evaluations.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 from silentgrad.analysis import DRAWS, Decomposition
-from silentgrad.lab.experiments.benchmark.gradients import milliseconds_of, variances_at
+from silentgrad.lab.experiments.benchmark.gradients import variances_at
 from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, Setting
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.experiment import (
@@ -25,32 +21,19 @@ from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of
 from silentgrad.lab.experiments.runner import Job, Workers, run_jobs
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
-from silentgrad.lab.runs.findings import Curves, Findings, Progress
+from silentgrad.lab.runs.findings import Curves, Findings
 from silentgrad.lab.tables import Column, Content, Table
 
-OF_RUNS = ("chosen by validation", "test bound", "training ELBO", "against exact", "verdict", "steps to the level")
-OF_SETTING = ("method", *OF_RUNS, "ms a step")  # the columns of a setting's own table
-ORDERS = [  # the one of less variance, the one of more, and whose claim it is
-    ("disarm", "arm", "Dong et al. 2020"),
-    ("disarm", "rloo", "Dong et al. 2020"),
-    ("arms", "rloo", "Dimitriev and Zhou 2021"),
-    ("double-cv", "rloo", "Titsias and Shi 2022"),
-    ("double-cv", "disarm", "Titsias and Shi 2022"),
-    ("rebar", "reinforce", "Tucker et al. 2017"),
-    ("relax", "rebar", "Grathwohl et al. 2018"),
-    ("muprop", "reinforce", "Gu et al. 2016"),
-    ("nvil", "reinforce", "Mnih and Gregor 2014"),
-]
-
+OF_FIGURES = ("test bound", "training ELBO", "against exact")
+OF_RUNS = ("chosen by validation", *OF_FIGURES, "verdict", "steps to the level", "CPU seconds")
 SHORT = "The papers train for 1,000,000 steps, so that none of their figures stands beside these."
 
-Noises = Mapping[int, Mapping[str, Decomposition]]  # by step and estimator
 OfNoise = Callable[[Decomposition], Content]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(Comparison):
-    """A table of all settings, one of each, the gradients' variances and their orders."""
+    """A table of all settings, one of each with its curves, and the gradients' variances."""
 
     plan: BenchmarkPlan
 
@@ -82,7 +65,7 @@ class Benchmark(Comparison):
             FigureColumn(Column("against exact", judges=True), self._difference),
             FigureColumn(Column("verdict", judges=True), self._verdict),
             FigureColumn(Column("steps to the level", 0), self._steps),
-            FigureColumn(Column("ms a step", 1), self._milliseconds),
+            over_seeds("CPU seconds", "seconds", 0),
             measured("evaluations", lambda noise: float(noise.evaluations or 0), 0),
             measured("unbiased", lambda noise: "yes" if noise.unbiased else ""),
             *(
@@ -111,15 +94,9 @@ class Benchmark(Comparison):
         found = super().build(results, request)
         (table,) = found.tables
         parts = [part for setting in self.plan.settings for part in self._panel(setting, table, results)]
-        noises: dict[str, Noises] = {}
-        for setting in self.plan.settings:
-            by_step = {self.step(epoch): variances_at(self.plan, setting, epoch) for epoch in self.plan.size.measured}
-            noises[self.plan.title(setting)] = by_step
-        orders = orders_table(noises)
         rows = [row for row in table.rows if row[1] in self.methods]
         gradients = replace(table, title="Gradients", rows=rows, name="gradients")
-        parts += [gradients.only(lambda column, _: column.name not in OF_RUNS), orders]
-        return replace(found, parts=parts, verdicts=[*found.verdicts, *told(orders)] if request.comparable else [])
+        return replace(found, parts=[*parts, gradients.only(lambda column, _: column.name not in OF_RUNS)])
 
     def step(self, epoch: int) -> int:
         """Return the number of steps up to the end of an epoch."""
@@ -143,11 +120,9 @@ class Benchmark(Comparison):
             "latents has failed.",
             f"Variance and signal-to-noise ratio: of the encoder's gradient, all on the weights of the {REFERENCE} run "
             f"of seed 0 at that step; {size.batches} batches, {size.draws} draws each. What an estimator learns it "
-            f"first learned for {size.learning} steps on these weights.",
+            f"first learned for {size.epoch_steps} steps on these weights.",
             "bias²: squared distance of the mean gradient from the exact one, or from that of the unbiased estimator "
             "that varies least; squared error of n draws: bias² + variance / n.",
-            "Orders: the one's variance in parts of the other's, each times its evaluations where these differ.",
-            f"Milliseconds: forward and backward, median of {size.rounds} rounds in which the estimators take turns.",
             "An estimator that was not trained takes too many evaluations a step at this scale.",
             "In the Gaussian variant a test pixel that never changed in training costs up to thousands of nats, the "
             "same for all estimators.",
@@ -175,23 +150,16 @@ class Benchmark(Comparison):
 
         return FigureColumn(Column(title, digits), content)
 
-    def _milliseconds(self, results: Results, row: RowOfRuns) -> float:
-        setting = self.plan.setting(row.runs["dataset"], row.runs["variant"])
-        return milliseconds_of(self.plan, setting)[row.runs["method"]]
-
     def _panel(self, setting: Setting, table: Table, results: Results) -> tuple[Table, Curves]:
         """Return the table of a setting, and the validation curves of the first seed."""
         title, unit = self.plan.title(setting), f"{setting.unit.in_words}, lower is better"
-        columns = [replace(one, unit=unit if one.name in OF_RUNS[1:4] else "") for one in table.columns]
+        columns = [replace(one, unit=unit if one.name in OF_FIGURES else "") for one in table.columns]
         panel = Table(title, columns, [row for row in table.rows if row[0] == title], name=setting.name)
-        lines, times = {}, milliseconds_of(self.plan, setting)
-        for name in self.plan.trained(setting):
-            first, *_ = results.rows(**self._runs(setting), method=name)
-            steps = [self.step(epoch) for epoch, _ in enumerate(first.curve, 1)]
-            lines[name] = Progress(steps, [step * times[name] / 1e3 for step in steps], first.curve)
+        first = {name: results.where(**self._runs(setting), method=name)[0] for name in self.plan.trained(setting)}
+        curves = {name: cell.name for name, cell in first.items() if results.run(cell).summary.exists()}
         return panel.only(
-            lambda column, found: column.name in OF_SETTING and any(cell not in (None, "") for cell in found)
-        ), Curves(lines, setting.unit)
+            lambda column, found: column.name in ("method", *OF_RUNS) and any(cell not in (None, "") for cell in found)
+        ), Curves(curves)
 
 
 def benchmark_of(plan: BenchmarkPlan) -> Benchmark:
@@ -217,34 +185,3 @@ def measure(plan: BenchmarkPlan, workers: Workers) -> None:
     places = product(plan.settings, plan.size.measured)
     jobs = [Job(partial(variances_at, plan, setting, epoch)) for setting, epoch in places]
     run_jobs("noise of the gradients", jobs, len(jobs), workers)
-
-
-def orders_table(noises: Mapping[str, Noises]) -> Table:
-    """Return the papers' claims in every setting, by its title, at every step that was measured."""
-    columns = [Column("setting"), Column("step")]
-    columns += [Column(f"{less} / {more} ({source})", 2) for less, more, source in ORDERS]
-    rows: list[list[Content]] = []
-    for title, by_step in noises.items():
-        for step, found in by_step.items():
-            rows.append([title, f"{step:,}", *(_ratio(found.get(less), found.get(more)) for less, more, _ in ORDERS)])
-    return Table("Variances in the order of the papers: below 1 is as they say", columns, rows, name="orders")
-
-
-def _ratio(less: Decomposition | None, more: Decomposition | None) -> float | None:
-    """One variance in parts of another, each times evaluations where the two differ in them; None without either."""
-    if less is None or more is None:
-        return None
-    return less.est / more.est if less.evaluations == more.evaluations else less.work / more.work
-
-
-def told(table: Table) -> list[str]:
-    """Return how many of the claims hold, and which do not, in sentences."""
-    held, broken = 0, []
-    for setting, step, *parts in table.rows:
-        for (less, more, _), part in zip(ORDERS, parts, strict=True):
-            if isinstance(part, float) and part < 1:
-                held += 1
-            elif isinstance(part, float):
-                broken.append(f"{less} below {more} ({setting}, step {step}: {part:.2f})")
-    sentences = [f"Orders of variance that papers claim: {held} of {held + len(broken)} hold."]
-    return [*sentences, f"Not here: {'; '.join(broken)}."] if broken else sentences

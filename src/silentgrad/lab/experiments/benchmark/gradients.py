@@ -1,11 +1,9 @@
-"""Noise and cost of every estimator's gradient, on the weights of a run.
+"""Noise of every estimator's gradient, on the weights of a run.
 
 The weights are those of the run by leave-one-out REINFORCE, of the first seed, after chosen epochs. An estimator that
-learns does so first, for some steps while these weights stand still.
+learns does so first, for the steps of an epoch while these weights stand still.
 """
 
-import statistics
-import time
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -15,7 +13,6 @@ from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.estimators import Estimator
 from silentgrad.lab.experiments.benchmark.protocol import BATCH, BenchmarkPlan, Setting
 from silentgrad.lab.settings import EstimatorName
-from silentgrad.lab.store.files import read_json, write_json_atomically
 from silentgrad.lab.training import TrainConfig, load_weights, read_config
 from silentgrad.lab.training.fabric import fabric_for
 from silentgrad.lab.training.loading import observations_of
@@ -38,48 +35,22 @@ class ReferenceWeights:
         batches = self._batches(self.size.batches, seed=1)
         return gradient_variance(self.model.eval(), batches, self.size.draws, estimators)
 
-    def milliseconds(self, names: Sequence[EstimatorName]) -> dict[str, float]:
-        """Return the median time of each estimator's step, forward and backward; the estimators take turns."""
-        (x,) = self._batches(1, seed=1)
-        estimators = {name: self._estimator(name) for name in names}
-        times: dict[str, list[float]] = {name: [] for name in names}
-        for _ in range(1 + self.size.rounds):
-            for name, estimator in estimators.items():
-                self._take(estimator)
-                start = time.perf_counter()
-                self._pass_back(x)
-                if self.device.type != "cpu":
-                    torch.accelerator.synchronize(self.device)
-                times[name].append(1e3 * (time.perf_counter() - start))
-        return {name: statistics.median(rounds[1:]) for name, rounds in times.items()}
-
     def _batches(self, count: int, seed: int) -> Iterator[Tensor]:
         for x in training_batches(self.observations, BATCH, count, seed):
             yield x.to(self.device)
 
-    def _estimator(self, name: EstimatorName) -> Estimator:
-        (estimator,) = estimators_of(self.settings.model, [name], epoch=1)
-        return estimator.to(self.device)
-
-    def _take(self, estimator: Estimator) -> None:
-        """Have the model trained by an estimator."""
-        setattr(self.model, "tractable_estimator" if self.model.nonlinear is None else "estimator", estimator)
-        self.model.train()
-
-    def _pass_back(self, x: Tensor) -> None:
-        """Compute a gradient of the whole objective."""
-        self.model.zero_grad(set_to_none=True)
-        self.model(x, epoch=1).total.backward()
-
     def _taught(self, name: EstimatorName) -> Estimator:
         """Return an estimator that has learned what it learns, while the model stands still."""
         torch.manual_seed(0)
-        estimator = self._estimator(name)
-        self._take(estimator)
+        (estimator,) = estimators_of(self.settings.model, [name], epoch=1)
+        estimator.to(self.device)
+        setattr(self.model, "tractable_estimator" if self.model.nonlinear is None else "estimator", estimator)
+        self.model.train()
         learned = list(estimator.parameters())
         optimizer = torch.optim.Adam(learned, lr=self.settings.train.rate) if learned else None
-        for x in self._batches(self.size.learning, seed=2) if [*learned, *estimator.buffers()] else ():
-            self._pass_back(x)  # by which running averages learn too
+        for x in self._batches(self.size.epoch_steps, seed=2) if [*learned, *estimator.buffers()] else ():
+            self.model.zero_grad(set_to_none=True)
+            self.model(x, epoch=1).total.backward()  # by which running averages learn too
             if optimizer is not None:
                 optimizer.step()
         return estimator
@@ -92,11 +63,3 @@ def variances_at(plan: BenchmarkPlan, setting: Setting, epoch: int) -> dict[str,
         return ReferenceWeights(plan, setting, epoch).variances(names)
 
     return kept_variances(plan.weights(setting).kept_variance(epoch, plan.scale), plan.names(setting), measure)
-
-
-def milliseconds_of(plan: BenchmarkPlan, setting: Setting) -> dict[str, float]:
-    """Return the milliseconds of a step by each estimator of a setting; measured once, all of them in turns."""
-    path, names = plan.folder / f"{setting.name}-milliseconds.json", plan.names(setting)
-    if not path.exists() or not set(names) <= read_json(path).keys():
-        write_json_atomically(path, ReferenceWeights(plan, setting, plan.size.measured[0]).milliseconds(names))
-    return read_json(path)

@@ -70,8 +70,6 @@ class Size:
     samples: int = 100  # samples of the test bound
     batches: int = 50  # batches behind a gradient's variance
     draws: int = 100  # draws on each of them
-    learning: int = 1_000  # steps that an estimator has to learn what it learns before its measurement
-    rounds: int = 25  # timings behind the milliseconds of a step
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)  # to choose from by validation
     seeds: int = 3  # number of runs of each kind, unless another is asked for
 
@@ -86,8 +84,6 @@ SIZES: dict[BenchmarkScale, Size] = {
         samples=5,
         batches=4,
         draws=4,
-        learning=2,
-        rounds=2,
         seeds=1,
     ),
     "cpu": Size(
@@ -97,8 +93,6 @@ SIZES: dict[BenchmarkScale, Size] = {
         components=4,
         batches=8,
         draws=20,
-        learning=200,
-        rounds=9,
         rates=(1e-3, 3e-3),
     ),
     "paper": Size(),
