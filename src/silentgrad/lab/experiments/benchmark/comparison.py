@@ -43,18 +43,13 @@ class Benchmark(Comparison):
 
     def rows(self, results: Results) -> list[RowOfRuns]:
         """Return the rows of each setting: the exact one first, then by test bound, and what has to be beaten."""
-        rows = super().rows(results)
-        for setting in self.plan.settings:
-            runs = self._runs(setting)
-            for name in set(self.plan.names(setting)) - set(self.plan.trained(setting)):
-                rows.append(RowOfRuns([self.plan.title(setting), name, "not trained"], {**runs, "method": name}))
         titles = list(map(self.plan.title, self.plan.settings))
 
         def order(row: RowOfRuns) -> tuple[int, bool, bool, float, str]:
             test = mean_of(results.over_seeds("test", **row.runs))
             return titles.index(row.labels[0]), bool(row.model), row.labels[1] != "exact", test, row.labels[1]
 
-        return sorted(rows, key=order)
+        return sorted(super().rows(results), key=order)
 
     def figures(self, request: Request) -> list[FigureColumn]:
         *_, last = self.plan.size.measured
@@ -123,7 +118,6 @@ class Benchmark(Comparison):
             f"first learned for {size.epoch_steps} steps on these weights.",
             "bias²: squared distance of the mean gradient from the exact one, or from that of the unbiased estimator "
             "that varies least; squared error of n draws: bias² + variance / n.",
-            "An estimator that was not trained takes too many evaluations a step at this scale.",
             "In the Gaussian variant a test pixel that never changed in training costs up to thousands of nats, the "
             "same for all estimators.",
             *([] if self.plan.scale == "paper" else [SHORT]),
@@ -155,7 +149,7 @@ class Benchmark(Comparison):
         title, unit = self.plan.title(setting), f"{setting.unit.in_words}, lower is better"
         columns = [replace(one, unit=unit if one.name in OF_FIGURES else "") for one in table.columns]
         panel = Table(title, columns, [row for row in table.rows if row[0] == title], name=setting.name)
-        first = {name: results.where(**self._runs(setting), method=name)[0] for name in self.plan.trained(setting)}
+        first = {name: results.where(**self._runs(setting), method=name)[0] for name in self.plan.names(setting)}
         curves = {name: cell.name for name, cell in first.items() if results.run(cell).summary.exists()}
         return panel.only(
             lambda column, found: column.name in ("method", *OF_RUNS) and any(cell not in (None, "") for cell in found)

@@ -25,10 +25,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from silentgrad.estimators import ESTIMATORS
 from silentgrad.lab import kinds
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.experiment import Grid
-from silentgrad.lab.settings import EstimatorName, estimator_class, suitable_estimators
+from silentgrad.lab.settings import EstimatorName, suitable_estimators
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.latents.families import Bernoulli, Categorical, Family
@@ -55,7 +56,7 @@ TEMPERATURES: dict[EstimatorName, tuple[float, ...]] = {
 BATCH = 100
 REFERENCE: EstimatorName = "rloo"  # on whose weights the gradients of all estimators are measured
 ON_CIRCUITS: tuple[EstimatorName, ...] = ("exact", "reinmax", "disarm", "rloo", "reinforce")
-EXPENSIVE = 20  # evaluations of a step from which on an estimator is measured but not trained, except at `paper`
+EXPENSIVE = 20  # evaluations of a step from which on an estimator has to be asked for by name, except at `paper`
 
 
 @dataclass(frozen=True)
@@ -188,19 +189,14 @@ class BenchmarkPlan(NamedTuple):
 
     def names(self, setting: Setting) -> list[EstimatorName]:
         """Return the estimators of a setting; classes that are named by their modules come last."""
-        names = setting.estimators()
-        if self.estimators is None:
-            return names
-        return [name for name in names if name in self.estimators] + [name for name in self.estimators if ":" in name]
-
-    def trained(self, setting: Setting) -> list[EstimatorName]:
-        """Return the estimators of a setting that are trained: of very many evaluations a step only at `paper`."""
-        family = setting.family(self.size)
+        names, family = setting.estimators(), setting.family(self.size)
+        if self.estimators is not None:
+            strangers = [name for name in self.estimators if ":" in name]
+            return [name for name in names if name in self.estimators] + strangers
         latents = family.latents.numel()
         sizes = latents, max(2, family.numbers // latents)  # of an example, and the values that each of them takes
         most = math.inf if self.scale == "paper" else EXPENSIVE
-        found = [(name, estimator_class("--estimators", name).sized(1)) for name in self.names(setting)]
-        return [name for name, estimator in found if estimator.evaluations(*sizes) < most]
+        return [name for name in names if ESTIMATORS[name].sized(1).evaluations(*sizes) < most]
 
     def run(self, setting: Setting, name: EstimatorName, seed: int) -> Cell:
         """Return a run of an estimator."""
@@ -229,7 +225,7 @@ class BenchmarkPlan(NamedTuple):
 
     def runs(self, seeds: int) -> list[Cell]:
         """Return all runs, untuned."""
-        kinds = [(setting, name) for setting in self.settings for name in self.trained(setting)]
+        kinds = [(setting, name) for setting in self.settings for name in self.names(setting)]
         return [self.run(*kind, seed) for kind in kinds for seed in range(seeds)]
 
     def reference(self, setting: Setting) -> Cell:
