@@ -61,7 +61,8 @@ def mutual_information(q: td.Distribution) -> tuple[float, float]:
         '1.386 1.386'
     """
     loc, scale = (part.flatten(1).double() for part in gaussian_parts(q, "mutual information"))
-    z, precision = loc + scale * torch.randn_like(loc), scale.square().reciprocal()
+    with seeded(0, loc.device):
+        z, precision = loc + scale * torch.randn_like(loc), scale.square().reciprocal()
     # log N(z_i; loc_j, scale_j) of all pairs, by expanded squares: pairs times latents would not fit
     squares = z.square() @ precision.T - 2 * z @ (loc * precision).T + (loc.square() * precision).sum(1)
     pairs = -0.5 * squares - scale.log().sum(1)
@@ -96,13 +97,13 @@ def amortization_gap(model: MeasurableModel, x: Tensor) -> Tensor:
             return -Term(model.decoder, Averaged(Reparameterized(), DRAWS)).loss(x, q) - prior.divergence(q)
 
     term, optimizer = Term(model.decoder, STL()), torch.optim.Adam([moves], lr=RATE)
-    for step in range(REFINED):
-        optimizer.param_groups[0]["lr"] = RATE * (1 - step / REFINED)
-        with torch.enable_grad():
+    with seeded(0, x.device), torch.enable_grad():
+        for step in range(REFINED):
+            optimizer.param_groups[0]["lr"] = RATE * (1 - step / REFINED)
             own = moved()
             loss = (term.loss(x, own, prior) + prior.divergence(own)).sum()
-        (moves.grad,) = torch.autograd.grad(loss, moves)
-        optimizer.step()
+            (moves.grad,) = torch.autograd.grad(loss, moves)
+            optimizer.step()
     with torch.no_grad():
         return (bound(moved()) - bound(q)).clamp(min=0)
 

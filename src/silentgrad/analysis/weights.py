@@ -187,7 +187,7 @@ def implied_kl_weight(model: MeasurableModel, x: Tensor) -> Estimate:
     q = model.encoder(x)
     loc, scale = (part.detach() for part in gaussian_parts(q, "without loss=... the weight"))
     prior, moves = prior_of(model, q), torch.zeros(2, *loc.shape).to(loc).requires_grad_()
-    with torch.enable_grad():
+    with seeded(0, x.device), torch.enable_grad():
         moved = family_of(q).rebuild(q, [loc * (1 + moves[0]), scale * moves[1].exp()])
         nll = Term(model.decoder, Averaged(Reparameterized(), DRAWS)).loss(x, moved)
         parts = prior.divergence(moved).sum(), nll.sum()
