@@ -92,7 +92,7 @@ def loadings_table(loadings: Sequence[Loading], unit: str) -> Table:
     rows: list[list[Content]] = [[own.latent, own.spread, _listed(own.up), _listed(own.down)] for own in shown]
     told = (
         f"What a latent adds to each column per unit, in {unit}; the latents that move the rows most come first. "
-        "All weights are in loadings.csv."
+        f"All weights are in {RunFolder(Path()).loadings}."
     )
     return Table("Loadings", columns, rows, notes=[told])
 
