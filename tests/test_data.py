@@ -105,12 +105,6 @@ def test_folder_round_trip(tmp_path: Path, channels: int) -> None:
     refused(DataError, found, lambda: load(str(tmp_path)))
 
 
-def test_folder_of_grey_and_color_is_color(tmp_path: Path) -> None:
-    Image.fromarray(pixels(4, 4)).save(tmp_path / "a.png")
-    Image.fromarray(pixels(4, 4, 3)).save(tmp_path / "b.png")
-    assert fmt.read_folder(tmp_path).shape == (2, 3, 4, 4)
-
-
 # Broken files
 
 
@@ -257,9 +251,11 @@ def test_what_is_not_there_is_named_and_a_pipe_is_not_waited_for(tmp_path: Path,
     os.close(writer)
 
 
-def test_unusable_folders(tmp_path: Path) -> None:
+def test_folders_of_images_of_several_kinds_and_unusable_ones(tmp_path: Path) -> None:
     refused(DataError, r"expected image files .*found none", lambda: fmt.read_folder(tmp_path))
     Image.fromarray(pixels(64, 64)).save(tmp_path / "a.png")
+    Image.fromarray(pixels(64, 64, 3)).save(tmp_path / "b.png")
+    assert fmt.read_folder(tmp_path).shape == (2, 3, 64, 64)  # gray and color together are color
     Image.fromarray(pixels(64, 65)).save(tmp_path / "b.png")
     refused(DataError, r"b.png: expected 64x64 pixels like a.png, found 65x64", lambda: fmt.read_folder(tmp_path))
     os.remove(tmp_path / "b.png")
@@ -414,9 +410,7 @@ def _splits(name: str, root: Path | None = None) -> tuple[Tensor, Tensor, Tensor
 def test_digits_need_no_files() -> None:
     images = load("digits")
     assert [len(split) for split in (images.train, images.valid, images.test)] == [1297, 250, 250]
-    assert images.levels == 17
-    assert images.event_shape == (1, 8, 8)
-    assert int(images.train.max()) == 16
+    assert (images.levels, images.event_shape, int(images.train.max())) == (17, (1, 8, 8), 16)
     assert torch.equal(images.test, load("digits").test)
     assert images.train[0, 0, 3].tolist() == [0, 0, 0, 0, 12, 11, 0, 0]  # the order is part of the definition
 

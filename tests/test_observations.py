@@ -127,8 +127,7 @@ def test_bits_are_drawn_with_the_grey_values_as_means() -> None:
 
 
 def test_counts_have_a_unit(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    np.save(tmp_path / "counts.npy", rng.poisson(3.0, (40, 4)))
+    np.save(tmp_path / "counts.npy", np.random.default_rng(0).poisson(3.0, (40, 4)))
     counts = load(str(tmp_path / "counts.npy"), kind="counts")
     assert counts.figure(-8.0) == 2
     assert counts.figure(-8.0, torch.tensor([1.0, 0.5, 0.25, 0.25])) == 4

@@ -31,15 +31,13 @@ from silentgrad.lab.experiments.space import Sweep, SweepError, search_space
 from silentgrad.lab.experiments.sweep import Outcome
 from silentgrad.lab.settings.documents import read_settings
 from silentgrad.lab.store.records import Run, Summary
-from silentgrad.lab.training import DataConfig, ModelConfig, Settings, TrainConfig
-from workers import write_metrics, write_summary
+from silentgrad.lab.training import Settings, TrainConfig
+from workers import AROUND, write_metrics, write_summary
 
 RATES, ANNEALING = ["1e-3", "1e-4", "1e-5"], ["0.5", "0.05"]
 ONE = f"train.lr={','.join(RATES)}"
 BOTH = (ONE, f"model.guided={','.join(ANNEALING)}")
-SMALL = Settings(
-    DataConfig(batch_size=256), ModelConfig(latent_dim=2, hidden=[8]), TrainConfig(epochs=6, accelerator="cpu")
-)
+SMALL = AROUND._replace(train=dataclasses.replace(AROUND.train, epochs=6))
 
 
 def planned(folder: Path, *over: str, around: Settings = SMALL, **options: Any) -> Sweep:
