@@ -17,7 +17,7 @@ import silentgrad as sg
 from contenders import latent_of
 from oracles import textbook
 from refusals import Refusals, refusals, refused
-from runs import rows
+from runs import rows, train
 from silentgrad.analysis import (
     Decomposition,
     MethodName,
@@ -35,7 +35,7 @@ from silentgrad.lab.cli import measure
 from silentgrad.lab.data import load
 from silentgrad.lab.networks import Encoder, NonlinearGaussian, mlp_body, mlp_network
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, train_model
+from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig
 from silentgrad.lab.training.loading import load_weights
 from silentgrad.latents.families import FAMILIES
 from silentgrad.latents.independent import base_of
@@ -281,16 +281,11 @@ SMALL = ModelConfig(
 )
 
 
-def trained(folder: Path, model: ModelConfig) -> Path:
-    train_model(
-        DataConfig(batch_size=256), model, TrainConfig(epochs=2, accelerator="cpu", keep=[1]), folder, quiet=True
-    )
-    return folder
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("runs") / "run", SMALL)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(folder, DataConfig(batch_size=256), TrainConfig(epochs=2, accelerator="cpu", keep=[1]), model=SMALL)
+    return folder
 
 
 def test_variance_of_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,11 +308,10 @@ def test_weights_of_a_run(run: Path) -> None:
     own, kept = (load_weights(run, path, images) for path in (place.weights, place.kept(1)))
     assert not own.training
     assert any(not torch.equal(a, b) for a, b in zip(own.parameters(), kept.parameters(), strict=True))
-    with pytest.raises(RunError, match="there is no"):
-        load_weights(run, place.kept(7), images)
+    refused(RunError, "there is no", lambda: load_weights(run, place.kept(7), images))
 
 
-def test_bias_of_two_trained_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bias_of_two_trained_models(tmp_path: Path, digits_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The paper's order, and the exact form and Edgeworth's below the paper's Taylor."""
     folder = tmp_path / "bias"
     measure.bias(latents=6, epochs=8, images=8, draws=5_000, folder=folder)
@@ -329,8 +323,7 @@ def test_bias_of_two_trained_models(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert str(folder / "bias.csv") in capsys.readouterr().out
     measure.bias(run=folder / "exp", images=4, draws=100)
     assert {row["link"] for row in rows(folder / "exp" / "bias.csv")} == {"exp"}
-    with pytest.raises(RunError, match="Bernoulli"):
-        measure.bias(run=trained(tmp_path / "gaussian", ModelConfig(latent_dim=2, hidden=[4])))
+    refused(RunError, "Bernoulli", lambda: measure.bias(run=digits_run))
 
 
 def test_a_latent_and_a_function_by_themselves() -> None:
