@@ -185,13 +185,13 @@ class Pictures(Experiment):
 
     def build(self, results: Results, request: Request) -> Findings:
         fixed = results.where(seed=0, variant=FIXED)
-        title = f"Fixed variance, {results.data(dataset='mnist')}"
+        title = f"Fixed variance, {fixed[0].data}"
         caption = "Test images and their reconstructed means."
         groups = [Reconstructions("figure-fixed", title, caption, results.labels(fixed))]
         for dataset in request.datasets:
             learned = results.where(dataset=dataset, seed=0, variant="")
             guided = [cell for cell in learned if cell.method.endswith(paper.GUIDED)]
-            title = f"Learned variance, {results.data(dataset=dataset)}"
+            title = f"Learned variance, {learned[0].data}"
             caption = "Test images, reconstructed means, and learned standard deviations (normalized)."
             groups.append(Reconstructions(f"figure-{dataset}", title, caption, results.labels(guided)))
         return Findings("figures", "Reconstructions", groups)

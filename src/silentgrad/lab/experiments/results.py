@@ -54,10 +54,6 @@ class Results:
         """Return a field of the first of the runs that fit in which it is known."""
         return next((value for row in self.rows(**wanted) if (value := getattr(row, field)) is not None), None)
 
-    def data(self, **wanted: object) -> str:
-        """Return what the data of the runs that fit are called in print; the runs are of one dataset."""
-        return self.where(**wanted)[0].data
-
     def run(self, cell: Cell) -> RunFolder:
         """Return the folder of a run."""
         return RunFolder(self.folder / cell.name)

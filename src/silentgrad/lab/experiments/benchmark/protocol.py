@@ -130,17 +130,12 @@ class Setting(NamedTuple):
         groups, categories = map(int, self.latents.split("x"))
         return Categorical(groups, categories)
 
-    @property
-    def tractable(self) -> bool:
-        """True if the decoder has a closed form for bits."""
-        return DECODERS[self.likelihood, self.network]["tractable"] != "none"
-
     def estimators(self) -> list[EstimatorName]:
         """All estimators that the setting allows, the exact one first."""
         names = suitable_estimators(Bernoulli if self.latents == "bits" else Categorical)
         names.remove("none")
         names.remove("enumerate")  # of all configurations of so many latents
-        if not self.tractable:
+        if DECODERS[self.likelihood, self.network]["tractable"] == "none":  # which has no closed form
             names.remove("exact")
         if self.network == "circuit":
             return [name for name in names if name in ON_CIRCUITS]
