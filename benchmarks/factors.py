@@ -6,6 +6,8 @@
     python benchmarks/factors.py --peer peers/bin/python --scvi scvi/bin/python     # adds to results/factors.csv
     python benchmarks/factors.py --table                # writes its rows into docs/factors.md
     python benchmarks/factors.py --speed 100000         # seconds of an iteration beside those of its matrix products
+    python -P benchmarks/factors.py --again 1000 5000   # the largest change of a factor from another place or thread
+    python -P benchmarks/factors.py --batches           # types of cells told apart where batches differ
 
 Simulated after sgdGMF's paper: log-rates of five factors, Poisson or negative binomial (r = 2), cells of three types.
 Or 2,000 real cells of three types (pyPLNmodels' scRNA, 1,000 genes, 10 factors), with sizes of cells and a Poisson
@@ -79,7 +81,7 @@ def simulate(likelihood: str, cells: int, genes: int, seed: int) -> dict[str, Ar
     return {"counts": random.poisson(rates), "types": types}
 
 
-def of_silentgrad(data: Data, masked: bool = True, posterior: str = "full", ridge: float = 0.0) -> Fit:
+def of_silentgrad(data: Data, masked: bool = True, **options: Any) -> Fit:
     import torch
 
     from silentgrad import CountFactors
@@ -87,8 +89,7 @@ def of_silentgrad(data: Data, masked: bool = True, posterior: str = "full", ridg
     torch.set_num_threads(1)
 
     def fit() -> tuple[Array, Array]:
-        options: dict[str, Any] = {"likelihood": data.likelihood, "posterior": posterior, "ridge": ridge}
-        model = CountFactors(data.rank, **options)
+        model = CountFactors(data.rank, likelihood=data.likelihood, **options)
         offset = np.log(data.sizes)
         if masked:
             factors = model.fit_transform(data.counts.astype(np.float32), mask=~data.hidden, offset=offset)
@@ -195,6 +196,7 @@ METHODS: dict[str, Callable[[Data], Fit]] = {
     "silentgrad, ridge 1": partial(of_silentgrad, ridge=1.0),
     "silentgrad, ridge 4": partial(of_silentgrad, ridge=4.0),
     "silentgrad, filled": partial(of_silentgrad, masked=False),
+    "silentgrad, filled, 4 iterations": partial(of_silentgrad, masked=False, max_iter=4),
     "silentgrad, filled, ridge 1": partial(of_silentgrad, masked=False, ridge=1.0),
     "silentgrad, filled, ridge 4": partial(of_silentgrad, masked=False, ridge=4.0),
     "glmpca": of_glmpca,
@@ -375,6 +377,63 @@ def speed(cells: int, folder: Path, genes: int = 500, rank: int = 10) -> None:
     print(f"{told}; an iteration takes {iteration / products:.2f} times its matrix products, {products:.2f} s")
 
 
+def again(cells: int, folder: Path, genes: int = 300) -> None:
+    """Print the largest differences of factors that are fitted again, from other places and on two threads."""
+    import anndata
+    import dask.array
+    import torch
+    from scipy import sparse
+
+    from silentgrad import CountFactors
+
+    counts = simulate("poisson", cells, genes, 0)["counts"].astype(np.float32)
+    np.save(folder / "counts.npy", counts)
+    anndata.AnnData(sparse.csr_matrix(counts)).write_h5ad(folder / "counts.h5ad")
+    places = {
+        "the same": counts,
+        "sparse": sparse.csr_matrix(counts),
+        "mapped": np.load(folder / "counts.npy", mmap_mode="r"),
+        "backed": anndata.read_h5ad(folder / "counts.h5ad", backed="r").X,
+        "Dask, blocks of 77 rows": dask.array.from_array(counts, chunks=(77, genes)),
+    }
+    fit = CountFactors(FACTORS, likelihood="poisson").fit_transform
+    torch.set_num_threads(1)
+    expected = fit(counts)
+    found = {name: np.abs(fit(data) - expected).max() for name, data in places.items()}
+    torch.set_num_threads(2)
+    found["two threads"] = np.abs(fit(counts) - expected).max()
+    print(f"{cells} x {genes}: " + ", ".join(f"{name} {difference:.1e}" for name, difference in found.items()))
+
+
+def batches(seeds: int, cells: int = 300, genes: int = 30) -> None:
+    """Print the adjusted Rand index of three types in two batches: factors, and PCA with the batch regressed out."""
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
+    from sklearn.metrics import adjusted_rand_score
+
+    from silentgrad import CountFactors
+
+    found: dict[str, list[float]] = {}
+    for seed in range(seeds):
+        random = np.random.RandomState(seed)
+        kinds, batch = random.randint(3, size=cells), random.randint(2, size=cells)
+        u = random.randn(3, genes)[kinds] * 0.6 + random.randn(2, genes)[batch] * 0.8 + random.randn(cells, 1) * 0.3
+        counts = random.poisson(np.exp(u))
+        logs = np.log1p(counts)
+        centered = logs - np.stack([logs[batch == number].mean(0) for number in (0, 1)])[batch]
+        model = CountFactors(2, likelihood="poisson")
+        points = {
+            "factors, batch a covariate": model.fit_transform(counts, covariates=batch),
+            "whitened PCA, batch regressed out": PCA(2, whiten=True, random_state=0).fit_transform(centered),
+            "factors, batch not told": model.fit_transform(counts),
+        }
+        for name, own in points.items():
+            clusters = KMeans(3, n_init=5, random_state=0).fit_predict(own)
+            found.setdefault(name, []).append(adjusted_rand_score(kinds, clusters))
+    for name, scores in found.items():
+        print(f"{name}: {statistics.mean(scores):.3f}, {min(scores):.3f} to {max(scores):.3f} over {seeds} seeds")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="the Python that has the peers")
@@ -385,20 +444,28 @@ def main() -> None:
     parser.add_argument("--genes", type=int, default=1_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--speed", type=int, metavar="CELLS", help="measure an iteration on this many cells instead")
+    parser.add_argument("--again", type=int, nargs="+", metavar="CELLS", help="compare fits from other places instead")
+    parser.add_argument("--batches", action="store_true", help="tell types apart in spite of batches instead")
     parser.add_argument("--folder", type=Path, help="where its counts are kept; a temporary folder if absent")
     parser.add_argument("--table", action="store_true", help="write the rows into docs/factors.md instead")
     parser.add_argument("--write", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--fit", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write:
-        cells, genes, rank, folder = arguments.write
-        write_counts(Path(folder), int(cells), int(genes), int(rank))
+        *sizes, folder = arguments.write
+        write_counts(Path(folder), *map(int, sizes))
     elif arguments.fit:
         name, method, seed, path = arguments.fit
         fit_and_judge(name, method, int(seed), path)
     elif arguments.speed:
         with tempfile.TemporaryDirectory() as temporary:
             speed(arguments.speed, arguments.folder or Path(temporary))
+    elif arguments.again:
+        for cells in arguments.again:
+            with tempfile.TemporaryDirectory() as temporary:
+                again(cells, Path(temporary))
+    elif arguments.batches:
+        batches(arguments.seeds)
     elif arguments.table:
         write_table()
     else:

@@ -441,13 +441,15 @@ def test_blocks_threads_and_places_change_nothing(
     adata.write_h5ad(tmp_path / "counts.h5ad")
     np.save(tmp_path / "counts.npy", counts)
     model = CountFactors(2, likelihood=likelihood, tol=1e-4)
-    expected = model.fit_transform(counts)
+    random = np.random.RandomState(1)
+    known = {"offset": random.randn(700) / 2, "mask": random.rand(700, 50) < 0.8, "covariates": random.randn(700)}
+    expected = model.fit_transform(counts, **known)
     mapped = np.load(tmp_path / "counts.npy", mmap_mode="r")
     backed = anndata.read_h5ad(tmp_path / "counts.h5ad", backed="r").X
     for data, entries, threads in ((mapped, 9000, 1), (backed, 2**19, 2), (adata.X, 20_000, 1)):
         monkeypatch.setattr(pieces, "ENTRIES", entries)
         torch.set_num_threads(threads)  # for which `one_thread` makes up
-        np.testing.assert_allclose(model.fit_transform(data), expected, atol=1e-6)
+        np.testing.assert_allclose(model.fit_transform(data, **known), expected, atol=1e-6)
 
 
 def test_many_rows_start_from_some(monkeypatch: pytest.MonkeyPatch) -> None:

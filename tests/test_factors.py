@@ -10,7 +10,6 @@ from torch import distributions as td
 
 import silentgrad as sg
 from silentgrad import likelihoods
-from silentgrad.factors import pieces
 from silentgrad.factors.latents import Posterior
 
 DOUBLE = torch.float64
@@ -128,28 +127,6 @@ def test_a_likelihood_that_is_not_concave_climbs_too() -> None:
     assert fit.elbo > fit.history[0] + 10
     assert fit.history == sorted(fit.history)
     assert sg.infer_factors(decoder, X).converged.all()
-
-
-def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = decoder_of("NegativeBinomial"), decoder_of("NegativeBinomial")
-    first = sg.fit_factors(whole, X, offset=SIZE, mask=MASK, iterations=12)
-    monkeypatch.setattr(pieces, "ENTRIES", 11 * OUTPUTS)
-    second = sg.fit_factors(parts, Slices(X), offset=SIZE, mask=MASK, iterations=12)
-    assert second.elbo == pytest.approx(first.elbo, rel=1e-10)
-    torch.testing.assert_close(first.latent.loc, second.latent.loc, rtol=1e-6, atol=1e-6)
-
-
-class Slices:
-    """A table that gives rows when they are asked for, as one on disk does."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self.rows, self.shape = rows, rows.shape
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, rows: slice) -> Tensor:
-        return self.rows[rows].to(torch.int32)
 
 
 @pytest.mark.parametrize("name", ["Poisson", "NegativeBinomial"])
