@@ -9,6 +9,7 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
+from silentgrad import estimators
 from silentgrad.estimators import ESTIMATORS, Estimator
 from silentgrad.testing import KINDS, Kind
 
@@ -39,23 +40,23 @@ class Member:
 
 def registered(estimator: type[Estimator]) -> Callable[[], Estimator]:
     """With few samples of a bound, or a small network."""
-    return lambda: estimator(2) if estimator in (sg.VIMCO, sg.DReG) else estimator.sized(16)
+    return lambda: estimator(2) if estimator in (estimators.VIMCO, estimators.DReG) else estimator.sized(16)
 
 
 ALL_ESTIMATORS = [
     *(Member(estimator.__name__, registered(estimator)) for estimator in ESTIMATORS.values()),
     Member("GumbelSoftmax hard", lambda: sg.GumbelSoftmax(hard=True)),
     Member("RLOO 5", lambda: sg.RLOO(5)),
-    Member("DReG 1", lambda: sg.DReG(1)),
-    Member("ARMS 2", lambda: sg.ARMS(2)),
-    Member("ARMS 3", lambda: sg.ARMS(3)),
-    Member("CARMS 2", lambda: sg.CARMS(2)),
-    Member("CARMS 3", lambda: sg.CARMS(3)),
-    Member("DoubleCV 2", lambda: sg.DoubleCV(2)),
+    Member("DReG 1", lambda: estimators.DReG(1)),
+    Member("ARMS 2", lambda: estimators.ARMS(2)),
+    Member("ARMS 3", lambda: estimators.ARMS(3)),
+    Member("CARMS 2", lambda: estimators.CARMS(2)),
+    Member("CARMS 3", lambda: estimators.CARMS(3)),
+    Member("DoubleCV 2", lambda: estimators.DoubleCV(2)),
     Member("Averaged Reparameterized", lambda: sg.Averaged(sg.Reparameterized(), 3)),
     Member("Averaged GumbelSoftmax", lambda: sg.Averaged(sg.GumbelSoftmax(), 3)),
     Member("Averaged Reinforce", lambda: sg.Averaged(sg.Reinforce(), 2)),
-    Member("Averaged REBAR", lambda: sg.Averaged(sg.REBAR(), 2)),
+    Member("Averaged REBAR", lambda: sg.Averaged(estimators.REBAR(), 2)),
 ]
 PLAIN_ESTIMATORS = [member for member in ALL_ESTIMATORS if member.name != "Exact"]  # which takes no plain function
 SILENT = [

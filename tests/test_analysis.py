@@ -334,7 +334,7 @@ def test_a_latent_and_a_function_by_themselves() -> None:
     def f(z: Tensor) -> Tensor:
         return (z - 0.499).square()
 
-    estimators = [sg.Enumerate(), sg.DisARM(), Scripted(), sg.RLOO(), sg.StraightThrough(), sg.IndeCateR()]
+    estimators = [sg.Enumerate(), sg.DisARM(), Scripted(), sg.RLOO(), sg.StraightThrough(), sg.estimators.IndeCateR()]
     found = gradient_variance(td.Bernoulli(logits=leaf), f, 200, estimators, "every")
     assert (found["Enumerate"].est, found["Enumerate"].evaluations) == (0, 2)
     assert list(found["DisARM"].groups) == ["logits"]
@@ -375,7 +375,7 @@ def test_any_latent_by_itself(q: td.Distribution) -> None:
     def f(z: Tensor) -> Tensor:
         return (z.sin() * torch.arange(1, 1 + z.shape[-1])).sum(-1) if z.dim() else z.sin()
 
-    estimators = [sg.RLOO(), sg.NVIL(inputs=8), *([Reparameterized()] if q.has_rsample else [])]
+    estimators = [sg.RLOO(), sg.estimators.NVIL(inputs=8), *([Reparameterized()] if q.has_rsample else [])]
     found = gradient_variance(q, f, 20, estimators)
     assert all(decomposition.est > 0 for decomposition in found.values())
     assert found["RLOO"].evaluations == 2

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import silentgrad as sg
 from contenders import BITS, PAIRS, PLAIN_ESTIMATORS, Member, each, latent_of
+from silentgrad import estimators
 from silentgrad.estimators import Estimator, Integrand, Learning, PriorIntegrand
 from silentgrad.estimators.choices import Choices
 from silentgrad.estimators.learning import RunningMeans
@@ -99,14 +100,14 @@ def test_bounds_refuse_a_family_of_uniform_latents() -> None:
     families = {"uniform": Ends, **FAMILIES}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("silentgrad.latents.families.FAMILIES", families)
-        for estimator in (sg.STL(), sg.DReG(2), sg.VIMCO(2), sg.NVIL()):
+        for estimator in (estimators.STL(), estimators.DReG(2), estimators.VIMCO(2), estimators.NVIL()):
             with pytest.raises(sg.IntractableError, match="support of Uniform latents depends"):
                 estimator(td.Uniform(-a, a), PriorIntegrand(lambda z: z, prior))
 
 
 def test_a_baseline_of_the_mean_needs_a_mean() -> None:
     with pytest.raises(sg.IntractableError, match=r"TransformedDistribution latents have no mean.*choose"):
-        sg.NVIL()(STILL["flow"](differentiable()), lambda z: z)
+        estimators.NVIL()(STILL["flow"](differentiable()), lambda z: z)
 
 
 def plain_control(integrand: Integrand, choices: Choices, noisy: Tensor) -> Tensor:
@@ -121,12 +122,12 @@ class Unused(nn.Linear):
 
 
 NOTHING_TO_LEARN: dict[str, Callable[[], Estimator]] = {
-    "REBAR": lambda: sg.REBAR().requires_grad_(False),
-    "RELAX": lambda: sg.RELAX(inputs=8).requires_grad_(False),
-    "NVIL": lambda: sg.NVIL(inputs=8).requires_grad_(False),
-    "Averaged": lambda: sg.Averaged(sg.REBAR(), 2).requires_grad_(False),
-    "plain control": lambda: sg.RELAX(plain_control),
-    "unused": lambda: sg.RELAX(Unused(1, 1)),
+    "REBAR": lambda: estimators.REBAR().requires_grad_(False),
+    "RELAX": lambda: estimators.RELAX(inputs=8).requires_grad_(False),
+    "NVIL": lambda: estimators.NVIL(inputs=8).requires_grad_(False),
+    "Averaged": lambda: sg.Averaged(estimators.REBAR(), 2).requires_grad_(False),
+    "plain control": lambda: estimators.RELAX(plain_control),
+    "unused": lambda: estimators.RELAX(Unused(1, 1)),
 }
 
 
@@ -254,16 +255,16 @@ def test_the_scale_of_double_cv_is_the_best_one() -> None:
         torch.manual_seed(1)
         return gradients_of(estimator.eval(), logits, 40_000).var(0).sum().item()
 
-    low, middle, high = (variance(sg.DoubleCV(2, scale=scale)) for scale in (0.0, 1.0, 2.0))
+    low, middle, high = (variance(estimators.DoubleCV(2, scale=scale)) for scale in (0.0, 1.0, 2.0))
     vertex = 1 - (high - low) / 2 / (high - 2 * middle + low)
-    estimator = sg.DoubleCV(2, scale=-0.5).double()
+    estimator = estimators.DoubleCV(2, scale=-0.5).double()
     for _ in range(500):
         gradients_of(estimator, logits, 20)
     assert estimator.scale.item() == pytest.approx(vertex, abs=0.02)
-    assert variance(estimator) < min(1.01 * low, 1.01 * middle, 0.7 * variance(sg.DoubleCV(2, scale=-0.5)))
+    assert variance(estimator) < min(1.01 * low, 1.01 * middle, 0.7 * variance(estimators.DoubleCV(2, scale=-0.5)))
 
 
-@pytest.mark.parametrize("build", [sg.DoubleCV, sg.ReinMaxCV])
+@pytest.mark.parametrize("build", [estimators.DoubleCV, estimators.ReinMaxCV])
 def test_a_linear_function_has_no_variance_at_a_scale_of_one(build: Callable[[int, float], Estimator]) -> None:
     torch.manual_seed(0)
     logits, slope = torch.randn(1, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)

@@ -36,6 +36,7 @@ from contenders import (
 )
 from members import ALL_LATENTS, Latent
 from refusals import Refusals, refusals
+from silentgrad import estimators
 from silentgrad.decoders import LinearGaussian
 from silentgrad.estimators import ESTIMATORS, Estimator, base_of, choices, integrand_of
 from silentgrad.lab.build import build_model
@@ -284,14 +285,14 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
     shapes = r"shape \(9,\), for a latent of batch shape \(5, 9\) and event shape \(\)"
     domain = {
         "one sample": ("RLOO needs at least two samples, got 1", lambda: sg.RLOO(1)),
-        "no sample": ("GumbelRao needs at least one sample, got 0", lambda: sg.GumbelRao(samples=0)),
+        "no sample": ("GumbelRao needs at least one sample, got 0", lambda: estimators.GumbelRao(samples=0)),
         "a schedule": ("be positive, got 0", lambda: sg.GumbelSoftmax(lambda epoch: 2.0 - epoch).on_epoch(2)),
-        "a wide window": (r"temperature of EAT has to be in \(0, 1\], got 1.5", lambda: sg.EAT(1.5)),
+        "a wide window": (r"temperature of EAT has to be in \(0, 1\], got 1.5", lambda: estimators.EAT(1.5)),
         "an average of what is exact": ("draws nothing: there is nothing", lambda: sg.Averaged(sg.Exact(), 4)),
         "an average of nothing": ("at least one draw, got 0", lambda: sg.Averaged(sg.Reparameterized(), 0)),
         "control of what is exact": ("no noise", lambda: sg.SilentControlVariate(sg.Exact())),
         "control of what is biased": ("unbiased", lambda: sg.SilentControlVariate(sg.GumbelSoftmax())),
-        "control of a bound": ("unbiased", lambda: sg.SilentControlVariate(sg.VIMCO(2))),
+        "control of a bound": ("unbiased", lambda: sg.SilentControlVariate(estimators.VIMCO(2))),
         "a negative slope": (r"between 0 and 1; got -0\.1", lambda: linear_decay(-0.1)),
         "no slope": ("between 0 and 1; got nan", lambda: linear_decay(math.nan)),
         "a steep slope": (r"between 0 and 1; got 1.5.*linear_decay\(steps=...\)", lambda: linear_decay(1.5)),
@@ -324,7 +325,7 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
         "a large example": (
             sg.ShapeError,
             "9 numbers and the network takes 8: give inputs=9",
-            lambda: sg.NVIL(inputs=8)(bits, f),
+            lambda: estimators.NVIL(inputs=8)(bits, f),
         ),
     }
 
@@ -350,7 +351,10 @@ def test_a_length_in_words_begins_at_one_and_is_zero_after_its_end_and_not_befor
         assert decay(length - 0.5) == weights[-1] > 0.0  # within the last epoch
 
 
-LAZY = {"IMLE": sg.IMLE, "DoubleCV": lambda: sg.DoubleCV(2)}  # which meet their slopes within the backward pass
+LAZY = {
+    "IMLE": estimators.IMLE,
+    "DoubleCV": lambda: estimators.DoubleCV(2),
+}  # which meet their slopes within the backward pass
 
 
 def squares(z: Tensor) -> Tensor:
@@ -392,7 +396,7 @@ def test_small_weights_in_half_precision(name: str, weight: float, monkeypatch: 
 
 def test_the_graph_of_a_differentiable_gradient_is_freed() -> None:
     leaf = torch.zeros(4, 3).requires_grad_()
-    value = sg.IMLE()(td.Bernoulli(logits=leaf), squares)
+    value = estimators.IMLE()(td.Bernoulli(logits=leaf), squares)
     gone = weakref.ref(value)
     gradient = torch.autograd.grad(value.square().sum(), leaf, create_graph=True)
     del value, gradient
@@ -400,7 +404,7 @@ def test_the_graph_of_a_differentiable_gradient_is_freed() -> None:
 
 
 def test_integers_are_integrated_in_the_precision_of_the_latents() -> None:
-    value = sg.IMLE()(Problem.random(BITS, 4).q, lambda z: z.sum(-1).long())
+    value = estimators.IMLE()(Problem.random(BITS, 4).q, lambda z: z.sum(-1).long())
     assert value.dtype == torch.float64
     assert (value == value.round()).all()
 
@@ -432,14 +436,14 @@ def test_a_compiled_step_is_the_same(member: Member) -> None:
 def test_transforms_of_gradients_are_right_or_refused(member: Member, training: bool) -> None:
     """Of several at once too, be they the first or not."""
     leaf = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
-    estimators = [member.build().train(training)]
-    estimators += [copy.deepcopy(estimators[0]) for _ in range(2)]
+    same = [member.build().train(training)]
+    same += [copy.deepcopy(same[0]) for _ in range(2)]
 
     def values(logits: Tensor, estimator: Estimator) -> Tensor:
         torch.manual_seed(0)
         return estimator(latent_of(member.families[-1], logits), lambda z: (z.sum(-1) - 0.3).square())
 
-    found, other = (values(leaf, estimator) for estimator in estimators[:2])
+    found, other = (values(leaf, estimator) for estimator in same[:2])
     plain, again = (torch.autograd.grad(found.sum(), leaf, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(again, plain)  # what the first pass has learned belongs to later batches
     assert plain.abs().max() > 0
@@ -449,7 +453,7 @@ def test_transforms_of_gradients_are_right_or_refused(member: Member, training: 
         (batched,) = torch.autograd.grad(value, leaf, each_example, is_grads_batched=True, retain_graph=True)
         torch.testing.assert_close(batched.unflatten(0, (2, 4)).sum(1), torch.stack([plain, -2 * plain]))
     try:
-        transformed = torch.func.grad(lambda logits: values(logits, estimators[2]).sum())(leaf.detach())
+        transformed = torch.func.grad(lambda logits: values(logits, same[2]).sum())(leaf.detach())
     except sg.DomainError as error:
         assert "no transform of torch.func allows" in str(error)  # noqa: PT017
         return
@@ -493,7 +497,7 @@ def test_sticking_the_landing_has_no_variance_at_the_posterior() -> None:
     """N(0, 1) before and N(x, 1) given z: the posterior is N(x/2, 1/2)."""
     x = torch.linspace(-1, 1, 5, dtype=torch.float64)
     loc, scale = (x / 2).requires_grad_(), torch.full((5,), 0.5**0.5, dtype=torch.float64).requires_grad_()
-    for estimator in (sg.STL(), sg.DReG(3)):
+    for estimator in (estimators.STL(), estimators.DReG(3)):
         q = td.Normal(loc, scale)
         elbo = estimator(q, lambda z: td.Normal(z, 1.0).log_prob(x)) - td.kl_divergence(q, td.Normal(0.0, 1.0))
         for gradient in torch.autograd.grad(elbo.sum(), (loc, scale)):
@@ -501,7 +505,9 @@ def test_sticking_the_landing_has_no_variance_at_the_posterior() -> None:
         torch.testing.assert_close(elbo, td.Normal(0.0, 2**0.5).log_prob(x))
 
 
-@pytest.mark.parametrize("estimator", [sg.VIMCO(4), sg.DReG(4), sg.STL()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "estimator", [estimators.VIMCO(4), estimators.DReG(4), estimators.STL()], ids=lambda e: type(e).__name__
+)
 def test_an_objective_hands_its_prior_to_the_bound(estimator: Estimator) -> None:
     """With a learned prior and its KL divergence, what is left is the bound alone."""
     torch.manual_seed(0)

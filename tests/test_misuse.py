@@ -427,7 +427,7 @@ def test_a_latent_without_a_closed_form(case: str) -> None:
     assert "Bernoulli, Beta" in message
     assert f"silentgrad.{estimator}()" in message
     assert ("central_moments.register" in message) == known
-    sampled: sg.Estimator = getattr(sg, estimator)()
+    sampled: sg.Estimator = getattr(sg.estimators, estimator)()
     assert sampled(q, lambda z: z.sum(-1)).shape == (BATCH,)
 
 

@@ -106,6 +106,6 @@ def test_the_perturbed_draw_is_a_subset_and_follows_the_logits() -> None:
         drawn.append(z.detach())
         return z.sum(-1)
 
-    sg.IMLE()(q, seen)
+    sg.estimators.IMLE()(q, seen)
     assert (drawn[0].sum(-1) == 2).all()
     assert torch.equal(drawn[0].mean(0).argsort(), q.mean[0].argsort())

@@ -125,11 +125,11 @@ def estimators() -> None:
     target, weight = torch.rand(20), torch.randn(20, 20)
     kinds = (
         sg.Reinforce,
-        sg.NVIL,
+        sg.estimators.NVIL,
         sg.RLOO,
         sg.DisARM,
-        sg.ARMS,
-        sg.DoubleCV,
+        sg.estimators.ARMS,
+        sg.estimators.DoubleCV,
         sg.GumbelSoftmax,
         sg.StraightThrough,
         sg.ReinMax,

@@ -113,7 +113,7 @@ def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None)
     Example:
         >>> import silentgrad as sg
         >>> q = torch.distributions.Bernoulli(logits=torch.zeros(1, 20))
-        >>> estimators = [sg.StraightThrough(), sg.RLOO(), sg.IndeCateR()]
+        >>> estimators = [sg.StraightThrough(), sg.RLOO(), sg.estimators.IndeCateR()]
         >>> found = sg.gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, estimators)
         >>> list(ranked(found))  # ten times the cost, but no variance: the bits do not interact
         ['IndeCateR', 'RLOO', 'StraightThrough']

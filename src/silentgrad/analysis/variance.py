@@ -85,7 +85,8 @@ def gradient_variance(
         >>> found["Exact"].est, found["Reparameterized"].est > 0
         (0.0, True)
         >>> q = torch.distributions.Bernoulli(logits=torch.zeros(1, 20))  # a latent and a function by themselves
-        >>> toy = gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, [sg.DisARM(), sg.IndeCateR()])
+        >>> pair = [sg.DisARM(), sg.estimators.IndeCateR()]
+        >>> toy = gradient_variance(q, lambda z: (z - 0.499).square().sum(-1), 50, pair)
         >>> toy["DisARM"].est > toy["IndeCateR"].est, toy["IndeCateR"].evaluations
         (True, 21)
     """
