@@ -19,7 +19,7 @@ def loadings(adata: AnnData, factors: Sequence[int] = (0, 1, 2), *, key: str = "
     weights = found["loadings"] if "loadings" in found else adata.varm[key]
     names = np.asarray(adata.raw.var_names if found["params"]["use_raw"] else adata.var_names)
     _require_factors(factors, weights.shape[1])
-    _, grid = plt.subplots(1, len(factors), figsize=(3.2 * len(factors), 4.5), squeeze=False)
+    _, grid = plt.subplots(1, len(factors), figsize=(3.2 * len(factors), 4.5), squeeze=False, layout="constrained")
     for axes, factor in zip(grid[0], factors, strict=True):
         order = np.argsort(weights[:, factor])
         ends = np.unique(np.concatenate([np.arange(len(order))[:SHOWN], np.arange(len(order))[-SHOWN:]]))
@@ -28,7 +28,6 @@ def loadings(adata: AnnData, factors: Sequence[int] = (0, 1, 2), *, key: str = "
         axes.barh(places, weights[chosen, factor])
         axes.set_yticks(places, names[chosen], fontsize=7)
         axes.set(title=f"factor {factor + 1}", xlabel="log-rate per standard deviation")
-    grid[0][0].figure.tight_layout()
     return list(grid[0])
 
 
@@ -39,7 +38,7 @@ def factors(
     _found(adata, key)
     points = adata.obsm[f"X_{key}"]
     _require_factors(factors, points.shape[1])
-    _, axes = plt.subplots(figsize=(5, 4.5))
+    _, axes = plt.subplots(figsize=(5, 4.5), layout="constrained")
     across, up = points[:, factors[0]], points[:, factors[1]]
     if color is None:
         axes.scatter(across, up, s=4)
@@ -63,7 +62,7 @@ def explained_deviance(adata: AnnData, *, key: str = "count_factors") -> Axes:
     After `n_comps="auto"`, the deviance of held-out entries by rank is drawn instead.
     """
     found: dict[str, Any] = _found(adata, key)
-    _, axes = plt.subplots(figsize=(5, 3.5))
+    _, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     if "rank_path" in found:
         path = found["rank_path"]
         axes.plot(path["ranks"], path["deviances"], marker="o")
@@ -79,7 +78,7 @@ def explained_deviance(adata: AnnData, *, key: str = "count_factors") -> Axes:
 def convergence(adata: AnnData, *, key: str = "count_factors") -> Axes:
     """Draw by how many nats the bound of each iteration was below that of the last one."""
     history = np.asarray(_found(adata, key)["history"])
-    _, axes = plt.subplots(figsize=(5, 3.5))
+    _, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     axes.plot(np.arange(len(history)) + 1, history[-1] - history, marker="o", markersize=3)
     axes.set_yscale("symlog", linthresh=1)
     axes.set(xlabel="iteration", ylabel="nats below the last bound")
