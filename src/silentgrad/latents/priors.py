@@ -11,6 +11,7 @@ itself, a lower bound still, and nothing is sampled.
 
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributions as td
@@ -160,7 +161,7 @@ def kl(q: td.Distribution, p: td.Distribution) -> Tensor:
     Raises:
         IntractableError: torch knows no formula for the pair.
     """
-    shape = torch.broadcast_shapes(q.batch_shape, p.batch_shape)
+    shape = np.broadcast_shapes(q.batch_shape, p.batch_shape)  # torch's takes as long as the divergence
     try:  # with one batch shape: some of torch's formulas index by the other's values
         return td.kl_divergence(*(one if one.batch_shape == shape else one.expand(shape) for one in (q, p)))
     except NotImplementedError:
