@@ -183,18 +183,18 @@ class FirstCall:
         if self._least == 0:
             usual = min(usual, float(self.silent.mean()))  # rare counts and bits take less
         if self.reduction == "mean" and self.size > largest:
-            doubt = "a sum over the batch (then say reduction='sum') or by a host of small variance"
+            doubt = "a sum over the batch (then say reduction='sum'), or that of a host of small variance"
         elif self.size < (usual / 20 if self.reduction == "sum" else min(10, usual / 20)):
             averaged = "batch or the outputs" if self.reduction == "sum" else "outputs"
             doubt = (
-                f"a mean over the {averaged} (a log-likelihood is a sum over outputs), by a density of about 1 or by a "
-                "host that is already trained"
+                f"a mean over the {averaged} (a log-likelihood is a sum over outputs: multiply a mean over outputs by "
+                f"{self.outputs:g}), a density of about 1, or that of a host that is already trained"
             )
         else:
             return ""
         return (
-            f"nll is {self.size:.3g} per example of {self.outputs:g} outputs, where about a nat each is usual. It can "
-            f"be made so by {doubt}. {RIGHT_AS_IT_IS}"
+            f"nll is {self.size:.3g} per example of {self.outputs:g} outputs; about one nat per output is usual. It "
+            f"may be {doubt}. {RIGHT_AS_IT_IS}"
         )
 
     def _of_sign(self, begins: bool) -> str:

@@ -100,8 +100,12 @@ class LossUnits(NamedTuple):
             return f"the reconstruction is a mean over the {self.outputs} outputs, the KL divergence is not"
         if abs(b / a - 1) < PLAIN:
             return "reconstruction and KL divergence have one unit"
-        if abs(a - 1) < PLAIN and abs(b * self.latents - 1) < PLAIN:
-            return f"the KL divergence is a mean over the {self.latents} latents"
+        if abs(b * self.latents - 1) < PLAIN:
+            if abs(a - 1) < PLAIN:
+                return f"the KL divergence is a mean over the {self.latents} latents"
+            if 0 < a * self.outputs < 5:
+                means = f"the {self.outputs} outputs, the KL divergence one over the {self.latents} latents"
+                return f"the reconstruction is a mean over {means}"
         return f"beta in the loss, or another variance than p(x|z) has: it weighs {a:.3g} and {b:.3g} times"
 
 

@@ -34,6 +34,7 @@ SHARE = 1.0  # percent of values that is more than a stray one
 DEAF = 10.0  # |logit| beyond which a sigmoid passes no gradient worth the name: its slope is below 5e-5
 TINY = 1e-4  # a deviation in units of the data's, or a tenth of a level: no real measurement is so precise
 UNUSED = 0.05  # of what z could give: a decoder that gets less out of it ignores it
+DECODED = 0.2  # of the way from the mean of the data to x: what a decoder reaches that has learned its z
 ENUMERATED = 256  # configurations of the latents, at the most, of which the bias of a relaxation is known
 ENOUGH = 10.0  # percent of the gradient's variance: less is no reason to change the estimator
 NATS, WEIGHT = "nats an example", "weight of the KL divergence"
@@ -202,7 +203,9 @@ def variance(m: Measurements) -> Answer | None:
     cause = "the variance is too small: errors count more than they should"
     if chi < 1:
         cause = "the variance is too large: it weighs like beta, and latents are lost to it"
-    change = "learn it: log_variance = nn.Parameter(...), Normal(mean, (log_variance / 2).exp())"
+    best = chi * float(m.variance.mean())
+    change = f"fix it at {best:.2g}, or learn it from there, log_variance = nn.Parameter(torch.tensor("
+    change += f"{math.log(best):.3g})), Normal(mean, (log_variance / 2).exp()); if it is learned already, train longer"
     unit, gain = "is the mean of ((x - mean) / deviation)^2; 1 is right", half * (chi - 1 - math.log(chi))
     advice = Advice("a learned factor of the likelihood's variance", gain, NATS, half * abs(1 - 1 / chi) * error)
     return Answer(squares, unit, graded(max(chi, 1 / chi), 2), cause, change, advice)
@@ -229,6 +232,8 @@ def kl_weight(m: Measurements) -> Answer:
     nearest = min(max(1.0, beta.value - 3 * beta.error), beta.value + 3 * beta.error)  # the value within noise
     off = math.inf if mixed or nearest <= 0 else max(nearest, 1 / nearest)
     change = "sum -log p over the outputs and the KL divergence over the latents, then average both over the batch"
+    if m.model.loss is not None and not mixed and beta.value > 0:
+        change += f"; or divide the KL divergence in the loss by {beta.value:.3g}"
     return Answer(beta, "(1 is the ELBO's)", graded(off, 2, OFF), cause, change)
 
 
@@ -261,7 +266,7 @@ def training(m: Measurements) -> Answer | None:
     than = "no better than" if verdict == "suspicious" else "worse than"
     cause = f"the reconstructions are {than} the mean of the data: not trained, hardly trained, or diverged"
     change = "train it for longer, at another rate; and see the latents"
-    if m.q.has_rsample and (m.way(m.log_prob(m.q.mean)) or 0.0) > max(UNUSED, 2 * explained):
+    if m.q.has_rsample and (m.way(m.log_prob(m.q.mean)) or 0.0) > max(DECODED, 2 * explained):
         cause = "the mean of q(z|x) is decoded well, its draws are not: the decoder was trained at other z"
         change = "draw z in the loss by the deviation of q(z|x): z = mu + torch.randn_like(mu) * (logvar / 2).exp()"
     return Answer(100 * explained, "% of the way from the mean of the data to x", verdict, cause, change)
@@ -296,7 +301,7 @@ def aggregate(m: Measurements) -> Answer:
     (least, most), kld = analysis.mutual_information(m.q), float(m.kld.mean())
     mismatch = max(0.0, kld - most)
     unit = f"of {kld:.4g} nats are its distance from p(z), at least; x and z share {max(0.0, min(least, most)):.3g} to "
-    unit += f"{most:.3g} nats, of which the examples can show {math.log(len(m.x)):.3g}"
+    unit += f"{most:.3g} nats, and {len(m.x)} examples can show {math.log(len(m.x)):.3g} at most"
     cause = "draws of the prior are not what the decoder was trained on"
     change = "learn the prior, sg.MixturePrior(family), or weigh the KL divergence more"
     return Answer(mismatch, unit, graded(mismatch, max(1.0, kld / 4)), cause, change)
@@ -313,7 +318,7 @@ def beside_baselines(m: Measurements) -> Answer:
     change = "see the other findings; a likelihood of levels is sg.DiscretizedLogistic"
     helps = "a likelihood of levels, sg.DiscretizedLogistic: the floor is where a Gaussian ends"
     advice = Advice(helps, figure.value, "bits per dimension at most") if at_floor else None
-    unit = f"{unit}, of which fewer are better; without latents: {told}"
+    unit = f"{unit} (lower is better); without latents: {told}"
     return Answer(figure, unit, graded(bool(better) or at_floor, 0.5), cause, change, advice)
 
 
