@@ -53,7 +53,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> "Cli":
-    """Call the command line."""
     import runs  # which takes seconds
 
     return runs.Cli(capsys)

@@ -38,13 +38,7 @@ context.set_forkserver_preload(
 
 
 def start(target: Callable[..., None], *args: object, output: Path) -> BaseProcess:
-    """Starts a function of this module, or of another that a fresh process can import, in a session of its own.
-
-    Args:
-        target: The function.
-        args: Its arguments.
-        output: File, or named pipe, for what the process says on standard output and as errors.
-    """
+    """Starts a function that a fresh process can import, in a session of its own; its words go to a file or pipe."""
     process = context.Process(target=_alone, args=(target, *args), kwargs={"output": output})
     process.start()
     return process
@@ -85,6 +79,5 @@ def silentgrad_on_a_full_disk(*words: str) -> None:
 
 
 def script(path: Path, *words: str) -> None:
-    """A Python program."""
     sys.argv = [str(path), *words]
     runpy.run_path(str(path), run_name="__main__")

@@ -34,7 +34,6 @@ class Cli:
         self.captured = captured
 
     def __call__(self, *words: object) -> str:
-        """Return what a command says."""
         main([*map(str, words)])
         return self.captured.readouterr().out
 

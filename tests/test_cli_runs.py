@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,7 @@ from silentgrad.lab.store.folders import File, RunFolder, SweepFolder
 from silentgrad.lab.store.records import Run
 from silentgrad.lab.training import read_config
 
-BATCHES = ["--data.batch_size", "512"]
-STEPS = 3  # of an epoch: 1,297 rows in such batches
+BATCHES = ["--data.batch_size", "512"]  # of which an epoch of 1,297 rows takes 3
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, cli: Cli) -> None:
@@ -34,12 +32,8 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, cli: Cli)
     assert f"interrupted; go on by: silentgrad train --folder '{folder}' --resume true\n" in said
     before = len((folder / "metrics.csv").read_text().splitlines())
     assert before < 41
-    time.sleep(0.5)  # while nobody works at it
     cli("train", "--folder", folder, "--resume", "true", "--quiet", "true")
-    trained = rows(folder / "metrics.csv")
-    assert [int(row["epoch"]) for row in trained] == list(range(1, 41))
-    seconds = [float(row["seconds"]) for row in trained]
-    assert seconds == sorted(seconds)  # those of both processes, one after the other
+    assert [int(row["epoch"]) for row in rows(folder / "metrics.csv")] == list(range(1, 41))
     done = content(folder)
     said = cli("train", "--folder", folder, "--resume", "true")
     assert "is finished: nothing was trained" in said
@@ -51,7 +45,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path, cli: Cli)
 def test_the_bar_counts_steps_and_epochs_from_one(tmp_path: Path, cli: Cli) -> None:
     said = cli("train", *SMALL[:-1], *BATCHES, "--train.epochs", "2", "--folder", tmp_path / "run")
     assert "epoch 2 of 2" in said
-    assert f"{2 * STEPS}/{2 * STEPS} steps 0:00:00 left, validation BPD " in said
+    assert "6/6 steps 0:00:00 left, validation BPD " in said
 
 
 def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(here: Path, cli: Cli) -> None:
@@ -59,7 +53,6 @@ def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(here: Path
         path = Path("images", ("cats", "dogs")[number % 2], f"{number}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8 + number % 3, 9), 100 * (number % 2)).save(path)
-    assert "expected 8x9 pixels like 0.png, found" in cli.fails("train", "--data.name", "images")
     said = cli("train", *SMALL, "--train.epochs=1", "--data.name=images", "--data.resize=4", "--folder=run")
     assert "20 training examples are few" in said
     cli("sample", "run", "--count", "3", "--mean", "true")
@@ -89,15 +82,7 @@ def test_a_demonstration_leaves_a_run_to_go_on_with(tmp_path: Path) -> None:
 RUNS = ("network", "without", "circuit")
 
 
-def row(said: str, folder: Path) -> list[str]:
-    """The words of the table's row about the run in a folder."""
-    (line,) = [line for line in said.splitlines() if line.split()[:1] == [str(folder)]]
-    return line.split()
-
-
-def test_a_demonstration_has_a_folder_of_its_own_and_a_table_with_the_figures_of_its_runs(
-    here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_a_demonstration_tells_the_figures_of_its_runs(here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setattr(demo, "EPOCHS", 1)
     earlier = here / "runs" / "demo-001" / "precious"
     earlier.parent.mkdir(parents=True)
@@ -106,11 +91,12 @@ def test_a_demonstration_has_a_folder_of_its_own_and_a_table_with_the_figures_of
     place = Path("runs/demo-002")
     assert [path.name for path in earlier.parent.iterdir()] == ["precious"]
     assert {path.name for path in place.iterdir()} == {*RUNS, "compare.html"}
+    told = [line.split() for line in said.splitlines()]
     for name in RUNS:
         left = read_json(place / name / "summary.json")
         elbo = left.get("sampled", left["figure"])
         figures = [f"{left['figure']:.4f}", f"{elbo:.4f}", f"{left['seconds']:.1f}"]
-        assert row(said, place / name)[-3:] == figures
+        assert [words[-3:] for words in told if words[:1] == [str(place / name)]] == [figures]
         assert read_config(place / name).train.seed == 3
         assert (place / name / "report.html").exists()
     assert "sampled" in read_json(place / "circuit" / "summary.json")
@@ -128,19 +114,13 @@ LABORATORY = Path(silentgrad.__file__).parent / "lab"
 OWNER = LABORATORY / "store" / "folders.py"
 
 
-def file_names() -> set[str]:
-    """Return the names of files that do not depend on anything."""
-    members = [*vars(RunFolder).values(), *vars(SweepFolder).values()]
-    files = {member.name for member in members if isinstance(member, File)}
-    return {name for name in files if Path(name).suffix}
-
-
-@pytest.mark.parametrize("path", sorted(LABORATORY.rglob("*.py")), ids=lambda path: str(path.relative_to(LABORATORY)))
-def test_no_other_module_spells_a_files_name(path: Path) -> None:
-    names = file_names()
+def test_no_other_module_spells_a_files_name() -> None:
+    files = [file.name for file in [*vars(RunFolder).values(), *vars(SweepFolder).values()] if isinstance(file, File)]
+    names = {name for name in files if Path(name).suffix}  # that do not depend on anything
     assert {"config.yaml", "metrics.csv", "summary.json", "trials.csv"} <= names
-    code = re.sub(r'""".*?"""|\B#.*?$', "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert path == OWNER or not any(name in code for name in names)
+    for path in set(LABORATORY.rglob("*.py")) - {OWNER}:
+        code = re.sub(r'""".*?"""|\B#.*?$', "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not any(name in code for name in names), path
 
 
 def test_rows_come_back_as_they_were_written_and_one_with_a_column_of_its_own_is_refused(tmp_path: Path) -> None:

@@ -94,13 +94,9 @@ def test_a_name_means_one_thing() -> None:
     assert all(places[name] == {"laws", "distributions"} for name in alone)
 
 
-@pytest.mark.parametrize(
-    ("missing", "importing"), [("docstring_parser", ["main"]), ("rich.console", ["main", "shared"])]
-)
-def test_without_its_extra_the_command_says_what_to_install(
-    missing: str, importing: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in importing:
+@pytest.mark.parametrize("missing", ["docstring_parser", "rich.console"])
+def test_the_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("main", "shared"):
         monkeypatch.delitem(sys.modules, f"silentgrad.lab.cli.{name}", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["silentgrad", "recipes"])
@@ -129,38 +125,15 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         ["--recipe", MADE_BY_NAME],
     ],
 )
-def test_a_recipe_is_given_by_name_or_file_and_options_before_and_after_change_it(
-    recipe: list[str], trained: list[Settings]
-) -> None:
+def test_options_before_and_after_a_recipe_change_it(recipe: list[str], trained: list[Settings]) -> None:
     main(["train", *recipe])
-    main(["train", "--data.name", "shapes/", "--model.hidden", "8,8", *recipe, "--train.epochs=3"])
+    lists = ["--model.hidden", "8,8", "--train.keep=3", "--data.covariates", "age, batch: 1"]  # without brackets
+    main(["train", "--data.name", "shapes/", *lists, *recipe, "--train.epochs=3"])
     plain, settings = trained
     assert plain == read_recipe(MADE_BY_NAME if MADE_BY_NAME in recipe else RECIPE)
-    assert settings.data == replace(plain.data, name="shapes/")
+    assert settings.data == replace(plain.data, name="shapes/", covariates=["age", "batch: 1"])
     assert settings.model == replace(plain.model, hidden=[8, 8])
-    assert settings.train == replace(plain.train, epochs=3)
-
-
-@pytest.mark.parametrize("words", [["a", "[b]", "--output", "c.html"], ["--output=c.html", "a", "[b]"]])
-def test_runs_are_given_one_after_the_other(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[tuple[Path, ...], Path]] = []
-
-    def compare(*runs: Path, output: Path = Path()) -> None:
-        """Remembers what it was given."""
-        calls.append((runs, output))
-
-    monkeypatch.setattr("silentgrad.lab.cli.finished.compare", compare)
-    main(["compare", *words])
-    assert calls == [((Path("a"), Path("[b]")), Path("c.html"))]
-
-
-def test_lists_need_no_brackets(trained: list[Settings]) -> None:
-    main(["train", "--model.hidden", "64,32", "--train.keep=7", "--data.covariates", "age, batch: 1"])
-    main(["train", "--model.hidden", "[64,32]", "--train.keep", "[7]", "--data.covariates", '["age", "batch: 1"]'])
-    assert trained[0] == trained[1]
-    assert trained[0].model.hidden == [64, 32]
-    assert trained[0].train.keep == [7]
-    assert trained[0].data.covariates == ["age", "batch: 1"]
+    assert settings.train == replace(plain.train, epochs=3, keep=[3])
 
 
 def test_recipes_are_chosen_by_words_and_named_whole(cli: Cli) -> None:

@@ -21,9 +21,7 @@ RUNS = {"one": 2.0, "two": 2.25}
 PER_ENTRY = WHOLE | {"figure": 1.25, "unit": "NLL nats per entry"}
 
 
-def make_run(
-    folder: Path, best: float = 2.5, lr: float = 1e-3, summary: dict[str, Any] | None = None, metric: str = "bpd"
-) -> Path:
+def make_run(folder: Path, best: float = 2.5, lr: float = 1e-3, summary: Any = None, metric: str = "bpd") -> Path:
     epoch = np.arange(1, 21)
     metrics = {"epoch": epoch, "seconds": 3 * epoch, f"valid_{metric}": best + 4 / epoch, "valid_mse": 1 / epoch}
     return made_up(folder, CONFIG | {"train": {"lr": lr, "seed": 0}}, metrics | {"valid_kld": 7.0}, summary)
@@ -38,18 +36,15 @@ def read(*folders: Path) -> dict[str, Run]:
     return dict(zip(run_names(folders), map(Run.read, folders), strict=True))
 
 
-def test_only_settings_that_differ_are_shown() -> None:
+def test_names_and_settings_that_differ_tell_runs_apart() -> None:
+    assert run_names([Path("x/one"), Path("x/two/")]) == ["one", "two"]
+    assert run_names([Path("x/one"), Path("y/one"), Path("y/two")]) == ["x/one", "y/one", "y/two"]
     a = {"data": {"name": "mnist"}, "model": {"hidden": [64], "cutoff": None}}
     b = {"data": {"name": "mnist"}, "model": {"hidden": [32], "cutoff": None, "new": 1}}
     assert differences({"a": a, "b": b}) == {"a": {"hidden": "[64]", "new": ""}, "b": {"hidden": "[32]", "new": "1"}}
     assert differences({"a": a, "c": a}) == {"a": {}, "c": {}}
     one, two = {"a": {"size": 1}, "b": {"size": 2, "lr": 1}}, {"a": {"size": 2}, "b": {"size": 1, "lr": 2}}
     assert list(differences({"one": one, "two": two})["one"]) == ["a.size", "b.size", "lr"]  # of one name, by groups
-
-
-def test_names_tell_the_runs_apart() -> None:
-    assert run_names([Path("x/one"), Path("x/two/")]) == ["one", "two"]
-    assert run_names([Path("x/one"), Path("y/one"), Path("y/two")]) == ["x/one", "y/one", "y/two"]
 
 
 def test_the_table_has_figures_and_differences(tmp_path: Path) -> None:
@@ -127,7 +122,7 @@ def test_the_command_tells_runs_of_different_data_apart(tmp_path: Path, cli: Cli
     cells = make_run(tmp_path / "cells", summary=PER_ENTRY, metric="nll")
     (cells / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"data": {"name": "cells.csv"}}))
     output = tmp_path / "pages" / "all.html"
-    digits, table = cli("compare", one, cells, two, "--output", output).split("cells.csv:\n")
+    digits, table = cli("compare", f"--output={output}", one, cells, two).split("cells.csv:\n")
     assert digits.startswith("digits:\n")
     for text in ("test BPD", "<b>[red]one", "two", "0.0005", "2.500"):
         assert text in digits

@@ -3,8 +3,8 @@
 import math
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ from torch.nn.functional import softplus
 
 import silentgrad as sg
 from refusals import refused
+from runs import Cli
 from silentgrad.factors import count_factors, pieces, table
 from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts
 from silentgrad.factors.deviance import beyond_poisson, deviances
 from silentgrad.factors.latents import Posterior
-from silentgrad.lab.cli.main import main
+from silentgrad.factors.state import Climb
+from workers import worker_at
 
 COUNTS = np.random.RandomState(0).poisson(np.exp(np.random.RandomState(1).randn(50, 1) + np.linspace(-1, 1, 6)))
 COUNTS[:, 0] += 1
@@ -75,7 +77,12 @@ def test_it_is_the_fit_of_the_library(sizes: str) -> None:
 
 LINE = np.linspace(0, 1, len(COUNTS))
 ADATA = anndata.AnnData(COUNTS.astype(np.float32), obs={"kind": ["a", "b"] * 25, "same": ["a"] * 50})
+ADATA.obs["plate"] = np.arange(50) % 3  # batches may be numbered
 ADATA.obs["age"] = np.where(LINE > 0.9, np.nan, LINE)
+
+
+def with_row(row: int, value: float) -> np.ndarray:
+    return np.where(np.arange(len(COUNTS))[:, None] == row, value, COUNTS)
 
 
 def fitted(**side_info: Any) -> CountFactors:
@@ -88,21 +95,14 @@ def fitted(**side_info: Any) -> CountFactors:
     [
         ("Negative values.* row 0, column 0 has", lambda: CountFactors(2).fit(-COUNTS)),
         ("fractions", lambda: CountFactors(2).fit(COUNTS + 0.5)),
-        (
-            r"NaN.* row 0, column 0 has nan, and .*missing='nan'",
-            lambda: CountFactors(2).fit(np.where(LINE[:, None] == 0, np.nan, COUNTS)),
-        ),
-        ("infinite.* row 49, column 0", lambda: CountFactors(2).fit(np.where(LINE[:, None] == 1, np.inf, COUNTS))),
-        (
-            "row 3 has no counts",
-            lambda: CountFactors(2, size_factors="median").fit(COUNTS * (LINE[3] != LINE)[:, None]),
-        ),
+        ("NaN.* row 0, column 0 has nan, and .*missing='nan'", lambda: CountFactors(2).fit(with_row(0, np.nan))),
+        ("infinite.* row 49, column 0", lambda: CountFactors(2).fit(with_row(49, np.inf))),
+        ("row 3 has no counts", lambda: CountFactors(2, size_factors="median").fit(with_row(3, 0))),
         ("likelihood has to be one of", lambda: CountFactors(2, likelihood="gaussian").fit(COUNTS)),
         ("size_factors has to be one of", lambda: CountFactors(2, size_factors="depth").fit(COUNTS)),
         ("size_factors has shape", lambda: CountFactors(2, size_factors=[1.0]).fit(COUNTS)),
         ("finite numbers above 0", lambda: CountFactors(2, size_factors=LINE).fit(COUNTS)),
         ("scale has to be one of", lambda: CountFactors(2, scale="rates").fit(COUNTS)),
-        ("n_components has to be a whole number", lambda: CountFactors(0).fit(COUNTS)),
         ("n_components has to be a whole number", lambda: CountFactors(2.5).fit(COUNTS)),
         ("n_components=7 is above the number of columns", lambda: CountFactors(7).fit(COUNTS)),
         ("pass adata.X", lambda: CountFactors(2).fit(ADATA)),
@@ -130,32 +130,21 @@ def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
     refused(ValueError, message, call)
 
 
-def test_batches_may_be_numbered() -> None:
-    adata = anndata.AnnData(COUNTS.astype(np.float32), obs={"plate": np.arange(50) % 3})
-    sg.tl.count_factors(adata, 1, batch_key="plate", likelihood="poisson")
-    assert adata.uns["count_factors"]["covariates"] == ["plate=1", "plate=2"]
-    with pytest.raises(ValueError, match="cannot draw factor 1: the fit has factor 0 alone"):
-        sg.pl.factors(adata)
-
-
-def test_a_fit_that_does_not_end_warns() -> None:
-    with pytest.warns(ConvergenceWarning, match="after 2 iterations"):
-        CountFactors(2, max_iter=2).fit(COUNTS)
-
-
-def test_the_callers_matrix_stays_as_it_is() -> None:
+def test_a_fit_leaves_the_callers_matrix_and_the_random_state_and_one_that_fails_the_model() -> None:
     entries, columns = np.array([1.0, 2.0, 3.0, 1.0]), np.array([2, 2, 0, 1])  # one entry twice, none in order
     matrix = sparse.csr_matrix((entries, columns, np.array([0, 2, 3, 4])), shape=(3, 6))
     CountFactors(1, likelihood="poisson").fit(matrix)
     assert matrix.indices.tolist() == [2, 2, 0, 1]
     assert matrix.data.tolist() == [1.0, 2.0, 3.0, 1.0]
-
-
-def test_a_fit_that_fails_leaves_a_fitted_model_as_it_was() -> None:
-    model = CountFactors(2, likelihood="poisson", size_factors="median").fit(COUNTS)
-    before = model.transform(COUNTS)
-    refused(ValueError, "no counts", lambda: model.fit(COUNTS * (np.arange(50) != 3)[:, None] * 9))
+    model = CountFactors(2, size_factors="median").fit(COUNTS)
+    before, score = model.transform(COUNTS), model.score(COUNTS)
+    refused(ValueError, "no counts", lambda: model.fit(9 * with_row(3, 0)))
     np.testing.assert_array_equal(model.transform(COUNTS), before)
+    state = torch.random.get_rng_state()
+    with torch.inference_mode():
+        assert model.fit(COUNTS).score(COUNTS) == score
+        sg.infer_factors(model.decoder_, torch.ones(3, 6))
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 ROWS = np.array(
@@ -254,9 +243,8 @@ class ByHand:
 @pytest.mark.filterwarnings("ignore:the fit ended:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("n_components", "posterior"), [(1, "full"), (2, "full"), (2, "diagonal")])
 @pytest.mark.parametrize("likelihood", LikelihoodOfCounts.__args__)
-def test_a_score_is_below_the_evidence_and_another_optimizers(
-    likelihood: str, n_components: int, posterior: Posterior
-) -> None:
+def test_a_score_is_below_the_evidence(likelihood: str, n_components: int, posterior: Posterior) -> None:
+    """And as large as another optimizer finds it."""
     model = CountFactors(n_components, likelihood=likelihood, posterior=posterior, max_iter=20).fit(COUNTS[:, :4])
     assert type(model.decoder_.likelihood).__name__.lower() == likelihood.replace("-", "")
     q = sg.infer_factors(model.decoder_, torch.from_numpy(ROWS)).latent
@@ -290,36 +278,26 @@ def test_a_score_of_large_counts_is_no_rounding_error(count: float) -> None:
     model = CountFactors(1, likelihood="poisson").fit(counts)
     found = sg.infer_factors(model.decoder_, torch.from_numpy(counts))
     roots = found.latent.scale_tril.double()
-    evidence = [
-        ByHand(model, row).log_evidence(mean, root)
-        for row, mean, root in zip(counts, found.latent.loc.double(), roots, strict=True)
-    ]
-    assert model.score(counts) <= np.mean(evidence) / 4 + 1e-6
-    assert model.elbo_ / counts.size == pytest.approx(np.mean(evidence) / 4, abs=1e-4)
+    each = zip(counts, found.latent.loc.double(), roots, strict=True)
+    evidence = np.mean([ByHand(model, row).log_evidence(mean, root) for row, mean, root in each]) / 4
+    assert model.score(counts) <= evidence + 1e-6
+    assert model.elbo_ / counts.size == pytest.approx(evidence, abs=1e-4)
 
 
-def test_rows_that_do_not_converge_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fits_and_rows_that_do_not_converge_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(ConvergenceWarning, match="after 2 iterations"):
+        CountFactors(2, max_iter=2).fit(COUNTS)
     model = CountFactors(1, likelihood="poisson").fit(COUNTS)
     monkeypatch.setattr(count_factors, "infer_factors", partial(sg.infer_factors, iterations=1))
     with pytest.warns(ConvergenceWarning, match="did not converge, the first of them row 0"):
         model.transform(COUNTS)
 
 
-def test_it_works_in_inference_mode_and_leaves_the_random_state() -> None:
-    expected = CountFactors(2).fit(COUNTS).score(COUNTS)
-    state = torch.random.get_rng_state()
-    with torch.inference_mode():
-        model = CountFactors(2).fit(COUNTS)
-        assert model.score(COUNTS) == expected
-        sg.infer_factors(model.decoder_, torch.ones(3, 6))
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
 def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     monkeypatch.delitem(sys.modules, count_factors.__name__)
-    with pytest.raises(ModuleNotFoundError, match=r"CountFactors needs sklearn: pip install 'silentgrad\[counts\]'"):
-        _ = sg.CountFactors
+    told = r"CountFactors needs sklearn: pip install 'silentgrad\[counts\]'"
+    refused(ModuleNotFoundError, told, lambda: sg.CountFactors)
 
 
 def simulated(cells: int, genes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -393,10 +371,9 @@ def test_loadings_scale_keeps_the_log_rates() -> None:
     model = CountFactors(2, likelihood="poisson", scale="loadings").fit(COUNTS)
     factors = model.transform(COUNTS)
     np.testing.assert_allclose(np.linalg.norm(model.components_, axis=1), 1, rtol=1e-6)
-    np.testing.assert_allclose(
-        factors @ model.components_, standard.transform(COUNTS) @ standard.components_, atol=1e-4
-    )
-    expected = standard.inverse_transform(standard.transform(COUNTS))
+    known = standard.transform(COUNTS)
+    np.testing.assert_allclose(factors @ model.components_, known @ standard.components_, atol=1e-4)
+    expected = standard.inverse_transform(known)
     np.testing.assert_allclose(model.inverse_transform(factors), expected, rtol=1e-4)
 
 
@@ -415,27 +392,20 @@ def test_the_rank_of_a_simulation_is_found(likelihood: str) -> None:
     assert path.explained[0] < path.explained[1] < 1
 
 
-def test_the_deviances_of_a_path_are_those_of_the_likelihood_by_scipy() -> None:
+def test_deviances_are_those_of_scipy_and_scikit_learn() -> None:
     x, rate, r = np.arange(6.0), np.linspace(0.5, 4, 6), np.linspace(0.3, 30, 6)
     found = deviances(*map(torch.from_numpy, (x, rate, r))) + beyond_poisson(*map(torch.from_numpy, (x, r)))
     expected = 2 * (poisson.logpmf(x, x) - nbinom.logpmf(x, r, r / (r + rate)))
     np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-def test_the_deviance_is_scikit_learns() -> None:
     model = CountFactors(2, likelihood="poisson").fit(COUNTS)
     expected = model.inverse_transform(model.transform(COUNTS))
     null = np.broadcast_to(COUNTS.mean(0), COUNTS.shape)
-    share = 1 - mean_poisson_deviance(COUNTS.ravel(), expected.ravel()) / mean_poisson_deviance(
-        COUNTS.ravel(), null.ravel()
-    )
-    assert model.explained_deviance_ == pytest.approx(share, abs=1e-3)
+    left, all_of_it = (mean_poisson_deviance(COUNTS.ravel(), rates.ravel()) for rates in (expected, null))
+    assert model.explained_deviance_ == pytest.approx(1 - left / all_of_it, abs=1e-3)
 
 
 @pytest.mark.parametrize("likelihood", ["poisson", "negative-binomial"])
-def test_blocks_threads_and_places_change_nothing(
-    likelihood: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_and_places_change_nothing(likelihood: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = simulated(700, 50)[0].astype(np.float32)  # more entries than torch gives to one thread
     adata = anndata.AnnData(sparse.csr_matrix(counts))
     adata.write_h5ad(tmp_path / "counts.h5ad")
@@ -479,6 +449,9 @@ def test_scanpy_goes_on_from_the_factors() -> None:
 def test_results_are_stored_and_drawn(tmp_path: Path) -> None:
     adata = ADATA.copy()
     adata.raw = adata
+    sg.tl.count_factors(adata, 1, batch_key="plate", key_added="one", likelihood="poisson")
+    assert adata.uns["one"]["covariates"] == ["plate=1", "plate=2"]
+    refused(ValueError, "cannot draw factor 1: the fit has factor 0 alone", lambda: sg.pl.factors(adata, key="one"))
     sg.tl.count_factors(adata, 2, use_raw=True, key_added="raw", likelihood="poisson")
     sg.tl.count_factors(adata, "auto", batch_key="kind", likelihood="poisson", posterior="diagonal", ridge=1e9)
     adata.write_h5ad(tmp_path / "fitted.h5ad")
@@ -506,15 +479,8 @@ def test_metadata_are_routed() -> None:
     assert pipeline[0].coefficients_.shape == (6, 1)
 
 
-def factors_command(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """Run the command, and return what it prints, or its error."""
-    with suppress(SystemExit):
-        main(["factors", *map(str, words)])
-    return "".join(capsys.readouterr())
-
-
 @pytest.mark.parametrize("form", ["h5ad", "csv"])
-def test_the_command_fits_a_file(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_fits_a_file(form: str, tmp_path: Path, cli: Cli) -> None:
     data, output = tmp_path / f"counts.{form}", tmp_path / f"counts-factors.{form}"
     table = pd.DataFrame(COUNTS, [f"c{row}" for row in range(50)], [*"abcdef"]).astype(object)
     table.iloc[3, 2] = None
@@ -523,14 +489,14 @@ def test_the_command_fits_a_file(form: str, tmp_path: Path, capsys: pytest.Captu
         anndata.AnnData(table.astype("float32"), obs=obs).write_h5ad(data)
     else:
         obs.assign(donor="me").join(table).to_csv(data, index_label="cell")
-    words = [data, "--rank", 2, "--batch", "kind", "--covariates", "age", "--likelihood", "poisson", "--ridge", 2]
-    words += ["--posterior", "diagonal"]
+    words = ["factors", data, "--rank", 2, "--batch", "kind", "--covariates", "age", "--likelihood", "poisson"]
+    words += ["--ridge", 2, "--posterior", "diagonal"]
     if form == "csv":
-        assert "--index cell if it names the rows, --drop cell" in factors_command(capsys, *words)
+        assert "--index cell if it names the rows, --drop cell" in cli.fails(*words)
         words += ["--index", "cell", "--drop", "donor"]
-    assert "missing" in factors_command(capsys, *words)
+    assert "missing" in cli.fails(*words)
     assert not output.exists()
-    assert "of the deviance explained" in factors_command(capsys, *words, "--missing", "nan")
+    assert "of the deviance explained" in cli(*words, "--missing", "nan")
     expected = anndata.AnnData(table.astype("float32"), obs=obs)
     options = {"batch_key": "kind", "covariate_keys": ["age"], "posterior": "diagonal", "ridge": 2, "missing": "nan"}
     sg.tl.count_factors(expected, 2, likelihood="poisson", **options)
@@ -548,19 +514,46 @@ def test_the_command_fits_a_file(form: str, tmp_path: Path, capsys: pytest.Captu
     for told in ("Converged after", "colored by kind", "columns that rise", f"ridge: {params['ridge']}"):
         assert told in page
     assert page.count("<img") == 4
-    assert "--overwrite true" in factors_command(capsys, *words)
+    assert "--overwrite true" in cli.fails(*words)
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "tsv"])
-def test_the_command_reads_the_laboratorys_files(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reads_the_laboratorys_files(form: str, tmp_path: Path, cli: Cli) -> None:
     data, output = tmp_path / f"counts.{form}", tmp_path / "out.csv"
-    save = {
-        "npy": lambda: np.save(data, COUNTS),
-        "npz": lambda: sparse.save_npz(data, sparse.csr_matrix(COUNTS)),
-        "tsv": lambda: pd.DataFrame(COUNTS).to_csv(data, sep="\t", index=False, header=[*"abcdef"]),
-    }
-    save[form]()
-    printed = factors_command(capsys, data, "--output", output, "--rank", 1, "--likelihood", "poisson")
-    assert "of the deviance explained" in printed
+    if form == "npy":
+        np.save(data, COUNTS)
+    elif form == "npz":
+        sparse.save_npz(data, sparse.csr_matrix(COUNTS))
+    else:
+        pd.DataFrame(COUNTS, columns=[*"abcdef"]).to_csv(data, sep="\t", index=False)
+    cli("factors", data, "--output", output, "--rank", 1, "--likelihood", "poisson")
     expected = CountFactors(1, likelihood="poisson", size_factors="median").fit_transform(COUNTS)
     np.testing.assert_allclose(pd.read_csv(output, index_col=0), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")  # Dask's
+def test_dask_arrays(scheduler: str, start: Callable[..., BaseProcess], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real scheduler and two workers, one of which is killed on the way: its rows are made anew."""
+    import dask.array
+    import distributed
+
+    random = np.random.RandomState(0)
+    counts = random.poisson(np.exp(random.randn(300, 2) @ random.randn(2, 12) / 2)).astype(np.float32)
+    covariate = random.randn(300)
+    expected = CountFactors(2, likelihood="poisson").fit(counts, covariates=covariate)
+    doomed, _ = [start(*worker_at(scheduler)) for _ in range(2)]
+    advance = Climb.advance
+
+    def advanced(climb: Climb) -> bool:
+        if climb.accepted == 3:
+            doomed.kill()
+        return advance(climb)
+
+    monkeypatch.setattr(Climb, "advance", advanced)
+    with distributed.Client(scheduler) as client:
+        client.wait_for_workers(2)
+        model = CountFactors(2, likelihood="poisson")
+        factors = model.fit_transform(dask.array.from_array(counts, chunks=(80, 12)), covariates=covariate)
+        assert len(client.scheduler_info()["workers"]) == 1
+    assert model.elbo_ == pytest.approx(expected.elbo_, rel=1e-10)
+    np.testing.assert_allclose(factors, expected.transform(counts, covariates=covariate), atol=1e-3)

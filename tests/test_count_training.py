@@ -1,6 +1,5 @@
 """Training on counts and tables: figures by hand, side information, latents written back, and the page."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from silentgrad.lab.reports.figures import scatter
 from silentgrad.lab.reports.page import png
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.settings import ConfigError, Settings, resolve, resolve_model
+from silentgrad.lab.store.files import read_json
 from silentgrad.lab.store.records import Factors
 from silentgrad.lab.training import DataConfig, ModelConfig, RunError, TrainConfig, load_run, read_config
 from silentgrad.lab.training.loading import observations_of
@@ -33,6 +33,8 @@ from silentgrad.likelihoods import NegativeBinomial
 from silentgrad.side_info import SideInfo
 
 ROWS, GENES = 120, 8
+ORDER = np.random.RandomState(0).permutation(ROWS)
+TRAIN, TEST = ORDER[: ROWS * 8 // 10], ORDER[ROWS * 9 // 10 :]
 MODEL = ModelConfig(latent_dim=2, hidden=[8])
 SIDE_INFO = ["--data.label", "kind", "--data.covariates", "[batch]", "--data.offset", "size"]
 
@@ -69,15 +71,11 @@ def words(h5ad: Path) -> list[str]:
     return ["--data.name", str(h5ad), *SIDE_INFO, *SMALL, "--model.hidden", "8", "--train.epochs", "10"]
 
 
-# --- what was left open, and what contradicts
-
-
 def test_counts_have_a_linear_decoder_alone_by_the_exact_gradient(run: Path) -> None:
-    settings = read_config(run)
-    model, train = settings.model, settings.train
+    _, model, train = read_config(run)
     assert (model.tractable, model.nonlinear, model.estimator) == ("linear", False, "exact")
     assert (model.likelihood, train.lr, train.lr_network) == ("negative-binomial", 1e-2, 2e-3)
-    summary = json.loads((run / "summary.json").read_text())
+    summary = read_json(run / "summary.json")
     assert (summary["unit"], summary["exactness"]) == ("NLL nats per entry", "exact")
 
 
@@ -110,21 +108,20 @@ def test_decoders_that_cannot_leave_entries_out_are_named() -> None:
     refused(ConfigError, "--data.covariates is for counts", lambda: model_for(MODEL, known))
 
 
-# --- the figure, by hand
-
-
-def by_hand(folder: Path, counts: np.ndarray, size: np.ndarray, batch: np.ndarray) -> float:
-    """Nats per entry of some cells from the stored weights, with SciPy's negative binomial under quadrature."""
-    w = {name: value.double().numpy() for name, value in load_file(folder / "model.safetensors").items()}
-    seen = np.log1p(counts / size[:, None])
-    seen = np.hstack([seen, batch])
+def test_the_figure_is_that_of_a_computation_by_hand(run: Path, h5ad: Path) -> None:
+    """Nats per entry from the stored weights, with SciPy's negative binomial under quadrature."""
+    known = anndata.read_h5ad(h5ad)
+    counts = known.X.toarray().astype(float)
+    size = counts.sum(1) / np.median(counts[TRAIN].sum(1))
+    counts, size, batch = counts[TEST], size[TEST, None], pd.get_dummies(known.obs["batch"]).to_numpy(float)[TEST]
+    w = {name: value.double().numpy() for name, value in load_file(run / "model.safetensors").items()}
+    seen = np.hstack([np.log1p(counts / size), batch])
     hidden = np.maximum(seen @ w["encoder.body.1.weight"].T + w["encoder.body.1.bias"], 0)
     numbers = hidden @ w["encoder.body.3.weight"].T + w["encoder.body.3.bias"]
     mean, std = numbers[:, :2], np.exp(numbers[:, 2:])
     divergence = 0.5 * (mean**2 + std**2 - 1).sum() - np.log(std).sum()
     weight = w["tractable.affine.weight"]
-    u = mean @ weight.T + w["tractable.affine.bias"] + batch @ w["tractable.covariate_affine.weight"].T
-    u += np.log(size)[:, None]
+    u = mean @ weight.T + w["tractable.affine.bias"] + batch @ w["tractable.covariate_affine.weight"].T + np.log(size)
     deviation = np.sqrt(std**2 @ weight.T**2)
     nodes, shares = np.polynomial.hermite_e.hermegauss(60)
     r = np.exp(w["tractable.likelihood.log_inverse_dispersion"])
@@ -132,26 +129,12 @@ def by_hand(folder: Path, counts: np.ndarray, size: np.ndarray, batch: np.ndarra
     for node, share in zip(nodes, shares / shares.sum(), strict=True):
         rate = np.exp(u + node * deviation)
         expected += share * stats.nbinom.logpmf(counts, r, r / (r + rate)).sum()
-    return (divergence - expected) / counts.size
-
-
-def test_the_figure_is_that_of_a_computation_by_hand(run: Path, h5ad: Path) -> None:
-    known = anndata.read_h5ad(h5ad)
-    order = np.random.RandomState(0).permutation(ROWS)
-    train, test = order[: ROWS * 8 // 10], order[ROWS * 9 // 10 :]
-    counts = known.X.toarray().astype(float)
-    size = counts.sum(1) / np.median(counts[train].sum(1))
-    batch = pd.get_dummies(known.obs["batch"]).to_numpy(float)
-    expected = by_hand(run, counts[test], size[test], batch[test])
-    assert json.loads((run / "summary.json").read_text())["figure"] == pytest.approx(expected, rel=1e-5)
     observations = observations_of(read_config(run))
     vae = load_run(run, observations)
-    assert evaluate_model(vae, observations).figure == json.loads((run / "summary.json").read_text())["figure"]
-    sampled = evaluate_model(vae, observations, samples=50)
-    assert sampled.figure < evaluate_model(vae, observations).figure  # importance-weighted, given offset and covariates
-
-
-# --- side information
+    figure = evaluate_model(vae, observations).figure
+    assert figure == pytest.approx((divergence - expected) / counts.size, rel=1e-5)
+    assert figure == read_json(run / "summary.json")["figure"]
+    assert evaluate_model(vae, observations, samples=50).figure < figure  # importance-weighted, given side information
 
 
 def masked(offset: float = 0.0, hidden: int = 0) -> Counts:
@@ -184,7 +167,7 @@ def test_what_was_not_observed_does_not_matter_and_offsets_do(nonlinear: bool, t
     assert not torch.equal(moved["tractable.affine.bias"], first["tractable.affine.bias"])
 
 
-def test_figures_are_per_observed_entry(tmp_path: Path) -> None:
+def test_figures_are_per_observed_entry() -> None:
     """A model without latents to speak of, whose figure is the mean over observed entries of a Poisson's."""
     counts = masked()
     vae = model_for(replace(MODEL, likelihood="poisson"), counts)
@@ -211,8 +194,8 @@ def test_an_entry_that_is_missing_takes_no_part_in_a_table_of_numbers(tmp_path: 
     for parameter in vae.parameters():
         torch.nn.init.zeros_(parameter)
     order = np.random.RandomState(0).permutation(100)
-    scale = np.nanstd(table[order[:80]], 0) * 0.1
-    density = stats.norm.logpdf(table[order[90:]], np.nanmean(table[order[:80]], 0), scale)
+    rows = table[order[:80]]
+    density = stats.norm.logpdf(table[order[90:]], np.nanmean(rows, 0), 0.1 * np.nanstd(rows, 0))
     assert evaluate_model(vae, reals).figure == pytest.approx(-np.nanmean(density), rel=1e-5)
 
 
@@ -240,38 +223,24 @@ def test_every_likelihood_trains_alone_and_as_a_guide(likelihood: str, h5ad: Pat
         assert (summary.exactness == "sampled") == nonlinear
 
 
-# --- runs
-
-
 def test_a_resumed_run_has_the_same_bits(h5ad: Path, tmp_path: Path) -> None:
     data = DataConfig(name=str(h5ad), offset="size", covariates=["batch"], batch_size=16)
     four = replace(TWICE, epochs=4, decay="cosine", warmup=3)  # rates are functions of the step alone
     train(tmp_path / "whole", data, four, model=MODEL)
-    with pytest.raises(CutError):
-        train(tmp_path / "cut", data, four, model=MODEL, reports=[cut_at(3)])
+    refused(CutError, "", lambda: train(tmp_path / "cut", data, four, model=MODEL, reports=[cut_at(3)]))
     train(tmp_path / "cut", data, four, model=MODEL, resume=True)
     for name in ("model.safetensors", "loadings.csv", "factors.json"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
 
 
-def test_what_takes_x_alone_says_so(run: Path, cli: Cli) -> None:
-    for command in ("variance", "export"):
-        assert "x alone" in cli.fails(command, run)
-
-
 def test_two_processes_equal_one(run: Path, h5ad: Path, tmp_path: Path) -> None:
     folder = tmp_path / "two"
     train_in_two(*words(h5ad), "--folder", str(folder), said=tmp_path / "said.txt")
-    one, two = (json.loads((each / "summary.json").read_text())["figure"] for each in (run, folder))
+    one, two = (read_json(each / "summary.json")["figure"] for each in (run, folder))
     assert two == pytest.approx(one, rel=1e-4)
 
 
-# --- latents and loadings
-
-
-def test_latents_are_in_the_order_of_the_file_and_in_a_copy_of_it(
-    run: Path, h5ad: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_latents_are_in_the_order_of_the_file(run: Path, h5ad: Path, tmp_path: Path, cli: Cli) -> None:
     before = h5ad.read_bytes()
     copy, array = tmp_path / "copy.h5ad", tmp_path / "latents.npy"
     for output in (copy, array):
@@ -281,10 +250,11 @@ def test_latents_are_in_the_order_of_the_file_and_in_a_copy_of_it(
     np.testing.assert_array_equal(known.obsm["X_silentgrad"], latents)
     assert (known.X != anndata.read_h5ad(h5ad).X).nnz == 0
     observations = observations_of(read_config(run))
-    order = np.random.RandomState(0).permutation(ROWS)
     row = observations.rows("test").between(3, 4)
     mean = load_run(run, observations).encode(observations.as_seen(row), row.side_info).mean
-    np.testing.assert_allclose(latents[order[ROWS * 9 // 10 + 3]], mean[0].detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(latents[TEST[3]], mean[0].detach().numpy(), rtol=1e-4, atol=1e-5)
+    for command in ("variance", "export"):
+        assert "x alone" in cli.fails(command, run)
     for again in (copy, h5ad):
         assert "replace it by --overwrite true" in cli.fails("latents", run, "--output", again)
     assert h5ad.read_bytes() == before
@@ -319,35 +289,27 @@ def test_columns_that_hold_no_counts_name_the_rows_or_are_left_out(tmp_path: Pat
     np.testing.assert_allclose(found, np.load(tmp_path / "latents.npy"), rtol=1e-6)
 
 
-def test_loadings_are_the_weights_and_the_page_names_the_columns(run: Path) -> None:
+def test_loadings_are_the_weights_and_points_lie_as_far_apart_as_their_u(run: Path, cli: Cli) -> None:
     weight = load_file(run / "model.safetensors")["tractable.affine.weight"]
     loadings = pd.read_csv(run / "loadings.csv", index_col="column")
     assert list(loadings) == ["latent 1", "latent 2"]
     np.testing.assert_allclose(loadings, weight.numpy(), rtol=1e-6)
-    factors = json.loads((run / "factors.json").read_text())
+    factors = read_json(run / "factors.json")
     assert (len(factors["points"]), factors["label_names"]) == (ROWS, ["left", "right"])
     first = factors["loadings"][0]
     column = weight[:, first["latent"] - 1]
     assert first["up"][0] == [f"gene{int(column.argmax())}", pytest.approx(column.max().item())]
     assert first["down"][0] == [f"gene{int(column.argmin())}", pytest.approx(column.min().item())]
-    points = np.array(factors["points"])
-    labels = np.array(factors["labels"])
-    apart = abs(points[labels == 0].mean(0) - points[labels == 1].mean(0))
-    assert apart[0] > points[labels == 0].std(0)[0]  # the two kinds of cells
+    points, labels = np.array(factors["points"]), np.array(factors["labels"])
+    left, right = points[labels == 0, 0], points[labels == 1, 0]
+    assert abs(left.mean() - right.mean()) > left.std()  # the two kinds of cells
+    cli("latents", run)
+    u = np.load(run / "latents.npy")[ORDER] @ weight.numpy().T  # of two latents, all there is is two components
+    np.testing.assert_allclose(pdist(points), pdist(u), rtol=1e-3, atol=1e-3)
+    assert points[:, 0].std() >= points[:, 1].std()
     page = (run / "report.html").read_text()
     for said in ("Loadings", first["up"][0][0], "colored by kind", "nats per entry", "logarithm of the mean count"):
         assert said in page
-
-
-def test_points_are_as_far_apart_as_their_u(run: Path, cli: Cli) -> None:
-    """With two latents two principal components are all there is, whatever the latents' own axes."""
-    cli("latents", run)
-    order = np.random.RandomState(0).permutation(ROWS)
-    weight = load_file(run / "model.safetensors")["tractable.affine.weight"].numpy()
-    u = np.load(run / "latents.npy")[order] @ weight.T
-    points = np.array(json.loads((run / "factors.json").read_text())["points"])
-    np.testing.assert_allclose(pdist(points), pdist(u), rtol=1e-3, atol=1e-3)
-    assert points[:, 0].std() >= points[:, 1].std()
 
 
 def test_labels_of_every_kind_are_drawn() -> None:

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from cells import splits_of
 from refusals import refused
 from silentgrad.lab.data import NAMES, Batches, DataError, dequantize, load
 from silentgrad.lab.data import catalogue as cat
@@ -39,10 +40,6 @@ def pixels(*shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def idx(images: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
     return struct.pack(">4I", 0x803, *images.shape) + images.tobytes()
-
-
-def same(images: Tensor, array: np.ndarray[Any, Any]) -> bool:
-    return images.dtype == torch.uint8 and torch.equal(images, torch.from_numpy(array.copy()))
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +76,7 @@ ROUND_TRIPS: dict[str, tuple[Read, bytes, np.ndarray[Any, Any]]] = {
 def test_a_file_of_images_round_trip(tmp_path: Path, name: str) -> None:
     read, content, expected = ROUND_TRIPS[name]
     (tmp_path / name).write_bytes(content)
-    assert same(read(tmp_path / name), expected)
+    torch.testing.assert_close(read(tmp_path / name), torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
@@ -88,7 +85,7 @@ def test_array_round_trip(tmp_path: Path, shape: tuple[int, ...], suffix: str) -
     array, path = pixels(*shape), tmp_path / f"images{suffix}"
     np.save(path, array) if suffix == ".npy" else np.savez(path, whatever=array)
     first = array[:, None] if array.ndim == 3 else array if shape[1] == 3 else array.transpose(0, 3, 1, 2)
-    assert same(fmt.read_array(path), first)
+    torch.testing.assert_close(fmt.read_array(path), torch.from_numpy(first))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -98,8 +95,8 @@ def test_folder_round_trip(tmp_path: Path, channels: int) -> None:
         path = tmp_path / ("sub" if i else ".") / f"{i}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(image.squeeze()).save(path)
-    assert same(fmt.read_folder(tmp_path), array.transpose(0, 3, 1, 2))
-    assert [len(split) for split in _splits(str(tmp_path))] == [1, 1, 1]
+    torch.testing.assert_close(fmt.read_folder(tmp_path), torch.from_numpy(array).movedim(3, 1))
+    assert [len(split) for split in splits_of(load(str(tmp_path)))] == [1, 1, 1]
     os.remove(tmp_path / "0.png")
     found = "expected images for train, validation and test, found 0, 1 and 1"
     refused(DataError, found, lambda: load(str(tmp_path)))
@@ -117,7 +114,6 @@ def folder(path: Path) -> Tensor:
 
 
 def npy(header: str, version: tuple[int, int] = (1, 0), content: bytes = bytes(48)) -> bytes:
-    """Make an array file with a header of one's own."""
     length = struct.pack("<H" if version == (1, 0) else "<I", len(header))
     return b"\x93NUMPY" + bytes(version) + length + header.encode() + content
 
@@ -149,29 +145,23 @@ ODD = {
 }
 
 
-def in_npz(content: bytes, name: str = "data.npy") -> bytes:
+def in_npz(content: bytes, name: str = "data.npy", claimed: int | None = None) -> bytes:
+    """Make an archive of one member, of which its directory may claim another size."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, content)
-    return file.getvalue()
-
-
-def lying_zip() -> bytes:
-    """Make a few bytes that say to be more than any machine's memory, in the archive's directory too."""
-    file, header = io.BytesIO(), npy(described(f"({2**46}, 4, 4)"), content=b"")
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data.npy", header)
-        archive.filelist[0].file_size = 2**50 + len(header)
+        archive.filelist[0].file_size = claimed or len(content)
     return file.getvalue()
 
 
 def saved(save: Callable[..., None], *arrays: np.ndarray[Any, Any], **named: np.ndarray[Any, Any]) -> bytes:
-    """Make a file of arrays."""
     file = io.BytesIO()
     save(file, *arrays, **named)
     return file.getvalue()
 
 
+HEADER = npy(described(f"({2**46}, 4, 4)"), content=b"")
+LYING = in_npz(HEADER, claimed=2**50 + len(HEADER))  # a few bytes that say to be more than any machine's memory
 BROKEN: list[tuple[Read, str, bytes, str]] = [
     (fmt.read_idx, "cut.gz", gzip.compress(idx(pixels(40, 28, 28)))[:-500], "truncated"),
     (fmt.read_idx, "plain.gz", idx(pixels(1, 2, 2)), "cannot be read"),
@@ -180,15 +170,12 @@ BROKEN: list[tuple[Read, str, bytes, str]] = [
     (fmt.read_array, "flat.npy", saved(np.save, pixels(2, 3)), r"shape .*, found uint8 of shape \(2, 3\)"),
     (fmt.read_array, "five.npy", saved(np.save, pixels(2, 5, 5, 5)), r"C = 1 or 3, found"),
     (fmt.read_array, "cut.npy", saved(np.save, pixels(9, 9, 9))[:300], "cannot be read"),
-    (fmt.read_array, "object.npy", saved(np.save, np.array([{}])), "cannot be read"),
     (fmt.read_array, "two.npz", saved(np.savez, a=pixels(2, 3, 3), b=pixels(2, 3, 3)), r"\['a', 'b'\]"),
     (fmt.read_array, "cut.npz", saved(np.savez, pixels(9, 9, 9))[:300], "truncated|cannot"),
     (fmt.read_array, "text.npz", b"no", "not a zip file"),
-    (fmt.read_array, "zip bomb.npz", lying_zip(), "bytes that are free"),
+    (fmt.read_array, "zip bomb.npz", LYING, "bytes that are free"),
     (fmt.read_array, "empty archive.npz", b"PK\x05\x06" + bytes(18), "one array"),
     (fmt.read_array, "member that is no array.npz", in_npz(b"text", "data"), "images"),
-    (fmt.read_array, "array in place of an archive.npz", npy(described()), "not a zip file"),
-    (imagenet, "zip bomb of rows.npz", lying_zip(), "bytes that are free"),
     (imagenet, "no such member.npz", in_npz(npy(described()), "other.npy"), "data"),
     (imagenet, "x.npz", saved(np.savez, labels=np.ones(3)), "data"),
     (imagenet, "y.npz", saved(np.savez, data=pixels(3, 47)), r"48\), found"),
@@ -284,26 +271,17 @@ def small_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "mnis
 
 
 @pytest.mark.parametrize("place", ["mnist", "."])
-def test_found_in_either_folder_and_in_the_cache(
-    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_files_are_found(place: str, tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     small_mnist(root / place, monkeypatch)
     images = load("mnist", root)
-    assert (len(images.train), len(images.valid), len(images.test)) == (54, 6, 10)
+    assert [len(split) for split in splits_of(images)] == [54, 6, 10]
     assert images.event_shape == (1, 28, 28)
     monkeypatch.setenv("SILENTGRAD_DATA", str(root))
     assert torch.equal(load("mnist").train, images.train)
     assert "54 + 6 + 10" in cat.describe("mnist")
     (root / place).rename(offline / "mnist")
     assert len(load("mnist", tmp_path).train) == 54
-
-
-def test_wrong_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_mnist(tmp_path / "mnist", monkeypatch)
-    (tmp_path / "mnist" / MNIST[0]).write_bytes(gzip.compress(idx(pixels(60, 28, 28)), 1))
-    refused(DataError, r"train-images.*expected md5:\w+, found md5:", lambda: load("mnist", tmp_path))
-    assert "expected md5:" in str(cat.listed(tmp_path)[1]["found"])
 
 
 @pytest.mark.parametrize("name", ["mnist", "imagenet32", "imagenet64"])
@@ -359,7 +337,7 @@ def test_downloaded_archive_is_unpacked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(pooch.core, "choose_downloader", lambda *_, **__: download)
     monkeypatch.setattr(src, "SOURCES", {"cifar10": (source,)})
     assert sorted(src.locate("cifar10", tmp_path / "root")) == sorted(batches)
-    assert (len(load("cifar10", tmp_path / "root").train), len(load("cifar10", tmp_path / "root").valid)) == (9, 1)
+    assert [len(split) for split in splits_of(load("cifar10", tmp_path / "root"))] == [9, 1, 2]
 
 
 def test_partial_cifar_is_verified(tmp_path: Path) -> None:
@@ -367,7 +345,7 @@ def test_partial_cifar_is_verified(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("data_batch_1.bin", "test_batch.bin"):
         np.zeros(30_730_000, np.uint8).tofile(folder / name)
-    assert [len(split) for split in _splits("cifar10", tmp_path)] == [9000, 1000, 10000]
+    assert [len(split) for split in splits_of(load("cifar10", tmp_path))] == [9000, 1000, 10000]
     os.truncate(folder / "test_batch.bin", 30_730_000 - 3073)
     wrong = r"test_batch.bin: expected size:30730000, found size:30726927"
     refused(DataError, wrong, lambda: load("cifar10", tmp_path))
@@ -381,10 +359,11 @@ def test_a_pickle_is_run_only_if_it_is_the_canonical_one(tmp_path: Path, monkeyp
         (folder / name).write_text(program)
     refused(DataError, r"data_batch_\d: expected md5:\w+, found md5:", lambda: load("cifar10", tmp_path))
     assert not (tmp_path / "executed").exists()
+    assert any("expected md5:" in str(row["found"]) for row in cat.listed(tmp_path))
     for name in names:
         (folder / name).write_bytes(python_2_batch(pixels(20, 3072)))
     genuine(folder, monkeypatch, "cifar10", *names, place=folder.name)
-    assert [len(split) for split in _splits("cifar10", tmp_path)] == [36, 4, 20]
+    assert [len(split) for split in splits_of(load("cifar10", tmp_path))] == [36, 4, 20]
 
 
 def test_imagenet_batches_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -393,38 +372,25 @@ def test_imagenet_batches_are_in_the_order_of_their_numbers(tmp_path: Path) -> N
     for i in range(1, 11):
         np.savez(folder / f"train_data_batch_{i}.npz", data=np.full((2, 3072), i, np.uint8))
     np.savez(folder / "val_data.npz", data=pixels(3, 3072))
-    train, valid, test = _splits("imagenet32", tmp_path)
+    train, valid, test = splits_of(load("imagenet32", tmp_path))
     assert train[:, 0, 0, 0].tolist() == [i for i in range(1, 10) for _ in range(2)]
     assert valid[:, 0, 0, 0].tolist() == [10, 10]
     assert len(test) == 3
 
 
-def _splits(name: str, root: Path | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    images = load(name, root)
-    return images.train, images.valid, images.test
-
-
 # Catalogue
-
-
-def test_digits_need_no_files() -> None:
-    images = load("digits")
-    assert [len(split) for split in (images.train, images.valid, images.test)] == [1297, 250, 250]
-    assert (images.levels, images.event_shape, int(images.train.max())) == (17, (1, 8, 8), 16)
-    assert torch.equal(images.test, load("digits").test)
-    assert images.train[0, 0, 3].tolist() == [0, 0, 0, 0, 12, 11, 0, 0]  # the order is part of the definition
 
 
 def test_array_splits_are_deterministic_and_disjoint(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(100, dtype=np.uint8).reshape(100, 1, 1).repeat(2, 1))
-    splits = _splits(str(tmp_path / "a.npy"))
+    splits = splits_of(load(str(tmp_path / "a.npy")))
     assert [len(split) for split in splits] == [80, 10, 10]
     values = [split[:, 0, 0, 0].tolist() for split in splits]
     assert sorted(chain(*values)) == list(range(100))
     assert values[0] != sorted(values[0])
     torch.manual_seed(5)
     np.random.seed(5)
-    assert all(torch.equal(a, b) for a, b in zip(splits, _splits(str(tmp_path / "a.npy")), strict=True))
+    torch.testing.assert_close(splits_of(load(str(tmp_path / "a.npy"))), splits)
 
 
 def test_large_npy_stays_memory_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +406,11 @@ def test_large_npy_stays_memory_mapped(tmp_path: Path, monkeypatch: pytest.Monke
     assert [len(batch) for _, batch in Batches(images.train, 3, shuffle=True, seed=0)] == [3, 3, 2]
 
 
-def test_every_name_is_described_and_told_where_there_is_no_such_one(tmp_path: Path) -> None:
+def test_digits_need_no_files_and_every_name_is_described(tmp_path: Path) -> None:
+    images = load("digits")
+    assert (images.levels, images.event_shape, int(images.train.max())) == (17, (1, 8, 8), 16)
+    assert torch.equal(images.test, load("digits").test)
+    assert images.train[0, 0, 3].tolist() == [0, 0, 0, 0, 12, 11, 0, 0]  # the order is part of the definition
     rows = cat.listed(tmp_path)
     assert tuple(row["name"] for row in rows) == NAMES
     assert [row["found"] for row in rows] == ["scikit-learn"] + ["not found"] * 5
@@ -458,7 +428,7 @@ def test_real_files(name: str) -> None:
         pytest.skip(f"{SHARED / name} does not exist; set SILENTGRAD_DATA to a folder with {name}/ to run this")
     images = load(name, SHARED)
     assert images.event_shape == {row["name"]: row["shape"] for row in cat.listed(SHARED)}[name]
-    for split, count in zip((images.train, images.valid, images.test), SPLITS[name], strict=True):
+    for split, count in zip(splits_of(images), SPLITS[name], strict=True):
         assert split.dtype == torch.uint8
         assert len(split) == (count or len(split)) > 0
         assert 0.05 < split[:1000].float().mean() / 255 < 0.6

@@ -44,8 +44,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:'pin_memory' argument is set as true:UserWarning:torch.utils.data",
     "ignore:.*LeafSpec:FutureWarning",  # Lightning's use of torch
     "ignore:.*many workers:UserWarning",  # Lightning's advice
+    "ignore:the guide starts at random",  # of which the examples as commands have to be free
 )
-at_random = pytest.mark.filterwarnings("ignore:the guide starts at random")
 BATCH, VARIANCE, LOG_VARIANCE = 16, 0.3, torch.tensor(-1.5)
 DIGITS = load_images("digits")
 IMAGES = Levels(DIGITS.train[:192], DIGITS.valid[:40], DIGITS.test[:30], "digits", levels=DIGITS.levels)
@@ -228,7 +228,6 @@ def gradients(loss: Tensor, parameters: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True, allow_unused=True))
 
 
-@at_random
 @pytest.mark.parametrize("build", HOSTS, indirect=True)
 def test_full_weight_gives_the_encoder_the_gradient_of_the_closed_form(build: Callable[[float], Host]) -> None:
     host = build(1.0)
@@ -240,7 +239,6 @@ def test_full_weight_gives_the_encoder_the_gradient_of_the_closed_form(build: Ca
     assert not any(g.any() for g in gradients(found, host.decoder))
 
 
-@at_random
 @pytest.mark.parametrize("build", HOSTS, indirect=True)
 def test_a_weight_between_mixes_the_two_losses(build: Callable[[float], Host]) -> None:
     host = build(0.3)
@@ -248,7 +246,6 @@ def test_a_weight_between_mixes_the_two_losses(build: Callable[[float], Host]) -
     torch.testing.assert_close(seeded(host.loss), expected, rtol=1e-5, atol=1e-4)
 
 
-@at_random
 @pytest.mark.parametrize("build", HOSTS | PYRO, indirect=True)
 @pytest.mark.parametrize(("weight", "training"), [(0.0, True), (1.0, False)])
 def test_without_weight_or_training_it_is_the_hosts_own_loss(
@@ -263,7 +260,6 @@ def test_without_weight_or_training_it_is_the_hosts_own_loss(
         torch.testing.assert_close(gradients(ours, parameters), gradients(theirs, parameters), **exact)
 
 
-@at_random
 def test_masks_and_scales_of_pyro_weigh_the_closed_form_too() -> None:
     torch.manual_seed(0)
     pair, kept = Pair(), torch.arange(BATCH) % 3 > 0
@@ -274,7 +270,6 @@ def test_masks_and_scales_of_pyro_weigh_the_closed_form_too() -> None:
         torch.testing.assert_close(pair.silent(handler(pair.model), handler(pair.guide), pair.x), truth)
 
 
-@at_random
 def test_pythae_sees_the_parts_of_its_loss() -> None:
     host, x = of_pythae(0.3), DatasetOutput(data=IMAGES.train[:BATCH] / 16)
     found, own = (
@@ -282,9 +277,6 @@ def test_pythae_sees_the_parts_of_its_loss() -> None:
     )
     assert torch.equal(found.reg_loss, own.reg_loss)
     torch.testing.assert_close(found.loss, found.recon_loss + found.reg_loss)
-
-
-# --- what each `train` does, with the start of its guide from data
 
 
 class Run(NamedTuple):
@@ -417,10 +409,6 @@ def test_diffusers_guide_starts_as_ppca_of_patches() -> None:
     torch.testing.assert_close(guide.decoder.affine.bias.detach(), x.mean(0).flatten())
 
 
-# --- files and trainers of the hosts
-
-
-@at_random
 def test_what_pythaes_trainer_saved_loads_with_and_without_the_guide(tmp_path: Path) -> None:
     model, x = of_pythae(0.5).guided, DatasetOutput(data=IMAGES.train[:BATCH] / 16)
     data = [BaseDataset(split / 16, torch.zeros(len(split))) for split in (IMAGES.train, IMAGES.valid)]
@@ -449,7 +437,6 @@ def test_diffusers_saves_and_loads_a_model_of_its_own(tmp_path: Path) -> None:
         assert torch.equal(loaded(x).sample, vae(x).sample)
 
 
-@at_random
 def test_what_transformers_saved_with_a_guide_loads_without_it(tmp_path: Path) -> None:
     model, image = vae_of_hf(constant(0.5)), IMAGES.train[:BATCH]
     model.save_pretrained(tmp_path)
@@ -472,7 +459,6 @@ def trainer_of(model: hf_trainer.VAE, folder: Path, *callbacks: hf.TrainerCallba
     return hf.Trainer(model, settings, train_dataset=data, optimizers=(optimizer, None), callbacks=list(callbacks))
 
 
-@at_random
 def test_the_schedule_follows_the_steps_of_transformers_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     asked: list[float] = []
 

@@ -30,7 +30,6 @@ SMALLEST = ["--data", "digits", "--images", "128", "--epochs", "12"]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Return what an example says."""
 
     def run(name: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 import silentgrad as sg
+from refusals import refused
 from silentgrad import likelihoods
 from silentgrad.factors.latents import Posterior
 
@@ -63,9 +64,8 @@ def elbo(decoder: sg.LinearLikelihood, x: Tensor, q: td.MultivariateNormal, **si
     [({}, 0.0), ({"mask": MASK, "covariates": COVARIATES, "offset": SIZE}, 0.0), ({"mask": MASK}, 5.0)],
     ids=["x", "side information", "ridge"],
 )
-def test_the_end_is_stationary_and_its_bound_is_the_decoders(
-    name: str, side_info: dict[str, Tensor], ridge: float, posterior: Posterior
-) -> None:
+def test_the_end_is_stationary(name: str, side_info: dict[str, Tensor], ridge: float, posterior: Posterior) -> None:
+    """And its bound is the decoder's."""
     decoder, x = decoder_of(name, int("covariates" in side_info)), data_of(name)
     fit = sg.fit_factors(decoder, x, **side_info, tolerance=1e-12, posterior=posterior, ridge=ridge)
     assert fit.converged
@@ -147,13 +147,6 @@ def test_extremes_end_finite(name: str) -> None:
     torch.testing.assert_close(fit.latent.loc[2], torch.zeros(LATENTS), rtol=0, atol=0.1)
 
 
-def test_a_fit_tells_its_progress_and_stops_where_it_is_told() -> None:
-    seen: list[list[float]] = []
-    fit = sg.fit_factors(decoder_of("Poisson"), X, iterations=4, report=lambda bounds: seen.append(bounds[:]))
-    assert not fit.converged
-    assert seen == [fit.history[:length] for length in (1, 2, 3, 4)]
-
-
 def fitted(x: Tensor = X, **options: object) -> object:
     return sg.fit_factors(decoder_of("Poisson"), x, **options)
 
@@ -163,7 +156,6 @@ def fitted(x: Tensor = X, **options: object) -> object:
     [
         (sg.ShapeError, "expected examples of shape", lambda: fitted(X[:, :3])),
         (sg.ShapeError, "weights", lambda: fitted(weights=torch.ones(3))),
-        (sg.ShapeError, "offset", lambda: fitted(offset=SIZE[:3])),
         (sg.ShapeError, "offset has 61 rows", lambda: fitted(offset=torch.zeros(61))),
         (sg.ShapeError, "mask has 120", lambda: sg.infer_factors(decoder_of("Poisson"), X, mask=MASK.repeat(2, 1))),
         (sg.ShapeError, "built for 1 covariates", lambda: sg.fit_factors(decoder_of("Poisson", 1), X)),
@@ -180,12 +172,10 @@ def fitted(x: Tensor = X, **options: object) -> object:
         (sg.DomainError, "start from data takes counts", lambda: decoder_of("Poisson").init_from_data(-X)),
         (sg.IntractableError, "LinearLikelihood", lambda: sg.fit_factors(sg.LinearGaussian(2, OUTPUTS), X)),
         (sg.DomainError, "counts", lambda: fitted(X - 0.5)),
-        (sg.DomainError, "counts", lambda: sg.fit_factors(decoder_of("NegativeBinomial"), -X)),
     ],
 )
 def test_bad_input_is_named(error: type[Exception], message: str, call: Callable[[], object]) -> None:
-    with pytest.raises(error, match=message):
-        call()
+    refused(error, message, call)
 
 
 @pytest.mark.parametrize("name", ["NegativeBinomial", "ZeroInflatedPoisson", "Gamma"])
@@ -208,15 +198,19 @@ def test_the_units_of_covariates_do_not_matter(scale: float, shift: float) -> No
     assert fits[1].elbo == pytest.approx(fits[0].elbo, rel=1e-7)
 
 
-def test_a_fit_that_is_interrupted_leaves_the_decoder_as_it_was() -> None:
+def test_a_fit_tells_its_progress_and_one_that_is_interrupted_leaves_the_decoder_as_it_was() -> None:
+    seen: list[list[float]] = []
+    fit = sg.fit_factors(decoder_of("Poisson"), X, iterations=4, report=lambda bounds: seen.append(bounds[:]))
+    assert not fit.converged
+    assert seen == [fit.history[:length] for length in (1, 2, 3, 4)]
+
     def interrupt(bounds: list[float]) -> None:
         if len(bounds) == 5:
             raise KeyboardInterrupt
 
     decoder = decoder_of("NegativeBinomial")
     before = [parameter.clone() for parameter in decoder.parameters()]
-    with pytest.raises(KeyboardInterrupt):
-        sg.fit_factors(decoder, X, report=interrupt)
+    refused(KeyboardInterrupt, "", lambda: sg.fit_factors(decoder, X, report=interrupt))
     torch.testing.assert_close(list(decoder.parameters()), before, rtol=0, atol=0)
     decoder.likelihood.requires_grad_(False)  # nor does a fit change what is frozen
     sg.fit_factors(decoder, X, iterations=5)

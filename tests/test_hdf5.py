@@ -159,28 +159,13 @@ HARM: dict[str, tuple[Change, str]] = {
     "2.4 GB of nothing": (made("X/data", claims(600_000_000)), "2,400,000,000 bytes of /X/data, found 0 bytes stored"),
     "1 GB in a chunk": (made("X/data", inflates("deflate")), "chunks of .* bytes in /X/data, found larger ones"),
     "1 GB not shuffled": (made("X/data", inflates("shuffle", "deflate", mask=1)), "in /X/data, found larger ones"),
-    "1 GB compressed twice": (
-        made("X/data", inflates("deflate", "deflate")),
-        r"/X/data compressed once, by gzip or lzf, found the filters \[1, 1\]",
-    ),
-    "a dense X of nothing": (
-        made("layers/counts", claims(ROWS, 10**8, dtype="u1")),
-        "counts of 50 rows and 7 columns, as in obs and var, found",
-    ),
-    "many of one name": (
-        made("obs/batch/categories", one_text(10**6, "cell")),
-        "texts in a file of .* bytes, found .* of /obs/batch/categories or more",
-    ),
-    "one long name": (
-        made("obs/batch/categories", one_text(5000, "cell" * 5000)),
-        "bytes, found .* bytes of /obs/batch/categories or more",
-    ),
+    "1 GB compressed twice": (made("X/data", inflates("deflate", "deflate")), r"lzf, found the filters \[1, 1\]"),
+    "a dense X of nothing": (made("layers/counts", claims(ROWS, 10**8, dtype="u1")), "50 rows and 7 columns, as in"),
+    "many of one name": (made("obs/batch/categories", one_text(10**6, "cell")), "found .* of /obs/batch/cat.* or more"),
+    "one long name": (made("obs/batch/categories", one_text(5000, "cell" * 5000)), "bytes of /obs/batch/cat.* or more"),
     "1 GB of zeros": (made("X/data", zeros(2**28, "f4", 2**24)), "1,073,741,824 bytes of /X/data, found"),
     "1 GB of names": (made("obs/_index", zeros(ROWS, "S20000000")), "1,000,000,000 bytes of /obs/_index, found"),
-    "deep groups": (
-        lambda file, _: file["uns"].create_group("/".join(["a"] * 1500)),
-        "at most 100 groups within one another, found more",
-    ),
+    "deep groups": (lambda file, _: file["uns"].create_group("/".join(["a"] * 1500)), "at most 100 groups within one"),
     "references": (
         made("obs/batch/codes", lambda g, place, _: g.create_dataset(place, data=[g.ref] * ROWS, dtype=h5py.ref_dtype)),
         "numbers or text in /obs/batch/codes, found references",
@@ -223,21 +208,23 @@ def test_what_leads_out_or_is_not_there_is_refused(folder: Path, change: Change,
     assert others(folder) == before
 
 
-@pytest.mark.parametrize("target", ["external", "soft"])
-def test_nothing_is_written_through_a_link(folder: Path, target: str) -> None:
-    path, victim = folder / "cells.h5ad", folder / "victim.h5ad"
-    link = h5py.ExternalLink(victim, "/") if target == "external" else h5py.SoftLink("/uns")
+@pytest.mark.parametrize("link", [lambda f: h5py.ExternalLink(f / "victim.h5ad", "/"), lambda _: h5py.SoftLink("/uns")])
+def test_nothing_is_written_through_a_link(folder: Path, link: Callable[[Path], object]) -> None:
+    path = folder / "cells.h5ad"
     with h5py.File(path, "r+") as file:
-        linked("obsm", lambda _: link)(file, folder)
+        linked("obsm", link)(file, folder)
     before = others(folder)
     refused(DataError, "a link", lambda: put_obsm(path, "X_silentgrad", torch.zeros(ROWS, 2)))
     assert others(folder) == before
 
 
-def test_links_within_a_file_and_compression_are_read(folder: Path) -> None:
+def test_links_within_a_file_compression_and_nothing_under_a_name_are_read(folder: Path) -> None:
     path = folder / "cells.h5ad"
     matrix = sp.csr_matrix(np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH) % 99, dtype=np.float32)
-    as_anndata(matrix).write_h5ad(path, compression="gzip", compression_opts=9)
+    table = as_anndata(matrix)
+    table.uns["nothing"] = None
+    table.write_h5ad(path, compression="gzip", compression_opts=9)
+    assert read_anndata(path).uns == {"nothing": None}
     with h5py.File(path, "r+") as file:
         file["layers/soft"], file["layers/hard"] = h5py.SoftLink("/X"), file["X"]
         file["uns/round"] = file["/"]
@@ -246,13 +233,6 @@ def test_links_within_a_file_and_compression_are_read(folder: Path) -> None:
     put_obsm(path, "X_silentgrad", torch.ones(ROWS, 2))
     with h5py.File(path) as file:
         assert file["obsm/X_silentgrad"].shape == (ROWS, 2)
-
-
-def test_a_whole_file_may_hold_nothing_under_a_name(tmp_path: Path) -> None:
-    table = as_anndata(counts().astype(np.float32))
-    table.uns["nothing"] = None
-    table.write_h5ad(tmp_path / "a.h5ad")
-    assert read_anndata(tmp_path / "a.h5ad").uns == {"nothing": None}
 
 
 # --- many at random
@@ -284,8 +264,7 @@ def filled(pick: Pick, place: str) -> Change:
 
 def types(pick: Pick, place: str) -> Change:
     shape, dtype = pick([(pick(LENGTHS),)] * 8 + [(pick(LENGTHS), 2), ()]), pick(TYPES)
-    empty, zeros = {"data": h5py.Empty("f4")}, {"shape": shape, "dtype": dtype, "fillvalue": None}
-    options = pick([zeros] * 9 + [empty])
+    options = pick([{"shape": shape, "dtype": dtype, "fillvalue": None}] * 9 + [{"data": h5py.Empty("f4")}])
     return made(place, lambda group, name, _: group.create_dataset(name, **options))
 
 

@@ -111,24 +111,17 @@ def test_a_circuit_of_a_network_is_that_of_a_linear_decoder() -> None:
     torch.testing.assert_close(found.log_prob(x), expected.log_prob(x), rtol=1e-4, atol=1e-3)
 
 
-# --- whole levels
-
-
 def test_a_likelihood_of_levels_is_handed_levels_and_a_density_is_not() -> None:
+    """Bits per dimension are the same quantity: one in 17 levels has as many as a density of one over all of them."""
     digits = load("digits")
+    assert digits.figure(0.0) == pytest.approx(math.log2(17))
+    assert replace(digits, whole=True).figure(-64 * math.log(17)) == pytest.approx(math.log2(17))
     rows = digits.rows("test")
     leaves = {name: seen_by(ModelConfig(**CIRCUIT, leaves=name), digits) for name in ("logistic", "constant")}
     torch.testing.assert_close(leaves["logistic"].as_seen(rows), rows.stored.float(), rtol=0, atol=0)
     assert leaves["constant"].as_seen(rows).max() < 1
     assert resolve(Settings(DATA, ModelConfig(**CIRCUIT), TRAIN), digits.likelihoods).model.leaves == "logistic"
     assert resolve(Settings(DATA, ModelConfig(**CIRCUIT), TRAIN), ["gaussian"]).model.leaves == "constant"
-
-
-def test_bits_per_dimension_are_the_same_quantity() -> None:
-    """One in 17 levels has as many bits as a density of one over all of them."""
-    digits = load("digits")
-    assert digits.figure(0.0) == pytest.approx(math.log2(17))
-    assert replace(digits, whole=True).figure(-64 * math.log(17)) == pytest.approx(math.log2(17))
 
 
 def test_a_context_enters_late_and_a_run_tells_its_gap_and_what_latents_are_worth(tmp_path: Path, cli: Cli) -> None:

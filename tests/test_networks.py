@@ -8,18 +8,9 @@ from torch import Tensor, nn
 
 import silentgrad as sg
 from refusals import refused
-from silentgrad.lab.networks import (
-    NETWORKS,
-    Encoder,
-    NonlinearGaussian,
-    conv_body,
-    conv_network,
-    mlp_body,
-    mlp_network,
-    strided_body,
-    strided_network,
-)
+from silentgrad.lab.networks import NETWORKS, Encoder, NonlinearGaussian, mlp_body, mlp_network
 
+CONV, WITH_STRIDES = NETWORKS["conv"], NETWORKS["strided"]
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 # The four tables of the paper's appendix: layer, kernel, stride, padding, activation.
 CONVOLVED, STRIDED, TRANSPOSED = "Conv2d 3x3 1 1 ReLU", "Conv2d 4x4 2 1 ReLU", "ConvTranspose2d 4x4 2 1 ReLU"
@@ -53,10 +44,10 @@ def table(network: nn.Module) -> list[str]:
 
 
 def test_the_layers_are_those_of_the_papers_tables() -> None:
-    assert table(conv_body((1, 28, 28), 20)) == ENCODER_MNIST
-    assert table(conv_network(20, (1, 28, 28))) == DECODER_MNIST
-    assert table(strided_body((3, 32, 32), 20, 4)) == ENCODER_CIFAR
-    assert table(strided_network(20, (3, 32, 32), channels=4)) == DECODER_CIFAR
+    assert table(CONV.body((1, 28, 28), 20)) == ENCODER_MNIST
+    assert table(CONV.decoder(20, (1, 28, 28))) == DECODER_MNIST
+    assert table(WITH_STRIDES.body((3, 32, 32), 20, 4)) == ENCODER_CIFAR
+    assert table(WITH_STRIDES.decoder(20, (3, 32, 32), channels=4)) == DECODER_CIFAR
 
 
 SHAPES = [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 32, 64)]
@@ -67,8 +58,8 @@ FITTING = [(kind, torch.Size(shape)) for kind in NETWORKS for shape in SHAPES if
 @pytest.mark.parametrize(("kind", "shape"), FITTING)
 def test_networks_give_the_shapes_of_their_data_and_every_layer_learns(kind: str, shape: torch.Size) -> None:
     sizes = {name: SIZES[name] for name in NETWORKS[kind].sizes}
-    assert NETWORKS[kind].body(shape, 6, **sizes)(torch.rand(2, *shape)).shape == (2, 6)
-    network = NETWORKS[kind].decoder(5, shape, 2, **sizes)
+    body, network = NETWORKS[kind].body(shape, 6, **sizes), NETWORKS[kind].decoder(5, shape, 2, **sizes)
+    assert body(torch.rand(2, *shape)).shape == (2, 6)
     colors, height, width = shape
     assert network(torch.randn(2, 5)).shape == (2, 2 * colors, height, width)
     likelihood = NonlinearGaussian(network, shape)(torch.randn(2, 5))
@@ -77,6 +68,9 @@ def test_networks_give_the_shapes_of_their_data_and_every_layer_learns(kind: str
     assert log_prob.shape == (2,)
     log_prob.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    if kind == "conv":  # whose kernels are stored channels last
+        kernels = [p for p in (*body.parameters(), *network.parameters()) if p.dim() == 4]
+        assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
 @pytest.mark.parametrize("hidden", [(), (16,), (16, 12, 8)])
@@ -91,8 +85,8 @@ def test_fully_connected_networks_have_the_hidden_layers_asked_for(hidden: tuple
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 24, 32), (3, 32, 24), (3, 36, 32), (1, 8, 8)])
 def test_strided_networks_refuse_sizes_they_cannot_make(shape: tuple[int, ...]) -> None:
     told = f"images of 32 x 32 or larger.*got {shape[1]} x {shape[2]}"
-    refused(sg.ShapeError, f"strided encoder takes {told}", lambda: strided_body(shape, 6))
-    refused(sg.ShapeError, f"strided decoder makes {told}", lambda: strided_network(5, shape))
+    refused(sg.ShapeError, f"strided encoder takes {told}", lambda: WITH_STRIDES.body(shape, 6))
+    refused(sg.ShapeError, f"strided decoder makes {told}", lambda: WITH_STRIDES.decoder(5, shape))
 
 
 class Given(nn.Module):
@@ -117,9 +111,6 @@ def test_an_encoder_builds_the_latent_it_names() -> None:
     refused(sg.ShapeError, told, lambda: Encoder(Given(numbers), wrong)(torch.rand(1)))
 
 
-# --- the precision of nonlinear decoders
-
-
 def log_precision(levels: int, said: float, dtype: torch.dtype = torch.float64) -> float:
     decoder = NonlinearGaussian(Given(torch.tensor([[[[0.25]], [[said]]]], dtype=dtype)), (1, 1, 1), levels)
     likelihood = decoder(torch.zeros(1, 2))
@@ -142,9 +133,3 @@ def test_below_the_limit_the_precision_follows_the_network_from_a_standard_devia
     assert precisions == sorted(precisions)
     assert precisions[1] - precisions[0] == pytest.approx(17.0, abs=1e-6)
     assert math.log(12 * 256**2) - precisions[-1] < 1e-3
-
-
-def test_kernels_are_stored_channels_last() -> None:
-    for network in (conv_body((1, 8, 8), 6, 4), conv_network(6, (1, 8, 8), channels=4)):
-        kernels = [parameter for parameter in network.parameters() if parameter.dim() == 4]
-        assert {kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels} == {True}

@@ -29,9 +29,7 @@ from silentgrad.latents import families
 from silentgrad.registry import Registry
 
 SHAPE = (1, 2, 2)
-SKELETONS = Path(__file__).parents[1] / "examples"
 OWN = "my_estimator:MyEstimator"
-SETTINGS = settings_of(["mnist"], ["bernoulli"], ["linear"])
 
 
 @pytest.mark.parametrize("prior", [sg.LearnedPrior, sg.MixturePrior])
@@ -53,9 +51,6 @@ def test_a_prior_that_learns_fits_the_latents(prior: type[sg.latents.Prior]) -> 
 
 
 EXPONENTIAL = '''
-"""Waiting times."""
-
-import torch
 from torch import Tensor
 from torch import distributions as td
 
@@ -65,9 +60,7 @@ from silentgrad.latents.families import Family, positive
 class Exponential(Family):
     """Exponentially distributed latents, from the logarithms of their rates."""
 
-    name = "exponential"
-    distribution = td.Exponential
-    arguments = ("rate",)
+    name, distribution, arguments = "exponential", td.Exponential, ("rate",)
 
     def from_numbers(self, numbers: Tensor) -> tuple[Tensor, ...]:
         (log_rate,) = self.split(numbers)
@@ -98,30 +91,16 @@ def test_a_family_is_one_file(newcomer: ModuleType, tmp_path: Path) -> None:
     assert sg.families.family_of(td.Exponential(torch.ones(5, 2))).name == "exponential"
 
 
-# --- estimators of one's own
-
-
-@pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of an estimator's skeleton, from which it can be imported."""
-    monkeypatch.syspath_prepend(str(SKELETONS))
-    monkeypatch.delitem(sys.modules, "my_estimator", raising=False)
-
-
-@pytest.mark.usefixtures("own")
-def test_an_estimator_of_ones_own_is_named_by_options() -> None:
+def test_an_estimator_of_ones_own_is_named_by_options_trained_with_and_measured(tmp_path: Path, cli: Cli) -> None:
     config = ModelConfig(latent="bernoulli", latent_dim=4, tractable="none", estimator=OWN)
     estimator = build_estimator(resolve_model(config, "gaussian"))
     assert type(estimator).__name__ == "MyEstimator"
     told = f"--model.estimator {OWN} is not for --model.latent gaussian"
     refused(ConfigError, told, lambda: resolve_model(ModelConfig(estimator=OWN), "gaussian"))
-    plan = BenchmarkPlan("smoke", SETTINGS[:1], ["rloo", OWN], Path("folder"), None, "cpu")
-    assert plan.names(SETTINGS[0]) == ["rloo", OWN]
+    (setting,) = settings_of(["mnist"], ["bernoulli"], ["linear"])
+    plan = BenchmarkPlan("smoke", [setting], ["rloo", OWN], Path("folder"), None, "cpu")
+    assert plan.names(setting) == ["rloo", OWN]
     assert all(":" not in run.name for run in plan.runs(seeds=1))
-
-
-@pytest.mark.usefixtures("own")
-def test_an_estimator_of_ones_own_trains_and_is_measured(tmp_path: Path, cli: Cli) -> None:
     own = ["--model.latent", "bernoulli", "--model.tractable", "none", "--model.estimator", OWN]
     cli("train", *SMALL, *own, "--train.epochs", "1", "--folder", tmp_path / "run")
     said = cli("variance", tmp_path / "run", "--estimators", f"rloo,{OWN}", "--batches", "4", "--draws", "2")
@@ -135,18 +114,15 @@ def test_a_name_belongs_to_one_class() -> None:
     another = r"a is the name of another estimator, silentgrad\.estimators\.score:RLOO"
     refused(sg.DomainError, another, lambda: registry.register("a")(sg.estimators.ARM))
     assert registry.resolve("a") is sg.RLOO
-    assert registry.resolve("silentgrad.estimators:ARM") is sg.estimators.ARM
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("disram", r"disram is no estimator: choose among arm, .*, or name a class .*Did you mean disarm\?"),
         ("no_such_module:A", "cannot be imported, No module named 'no_such_module'.*PYTHONPATH"),
         ("silentgrad:NoSuch", "cannot be imported, module 'silentgrad' has no attribute 'NoSuch'"),
         (":A", "cannot be imported"),
         (".relative:A", "cannot be imported"),
-        ("silentgrad:Gaussian", "cannot be imported"),
         ("silentgrad:KSubset", "silentgrad:KSubset is no estimator: it has to be a subclass of Estimator"),
         ("silentgrad:gradient_bias", "it has to be a subclass of Estimator"),
     ],

@@ -113,7 +113,7 @@ def points(folder: Path, *states: str) -> list[tuple[str, ...]]:
 ALL = sorted((lr, rate) for lr in RATES for rate in ANNEALING)
 
 
-def test_the_papers_grid() -> None:
+def test_any_setting_is_varied_and_the_papers_grid_is_known() -> None:
     space = search_space(["train.lr,model.guided,model.cutoff"], setting)
     assert {name: set(varied.values.values()) for name, varied in space.items()} == {
         "train.lr": {1e-4, 5e-4, 1e-5, 5e-5},
@@ -121,9 +121,6 @@ def test_the_papers_grid() -> None:
         "model.cutoff": {50, 80, 100, 150, 200},
     }
     assert search_space(["train.lr", "model.guided,model.cutoff"], setting) == space
-
-
-def test_any_setting_is_varied() -> None:
     over = ["train.lr=1e-4..1e-2", "model.kl_weight=0.5..1", "model.latent_dim=2..9", "model.hidden=[8,8],[4],16"]
     over += ["model.latent=laplace, gaussian", "train.lr_mean=null,0.0,0"]
     space = search_space(over, setting)
@@ -131,22 +128,16 @@ def test_any_setting_is_varied() -> None:
     assert rate.distribution == FloatDistribution(1e-4, 1e-2, log=True)
     assert weight.distribution == FloatDistribution(0.5, 1.0)
     assert size.distribution == IntDistribution(2, 9)
-    assert [list(varied.values.values()) for varied in lists] == [
-        [[8, 8], [4], [16]],
-        ["laplace", "gaussian"],
-        [None, 0.0],  # each value once
-    ]
+    found = [list(varied.values.values()) for varied in lists]
+    assert found == [[[8, 8], [4], [16]], ["laplace", "gaussian"], [None, 0.0]]  # each value once
     sweep = Sweep("study", SMALL, space, Path(), grid=False, trials=1)
     drawn = dict(zip(space, (1e-3, 0.75, 5, "[8,8]", "laplace", "null"), strict=True))
     _, model, train = sweep.at(drawn)
-    assert (train.lr, model.kl_weight, model.latent_dim, model.hidden, model.latent) == (
-        1e-3, 0.75, 5, [8, 8], "laplace",
-    )  # fmt: skip
+    found = train.lr, model.kl_weight, model.latent_dim, model.hidden, model.latent, train.lr_mean
+    assert found == (1e-3, 0.75, 5, [8, 8], "laplace", None)
 
 
-def test_every_point_once_the_worse_pruned_and_the_best_as_a_recipe(
-    tmp_path: Path, trainer: Trainer, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_point_once_and_the_worse_pruned(tmp_path: Path, trainer: Trainer, capfd: pytest.CaptureFixture) -> None:
     before = optuna.logging.get_verbosity()
     assert run_sweep(planned(tmp_path, trials=2), url(tmp_path)).done == len(trainer.asked) == 2
     assert (optuna.logging.get_verbosity(), capfd.readouterr().err) == (before, "")  # silent, for this long only
@@ -186,8 +177,7 @@ def test_suggestions_within_ranges_go_on_where_they_were_stopped(tmp_path: Path,
 
     plan = planned(tmp_path, "train.lr=1e-5..1e-3", "model.guided=0.5,0.05", grid=False, trials=8)
     trainer.at_epoch = stop
-    with pytest.raises(KeyboardInterrupt):
-        run_sweep(plan, url(tmp_path))
+    refused(KeyboardInterrupt, "", lambda: run_sweep(plan, url(tmp_path)))
     stopped = trainer.asked[-1]
     trainer.at_epoch = lambda lr, epoch: None
     assert run_sweep(plan, url(tmp_path)).done == 8
@@ -203,15 +193,14 @@ def test_suggestions_within_ranges_go_on_where_they_were_stopped(tmp_path: Path,
 
 def test_a_sampler_that_asks_again_trains_nothing_twice(tmp_path: Path, trainer: Trainer) -> None:
     plan = planned(tmp_path, "train.lr=1e-4,1e-3", grid=False, trials=9)
-    outcome = run_sweep(plan, url(tmp_path))
-    assert len(trainer.asked) == outcome.done == len(rows(tmp_path / "sweep" / "trials.csv")) == 2
+    assert run_sweep(plan, url(tmp_path)).done == len(trainer.asked) == 2
+    assert len(rows(tmp_path / "sweep" / "trials.csv")) == 2
     with study.opened(plan, url(tmp_path)) as found:
         assert [trial.state for trial in found.trials].count(TrialState.COMPLETE) == 2
 
 
-def test_a_trial_of_a_process_that_died_is_taken_up_again(
-    tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trial_of_a_dead_process(tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken up once its silence is no longer believed."""
     plan = planned(tmp_path, ONE)
     with study.opened(plan, url(tmp_path)) as found:
         taken = study.take(found, plan)
@@ -242,16 +231,6 @@ def test_the_database_does_not_say_what_to_write_where(tmp_path: Path, trainer: 
     assert {path.name for path in tmp_path.iterdir()} == {"sweep", "again", "study.db", "damaged.db"}
 
 
-def test_a_damaged_study_is_refused(tmp_path: Path, trainer: Trainer) -> None:
-    run_sweep(planned(tmp_path, ONE, trials=1), url(tmp_path))
-    for content in ("[" * 100_000, "{", '{"data": 1}', "[]", "7"):
-        with sqlite3.connect(tmp_path / "study.db") as database:
-            database.execute("UPDATE study_user_attributes SET value_json = ?", [content])
-        database.close()
-        refused(SweepError, "study", lambda: run_sweep(planned(tmp_path, ONE), url(tmp_path)))
-    assert len(trainer.asked) == 1
-
-
 def test_a_process_that_slept_too_long_leaves_its_point_to_others(tmp_path: Path, trainer: Trainer) -> None:
     """While the first trial trains, another process holds it to be dead: its point is told again and counts once."""
 
@@ -266,7 +245,7 @@ def test_a_process_that_slept_too_long_leaves_its_point_to_others(tmp_path: Path
     assert points(tmp_path) == [(rate,) for rate in sorted(RATES)]
 
 
-def test_another_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer) -> None:
+def test_another_or_a_damaged_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer) -> None:
     run_sweep(planned(tmp_path, ONE, trials=1), url(tmp_path))
     longer = SMALL._replace(train=TrainConfig(epochs=7, accelerator="gpu"))
     for option, other in {
@@ -276,18 +255,21 @@ def test_another_sweep_of_that_name_is_refused(tmp_path: Path, trainer: Trainer)
     }.items():
         message = rf"started with other settings \({option}\): .* another --study"
         refused(SweepError, message, partial(run_sweep, other, url(tmp_path)))
+    for content in ("[" * 100_000, "{", '{"data": 1}', "[]", "7"):  # damaged
+        with sqlite3.connect(tmp_path / "study.db") as database:
+            database.execute("UPDATE study_user_attributes SET value_json = ?", [content])
+        database.close()
+        refused(SweepError, "study", lambda: run_sweep(planned(tmp_path, ONE), url(tmp_path)))
     (tmp_path / "study.db").unlink()
     refused(SweepError, "holds trials of another study", lambda: run_sweep(planned(tmp_path, ONE), url(tmp_path)))
     assert len(trainer.asked) == 1
 
 
-def test_a_database_without_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_that_fail(tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    message = r"^the driver .* is missing .*pip install 'psycopg\[binary\]'$"
-    refused(SweepError, message, lambda: run_sweep(planned(tmp_path), "postgresql+psycopg://user@host/name"))
+    told = r"^the driver .* is missing .*pip install 'psycopg\[binary\]'$"
+    refused(SweepError, told, lambda: run_sweep(planned(tmp_path), "postgresql+psycopg://user@host/name"))
 
-
-def test_a_database_that_fails_later(tmp_path: Path, trainer: Trainer) -> None:
     def lose(lr: float, epoch: int) -> None:
         raise optuna.exceptions.StorageInternalError("connection lost")
 

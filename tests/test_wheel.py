@@ -48,13 +48,7 @@ for words in json.load(sys.stdin):
 
 
 def said(*command: object, expect: int = 0, **options: Any) -> str:
-    """Return what a command says, whose exit code has to be as expected: on standard output or, if it fails, as errors.
-
-    Args:
-        command: Its words.
-        expect: The exit code.
-        options: How it is started.
-    """
+    """Return what a command says on standard output or, if it is expected to fail, as errors."""
     process = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
     assert process.returncode == expect, process.stdout + process.stderr
     return process.stderr if expect else process.stdout
@@ -72,7 +66,6 @@ class Environment:
         (packages / "lenders.pth").write_text("".join(f"{path}\n" for path in lenders))
 
     def run(self, command: str, *words: str, given: str = "", expect: int = 0) -> str:
-        """Return what a command of the environment says."""
         surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         surroundings |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
         program = self.folder / "venv" / "bin" / command
@@ -85,26 +78,18 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a source distribution, and of the wheel that was built from it."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that is built from the source distribution, beside it."""
     folder = tmp_path_factory.mktemp("dist")
     said(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(distributions: Path) -> Path:
-    (path,) = distributions.glob("*.whl")
+    (path,) = folder.glob("*.whl")
     return path
 
 
-def test_an_index_would_take_both(distributions: Path) -> None:
-    files = sorted(distributions.iterdir())
+def test_an_index_would_take_both_and_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    files = sorted(wheel.parent.iterdir())
     assert len(files) == 2
     said(sys.executable, "-m", "twine", "check", "--strict", *files)
-
-
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     about = f"silentgrad-{silentgrad.__version__}.dist-info"
@@ -130,20 +115,14 @@ def requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
                 waiting.append(requirement.name)
 
 
-def lend(distribution: importlib.metadata.Distribution, folder: Path) -> None:
-    """Links the packages of a distribution into a folder."""
-    for part in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-        link, target = folder / part, Path(str(distribution.locate_file(part)))
-        if not link.exists():
-            link.symlink_to(target)
-
-
 def test_the_library_needs_torch_and_numpy_only(wheel: Path, tmp_path: Path) -> None:
     """All that is there is what these two install; the command says what it lacks."""
     lent = tmp_path / "lent"
     lent.mkdir()
     for distribution in requirements("torch", "numpy"):
-        lend(distribution, lent)
+        for part in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            if not (lent / part).exists():
+                (lent / part).symlink_to(Path(str(distribution.locate_file(part))))
     environment = Environment(tmp_path, wheel, [lent])
     of_library = [code for code in README if "CountFactors" not in code]
     assert len(of_library) >= 3

@@ -144,7 +144,6 @@ def write_threads(path: Path) -> None:
 
 
 def die(loop: Loop | None = None) -> None:
-    """Kills this process, without a chance to say so."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -154,5 +153,4 @@ def dask(command: str, *words: str) -> None:
 
 
 def worker_at(scheduler: str, threads: int = 1) -> list[str]:
-    """Return the words of a worker of a scheduler."""
     return ["worker", scheduler, "--no-nanny", "--nthreads", str(threads)]
