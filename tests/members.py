@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-import naive_circuits
 import oracles
 import silentgrad as sg
-from oracles import Expectation
+from naive_circuits import bound as at_expected_leaves
+from oracles import Expectation, Parameter
 from silentgrad import likelihoods
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.likelihood import own_parameters
 from silentgrad.decoders.standardized import StandardizedDecoder
 
 BATCH, OUTPUTS = 2, 3
+Shape = tuple[int, ...]
 Draw = Callable[[float, float], Tensor]
-Parameter = Callable[[td.Distribution], Tensor]
+gaussian, tilts = attrgetter("gaussian"), attrgetter("tilts")  # of a `Latent`
 
 
 @dataclass(frozen=True)
@@ -65,80 +66,49 @@ def lower(raw: Tensor, diagonal: Tensor) -> Tensor:
 
 UP, BOTH = torch.linspace(0, 1, 17), torch.linspace(-1, 1, 21)
 _grid = oracles.on_grid
+_normal = _grid(oracles.standard_normal(lambda q, x: q.loc + q.scale * x))
 ALL_LATENTS = [
-    Latent(
-        "Normal", lambda u: (u(-1, 1), u(0.3, 1.2)), td.Normal,
-        _grid(oracles.standard_normal(lambda q, x: q.loc + q.scale * x)), gaussian=True,
-    ),
-    Latent(
-        "Independent", lambda u: (u(-1, 1), u(0.3, 1.2)), lambda m, s: td.Independent(td.Normal(m, s), 1),
-        lambda q: _grid(oracles.standard_normal(lambda q, x: q.loc + q.scale * x))(q.base_dist), gaussian=True,
-    ),
+    Latent("Normal", lambda u: (u(-1, 1), u(0.3, 1.2)), td.Normal, _normal, gaussian=True),
+    Latent("Independent", lambda u: (u(-1, 1), u(0.3, 1.2)), lambda m, s: td.Independent(td.Normal(m, s), 1),
+           lambda q: _normal(q.base_dist), gaussian=True),
     Latent("Bernoulli", lambda u: (u(0.1, 0.9),), td.Bernoulli, _grid(oracles.bits)),
     Latent("Bernoulli logits", lambda u: (u(-3, 3),), lambda s: td.Bernoulli(logits=s), _grid(oracles.bits)),
-    Latent(
-        "Laplace", lambda u: (u(-1, 1), u(0.3, 1)), td.Laplace,
-        _grid(oracles.moved(
-            [n * abs(n) for n in range(-8, 9)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t,
-            lambda q: -q.loc / q.scale,  # that of the standard prior
-        )),
-    ),
-    Latent(
-        "Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform,
-        _grid(oracles.moved([0.0, 0.5, 1.0], torch.ones_like, lambda q, t: q.low + (q.high - q.low) * t)),
-    ),
+    Latent("Laplace", lambda u: (u(-1, 1), u(0.3, 1)), td.Laplace, _grid(oracles.moved(
+        [n * abs(n) for n in range(-8, 9)], lambda t: torch.exp(-t.abs()) / 2, lambda q, t: q.loc + q.scale * t,
+        lambda q: -q.loc / q.scale,  # that of the standard prior
+    ))),
+    Latent("Uniform", lambda u: (u(-2, 0), u(0.5, 2)), td.Uniform,
+           _grid(oracles.moved([0.0, 0.5, 1.0], torch.ones_like, lambda q, t: q.low + (q.high - q.low) * t))),
     Latent("Poisson", lambda u: (u(0.5, 4),), td.Poisson, _grid(oracles.counts(70, oracles.poisson))),
-    Latent(
-        "Gamma", lambda u: (u(3, 5), u(1, 2)), td.Gamma,
-        panels(zero, lambda q: (q.concentration + 120) / q.rate, UP**3),
-    ),
+    Latent("Gamma", lambda u: (u(3, 5), u(1, 2)), td.Gamma,
+           panels(zero, lambda q: (q.concentration + 120) / q.rate, UP**3)),
     Latent("Chi2", lambda u: (u(6, 9),), td.Chi2, panels(zero, lambda q: 2 * q.df + 240, UP**3)),
     Latent("Exponential", lambda u: (u(1, 3),), td.Exponential, panels(zero, lambda q: 60 / q.rate, UP)),
-    Latent(
-        "Binomial", lambda u: (u(0.1, 0.9),), lambda p: td.Binomial(5, p), _grid(oracles.counts(5, oracles.binomial)),
-    ),
+    Latent("Binomial", lambda u: (u(0.1, 0.9),), partial(td.Binomial, 5), _grid(oracles.counts(5, oracles.binomial))),
     Latent("Geometric", lambda u: (u(0.4, 0.9),), td.Geometric, _grid(oracles.counts(120, oracles.geometric))),
-    Latent(
-        "NegativeBinomial", lambda u: (u(1, 4), u(0.1, 0.5)), td.NegativeBinomial,
-        _grid(oracles.counts(140, oracles.negative_binomial)),
-    ),
-    Latent(
-        "Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
-        panels(zero, lambda q: zero(q) + 1, (1 - torch.cos(math.pi * UP)) / 2), tilts=False,
-    ),
-    Latent(
-        "Gumbel", lambda u: (u(-1, 1), u(0.3, 1)), td.Gumbel, panels(lambda q: q.loc, lambda q: q.scale, 65 * UP**2 - 5)
-    ),
-    Latent(
-        "HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal,
-        _grid(oracles.moved(
-            [2.0 * n for n in range(7)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
-            lambda q, t: q.scale * t,
-        )),
-    ),
-    Latent(
-        "LogNormal", lambda u: (u(-1, 0.5), u(0.1, 0.4)), td.LogNormal,
-        _grid(oracles.standard_normal(lambda q, x: (q.loc + q.scale * x).exp(), order=80)), tilts=False,
-    ),
-    Latent(
-        "StudentT", lambda u: (u(30, 40), u(-1, 1), u(0.3, 1)), td.StudentT,
-        panels(lambda q: q.loc, lambda q: 200 * q.scale, BOTH**3), tilts=False,
-    ),
-    Latent(
-        "MultivariateNormal", lambda u: (u(-1, 1), u(-1, 1), u(0.3, 1)),
-        lambda m, raw, diagonal: td.MultivariateNormal(m, scale_tril=lower(raw, diagonal)),
-        oracles.correlated_normal, gaussian=True, independent=False,
-    ),
-    Latent(
-        "LowRankMultivariateNormal", lambda u: (u(-1, 1), u(-1, 1), u(0.2, 1)),
-        lambda m, factor, diagonal: td.LowRankMultivariateNormal(m, factor.unsqueeze(-1), diagonal),
-        oracles.correlated_normal, gaussian=True, independent=False,
-    ),
-    Latent(
-        "OneHotCategorical", lambda u: (u(-2, 2), u(-2, 2), u(-2, 2)),
-        lambda *logits: td.Independent(td.OneHotCategorical(logits=torch.stack(logits, -1)), 1),
-        oracles.categories, latents=6, independent=False,
-    ),
+    Latent("NegativeBinomial", lambda u: (u(1, 4), u(0.1, 0.5)), td.NegativeBinomial,
+           _grid(oracles.counts(140, oracles.negative_binomial))),
+    Latent("Beta", lambda u: (u(3, 5), u(3, 5)), td.Beta,
+           panels(zero, lambda q: zero(q) + 1, (1 - torch.cos(math.pi * UP)) / 2), tilts=False),
+    Latent("Gumbel", lambda u: (u(-1, 1), u(0.3, 1)), td.Gumbel,
+           panels(lambda q: q.loc, lambda q: q.scale, 65 * UP**2 - 5)),
+    Latent("HalfNormal", lambda u: (u(0.3, 2),), td.HalfNormal, _grid(oracles.moved(
+        [2.0 * n for n in range(7)], lambda t: 2 / math.sqrt(2 * math.pi) * torch.exp(-t.square() / 2),
+        lambda q, t: q.scale * t,
+    ))),
+    Latent("LogNormal", lambda u: (u(-1, 0.5), u(0.1, 0.4)), td.LogNormal,
+           _grid(oracles.standard_normal(lambda q, x: (q.loc + q.scale * x).exp(), order=80)), tilts=False),
+    Latent("StudentT", lambda u: (u(30, 40), u(-1, 1), u(0.3, 1)), td.StudentT,
+           panels(lambda q: q.loc, lambda q: 200 * q.scale, BOTH**3), tilts=False),
+    Latent("MultivariateNormal", lambda u: (u(-1, 1), u(-1, 1), u(0.3, 1)),
+           lambda m, raw, diagonal: td.MultivariateNormal(m, scale_tril=lower(raw, diagonal)),
+           oracles.correlated_normal, gaussian=True, independent=False),
+    Latent("LowRankMultivariateNormal", lambda u: (u(-1, 1), u(-1, 1), u(0.2, 1)),
+           lambda m, factor, diagonal: td.LowRankMultivariateNormal(m, factor.unsqueeze(-1), diagonal),
+           oracles.correlated_normal, gaussian=True, independent=False),
+    Latent("OneHotCategorical", lambda u: (u(-2, 2), u(-2, 2), u(-2, 2)),
+           lambda *logits: td.Independent(td.OneHotCategorical(logits=torch.stack(logits, -1)), 1),
+           oracles.categories, latents=6, independent=False),
 ]  # fmt: skip
 
 
@@ -180,18 +150,12 @@ def positive(batch: int, *shape: int) -> Tensor:
     return counts(batch, *shape) + 0.5
 
 
-gaussian, tilts = attrgetter("gaussian"), attrgetter("tilts")
-
-
 def gaussian_or_independent(latent: Latent) -> bool:
     return latent.gaussian or latent.independent
 
 
 def everything(latent: Latent) -> bool:
     return True
-
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -249,9 +213,6 @@ def with_log_term(log_term: Callable[[Callable[[Callable[[Tensor], Tensor]], Ten
         return 0.5 * (logs - squares - math.log(2 * math.pi)).sum(-1)
 
     return oracle
-
-
-at_expected_leaves = naive_circuits.bound  # by its definition, from leaves and gates integrated one by one
 
 
 def paper_taylor(expectation_of_v: Callable[[Callable[[Tensor], Tensor]], Tensor]) -> Tensor:
@@ -330,24 +291,14 @@ def off_centre(decoder: sg.StandardizedGaussian) -> sg.StandardizedGaussian:
 GAUSSIANS = [
     Decoder("units of the deviation", lambda d, s: off_centre(sg.StandardizedGaussian(d, s)), by_sampling_law),
     Decoder("fixed variance", lambda d, s: sg.LinearGaussian(d, s, variance=0.3), by_sampling_law),
-    Decoder(
-        "fixed variance per output",
-        lambda d, s: sg.LinearGaussian(d, s, torch.linspace(0.1, 2, math.prod(s)).reshape(s)), by_sampling_law,
-    ),
-    Decoder(
-        "linear link, exact", sg.LinearPrecisionGaussian, by_sampling_law, gaussian_or_independent,
-        families=("Normal", "Independent", "MultivariateNormal", "LowRankMultivariateNormal"),
-    ),
-    Decoder(
-        "linear link, auto", sg.LinearPrecisionGaussian, with_log_term(edgeworth_density), gaussian_or_independent
-    ),
-    Decoder(
-        "linear link, taylor", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="taylor"),
-        with_log_term(paper_taylor), gaussian_or_independent,
-    ),
-    Decoder(
-        "exponential link", lambda d, s: sg.LinearPrecisionGaussian(d, s, link="exp"), by_sampling_law, tilts
-    ),
+    Decoder("fixed variance per output",
+            lambda d, s: sg.LinearGaussian(d, s, torch.linspace(0.1, 2, math.prod(s)).reshape(s)), by_sampling_law),
+    Decoder("linear link, exact", sg.LinearPrecisionGaussian, by_sampling_law, gaussian_or_independent,
+            families=("Normal", "Independent", "MultivariateNormal", "LowRankMultivariateNormal")),
+    Decoder("linear link, auto", sg.LinearPrecisionGaussian, with_log_term(edgeworth_density), gaussian_or_independent),
+    Decoder("linear link, taylor", lambda d, s: sg.LinearPrecisionGaussian(d, s, log_term="taylor"),
+            with_log_term(paper_taylor), gaussian_or_independent),
+    Decoder("exponential link", lambda d, s: sg.LinearPrecisionGaussian(d, s, link="exp"), by_sampling_law, tilts),
 ]  # fmt: skip
 
 FEW = ("Normal", "Bernoulli", "Poisson", "Uniform", "LogNormal", "MultivariateNormal", "OneHotCategorical")
@@ -411,31 +362,16 @@ LIKELIHOODS = [
 
 
 STRUCTURED = [
-    Decoder(
-        "mixture", lambda d, s: sg.Mixture(d, s, components=2, per="example", proxy=False), at_expected_leaves, tilts
-    ),
-    Decoder(
-        "circuit", lambda d, s: sg.Circuit(d, s, components=2, gates="all", proxy=False), at_expected_leaves, tilts,
-        families=("Normal", "Bernoulli", "OneHotCategorical"),
-    ),
-    Decoder(
-        "levels", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "exact"), by_sampling_law, gaussian, counts, FEW
-    ),
-    Decoder(
-        "levels, bound", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "bound"), by_bound_of_levels, data=counts,
-        families=FEW,
-    ),
-    Decoder(
-        "context", lambda d, s: sg.StandardizedGaussian(d, s, context=sg.CausalContext(s, hidden=4)), by_sampling_law,
-        families=FEW,
-    ),
+    Decoder("mixture", lambda d, s: sg.Mixture(d, s, 2, per="example", proxy=False), at_expected_leaves, tilts),
+    Decoder("circuit", lambda d, s: sg.Circuit(d, s, 2, gates="all", proxy=False), at_expected_leaves, tilts,
+            families=("Normal", "Bernoulli", "OneHotCategorical")),
+    Decoder("levels", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "exact"), by_sampling_law, gaussian, counts, FEW),
+    Decoder("levels, bound", lambda d, s: sg.DiscretizedLogistic(d, s, 7, "bound"), by_bound_of_levels, data=counts,
+            families=FEW),
+    Decoder("context", lambda d, s: sg.StandardizedGaussian(d, s, context=sg.CausalContext(s, hidden=4)),
+            by_sampling_law, families=FEW),
 ]  # fmt: skip
-BOUNDS = (
-    by_bound_of_zeros,
-    by_bound_of_shares,
-    by_bound_of_levels,
-    at_expected_leaves,
-)  # of which each is below the expectation
+BOUNDS = by_bound_of_zeros, by_bound_of_shares, by_bound_of_levels, at_expected_leaves  # all below the expectation
 ALL_DECODERS = [*GAUSSIANS, *LIKELIHOODS, *STRUCTURED]
 
 

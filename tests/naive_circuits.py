@@ -52,18 +52,13 @@ def bound(decoder: sg.Circuit, x: Tensor, expectation: Callable[[Callable[[Tenso
 
     @cache
     def gate(level: int, position: int, component: int) -> tuple[Tensor, Tensor]:
+        if str(level) not in decoder.gates:
+            return torch.zeros_like(x[:, 0]), torch.zeros_like(x[:, 0])
+        linear, row = decoder.gates[str(level)].logits, position * decoder.components + component
+
         def logit(z: Tensor) -> Tensor:
-            flat = z.reshape(len(z), len(x), decoder.latent_dim)
-            return _logit(decoder, level, position, component, flat).expand(flat.shape[:-1])
+            return z.reshape(len(z), len(x), decoder.latent_dim) @ linear.weight[row] + linear.bias[row]
 
         return expectation(logit), expectation(lambda z: logit(z).exp()).log()
 
     return log_circuit(decoder, leaf, gate)
-
-
-def _logit(decoder: sg.Circuit, level: int, position: int, component: int, z: Tensor) -> Tensor:
-    if str(level) not in decoder.gates:
-        return torch.zeros((), dtype=z.dtype)
-    linear = decoder.gates[str(level)].logits
-    row = position * decoder.components + component
-    return z @ linear.weight[row] + linear.bias[row]

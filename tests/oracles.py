@@ -14,8 +14,11 @@ from scipy import stats
 from torch import Tensor
 from torch import distributions as td
 
+ORDER = 16  # nodes of a panel
 Rule = Callable[[td.Distribution], tuple[Tensor, Tensor]]
 Function = Callable[[Tensor], Tensor]
+Parameter = Callable[[td.Distribution], Tensor]
+Transform = Callable[[td.Distribution, Tensor], Tensor]
 Expectation = Callable[[Function], Tensor]
 
 
@@ -43,17 +46,11 @@ def on_axes(values: Tensor) -> list[Tensor]:
     Repeated by expansion: the gradient is a sum over the grid, where that of indexing would add its entries one by one.
     """
     nodes, latents = len(values), values.shape[-1]
-    grid = (nodes,) * latents
     results = []
-    for latent in range(latents):
-        axes = [1] * latents
-        axes[latent] = nodes
-        own = values[..., latent]
-        results.append(own.reshape(*axes, *own.shape[1:]).expand(*grid, *own.shape[1:]))
+    for latent, own in enumerate(values.unbind(-1)):
+        axes = [nodes if axis == latent else 1 for axis in range(latents)]
+        results.append(own.reshape(*axes, *own.shape[1:]).expand(*[nodes] * latents, *own.shape[1:]))
     return results
-
-
-ORDER = 16  # nodes of a panel
 
 
 def legendre(panels: Tensor, order: int | None = None) -> tuple[Tensor, Tensor]:
@@ -66,7 +63,7 @@ def legendre(panels: Tensor, order: int | None = None) -> tuple[Tensor, Tensor]:
     return nodes.flatten(0, 1), (half.unsqueeze(1) * w.reshape(shape)).flatten(0, 1)
 
 
-def by_density(edges: Callable[[td.Distribution], Tensor]) -> Rule:
+def by_density(edges: Parameter) -> Rule:
     """Fixed nodes weighted by the density, which carries the gradient."""
 
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
@@ -76,7 +73,7 @@ def by_density(edges: Callable[[td.Distribution], Tensor]) -> Rule:
     return rule
 
 
-def counts(largest: int, probability: Callable[[td.Distribution, Tensor], Tensor]) -> Rule:
+def counts(largest: int, probability: Transform) -> Rule:
     """The support {0, ..., largest}, weighted without logarithms so that parameters at their ends work."""
 
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
@@ -129,7 +126,7 @@ def hermite(order: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.from_numpy(w / w.sum())
 
 
-def standard_normal(transform: Callable[[td.Distribution, Tensor], Tensor], order: int = 48) -> Rule:
+def standard_normal(transform: Transform, order: int = 48) -> Rule:
     """A latent that is a function of a standard normal variable."""
 
     def rule(q: td.Distribution) -> tuple[Tensor, Tensor]:
@@ -139,12 +136,7 @@ def standard_normal(transform: Callable[[td.Distribution, Tensor], Tensor], orde
     return rule
 
 
-def moved(
-    edges: Sequence[float],
-    density: Callable[[Tensor], Tensor],
-    transform: Callable[[td.Distribution, Tensor], Tensor],
-    bend: Callable[[td.Distribution], Tensor] | None = None,
-) -> Rule:
+def moved(edges: Sequence[float], density: Function, transform: Transform, bend: Parameter | None = None) -> Rule:
     """A latent that is a smooth function of a variable with a fixed density: the nodes carry the gradient.
 
     Where what is integrated has a bend, its gradient has a jump, and there has to be an edge.
@@ -180,9 +172,7 @@ def categories(q: td.Independent) -> Expectation:
     return lambda f: weighted(weights, f(z))
 
 
-def over_gaussian(
-    f: Callable[[np.ndarray], np.ndarray], mean: float, deviation: float, bend: float = 0.0
-) -> list[float]:
+def over_gaussian(f: Callable[..., np.ndarray], mean: float, deviation: float, bend: float = 0.0) -> list[float]:
     """E f, dE/dm = E[f e] / s and dE/dV = E[f (e^2 - 1)] / 2V for u = m + s e, on panels that are finest at the bend.
 
     The value at the mean is taken off first: it has no part in the derivatives, and would cancel in them.
@@ -221,13 +211,7 @@ def every(values: int, *shape: int) -> Tensor:
 
 
 def require_distribution(p: td.Distribution, values: Tensor, moments: bool = True) -> None:
-    """The probabilities of all values add up, the moments are theirs, and so are the frequencies of draws.
-
-    Args:
-        p: A distribution of discrete values.
-        values: All values of one example, along the first dimension.
-        moments: Whether p has a mean and a variance.
-    """
+    """The probabilities of all values of an example add up, the moments and frequencies of draws are theirs."""
     values, dims = values.reshape(len(values), *[1] * len(p.batch_shape), *p.event_shape), len(p.event_shape)
     probabilities = p.log_prob(values).exp().detach()
     torch.testing.assert_close(probabilities.sum(0), torch.ones_like(probabilities[0]), rtol=1e-10, atol=1e-10)
@@ -243,6 +227,20 @@ def require_distribution(p: td.Distribution, values: Tensor, moments: bool = Tru
         found = found.all(-1)
     frequencies = found.double().mean(1)
     assert ((frequencies - probabilities).abs() <= 4 * (probabilities / draws).sqrt() + 1 / draws).all()
+
+
+@torch.no_grad()
+def deviation(sample: Tensor, truth: Tensor) -> float:
+    """Return the largest distance of a mean from the truth, in standard errors; rounding counts as none."""
+    distance = (sample.mean(0) - truth.squeeze(0)).abs()
+    error = sample.std(0) / len(sample) ** 0.5
+    rounding = 1e-10 * truth.abs().max().clamp(min=1)
+    return float(torch.where(distance < rounding, 0.0, distance / error).max())
+
+
+def flat_gradient(loss: Tensor, module: torch.nn.Module) -> Tensor:
+    """The gradient in all parameters of a module, by autograd."""
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)])
 
 
 def textbook(g: Tensor) -> dict[str, float]:

@@ -11,7 +11,6 @@ from torch import distributions as td
 import silentgrad as sg
 from members import ALL_DECODERS, WITHOUT_A_START, Decoder, by_sampling_law, counts
 from silentgrad.decoders.starts import clusters
-from silentgrad.likelihoods import Normal
 
 
 def held_by(region_graph: sg.RegionGraph, region: int) -> set[int]:
@@ -66,9 +65,6 @@ def test_a_deep_tree_is_evaluated_and_copied() -> None:
     assert circuit.expected_log_prob(torch.zeros(3, 1501), q).isfinite().all()
 
 
-# --- starts
-
-
 def images() -> Tensor:
     """Dark pixels, bright ones, and one that never changes."""
     generator = torch.Generator().manual_seed(1)
@@ -98,7 +94,7 @@ def test_an_output_that_never_changes_has_a_finite_precision() -> None:
 
 OTHERS = (*WITHOUT_A_START, "Multinomial", "Categorical", "context", "mixture", "circuit")
 KINDS = [d for d in ALL_DECODERS if d.name not in OTHERS] + [
-    Decoder("one scale", lambda d, s: sg.LinearLikelihood(d, s, Normal(())), by_sampling_law),
+    Decoder("one scale", lambda d, s: sg.LinearLikelihood(d, s, sg.likelihoods.Normal(())), by_sampling_law),
     Decoder("constants", lambda d, s: sg.decoders.ConstantCategorical(d, s, 7), by_sampling_law, data=counts),
 ]
 
@@ -116,9 +112,6 @@ def test_every_kind_of_leaf_starts(kind: Decoder, together: bool) -> None:
     p = circuit(torch.zeros(1, 2))
     assert ((p.sample((500,)).mean((0, 1)) - x.mean(0)).abs() < 5 * x.std(0)).all()
     value.sum().backward()
-
-
-# --- noise
 
 
 NOISY = {
@@ -140,9 +133,6 @@ def test_noise_is_integrated_out(kind: str) -> None:
     torch.testing.assert_close(noisy.expected_log_probs(x, q), truth)
     torch.testing.assert_close(noisy.expected_log_prob(x, q), truth.sum(-1))
     assert noisy.exactness(q) is sg.Exactness.LOWER_BOUND
-
-
-# --- units of the deviation
 
 
 @pytest.mark.parametrize("method", ["mean", "ppca"])

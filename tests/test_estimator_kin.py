@@ -5,6 +5,7 @@ Problems are those of `silentgrad.testing`; `test_check_estimator.py` measures w
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch import distributions as td
 
 import silentgrad as sg
-from contenders import BITS, CATEGORIES, deviation
+from contenders import BITS, CATEGORIES, squares
+from oracles import deviation
 from silentgrad import estimators
 from silentgrad.estimators import Estimator, RelaxedIntegrand, choices
 from silentgrad.testing import Kind, Problem, call
@@ -34,12 +36,11 @@ def test_rebar_is_relax_with_its_own_control_variate(kind: Kind) -> None:
     assert all(part.abs().max() > 0 for part in results[0])
 
 
+DECOUPLED = partial(estimators.DecoupledStraightThrough, backward_temperature=1.0)
 KIN = {
     "a tree of two leaves, DisARM": (BITS, estimators.DisARMTree, sg.DisARM),
-    "decoupled temperatures of one": (
-        CATEGORIES, lambda: estimators.DecoupledStraightThrough(backward_temperature=1.0), sg.StraightThrough
-    ),
-}  # fmt: skip
+    "decoupled temperatures of one": (CATEGORIES, DECOUPLED, sg.StraightThrough),
+}
 
 
 @pytest.mark.parametrize("case", KIN)
@@ -133,7 +134,7 @@ def taught(estimator: Estimator, kind: Kind) -> Estimator:
     return estimator.eval()
 
 
-LINEAR = CATEGORIES._replace(slope=0.1)  # or close to it
+LINEAR, TWICE = CATEGORIES._replace(slope=0.1), lambda: sg.Averaged(sg.ReinMax(), 2)  # linear, or close to it
 LESS: dict[str, tuple[Kind, Callable[[], Estimator], Callable[[], Estimator], tuple[float, float]]] = {
     # the variance is that of the second, times a share in between
     "DisARM": (BITS, sg.DisARM, sg.RLOO, (0, 0.95)),
@@ -144,10 +145,8 @@ LESS: dict[str, tuple[Kind, Callable[[], Estimator], Callable[[], Estimator], tu
     "DisARMTree": (CATEGORIES, estimators.DisARMTree, sg.RLOO, (0, 0.95)),
     "a warmer relaxation": (BITS, lambda: sg.GumbelSoftmax(1.0), lambda: sg.GumbelSoftmax(0.1), (0, 1)),
     "a baseline": (BITS, lambda: taught(sg.Reinforce(0.9), BITS), lambda: sg.Reinforce().eval(), (0, 0.8)),
-    "ReinMaxCV": (
-        LINEAR, lambda: taught(estimators.ReinMaxCV(decay=0.9), LINEAR), lambda: sg.Averaged(sg.ReinMax(), 2), (0, 0.5)
-    ),
-}  # fmt: skip
+    "ReinMaxCV": (LINEAR, lambda: taught(estimators.ReinMaxCV(decay=0.9), LINEAR), TWICE, (0, 0.5)),
+}
 
 
 @pytest.mark.parametrize("case", LESS)
@@ -180,7 +179,7 @@ def test_what_is_learned_lowers_the_variance(name: str) -> None:
     estimator = build()
 
     def f(z: Tensor) -> Tensor:
-        return (z.sum(-1) - 0.7).square() + 5 * logits[:, 0].repeat(len(z) // 20)
+        return squares(z) + 5 * logits[:, 0].repeat(len(z) // 20)
 
     def variance() -> Tensor:
         leaf = logits.repeat(500, 1).requires_grad_()

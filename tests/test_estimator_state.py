@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,13 +11,13 @@ from torch import distributions as td
 from torch.utils.checkpoint import checkpoint
 
 import silentgrad as sg
-from contenders import BITS, PAIRS, PLAIN_ESTIMATORS, Member, each, latent_of
+from contenders import BITS, PAIRS, PLAIN_ESTIMATORS, Member, each, latent_of, squares
+from refusals import refused
 from silentgrad import estimators
 from silentgrad.estimators import Estimator, Integrand, Learning, PriorIntegrand
 from silentgrad.estimators.choices import Choices
 from silentgrad.estimators.learning import RunningMeans
 from silentgrad.latents.families import FAMILIES
-from silentgrad.latents.priors import StandardPrior
 from silentgrad.testing import Problem, call, check_estimator
 
 LEARNING = [m for m in PLAIN_ESTIMATORS if any(isinstance(part, Learning) for part in m.build().modules())]
@@ -30,7 +31,7 @@ def transformed(base: td.Distribution, *transforms: td.Transform) -> td.Distribu
     return td.TransformedDistribution(base, list(transforms))
 
 
-ONE, WHICH = torch.ones(2), td.Categorical(torch.ones(2))
+ONE, UNIT, WHICH = torch.ones(2), td.Uniform(torch.zeros(2), 1.0), td.Categorical(torch.ones(2))
 MOVING: dict[str, Callable[[Tensor], td.Distribution]] = {
     "Uniform": lambda a: td.Uniform(-a, 1.0),
     "Independent": lambda a: td.Independent(td.Uniform(0.0, a), 1),
@@ -38,12 +39,8 @@ MOVING: dict[str, Callable[[Tensor], td.Distribution]] = {
     "mixture": lambda a: td.MixtureSameFamily(WHICH, td.Uniform(-a, a, validate_args=False), validate_args=False),
     "transformed base": lambda a: transformed(td.Uniform(-a, a), td.TanhTransform()),
     "shifted": lambda a: transformed(td.Exponential(ONE), td.AffineTransform(a, 1.0)),
-    "shifted twice": lambda a: transformed(
-        td.Uniform(0 * ONE, ONE), td.AffineTransform(3.0, 2.0), td.AffineTransform(a, 1.0)
-    ),
-    "composed": lambda a: transformed(
-        td.Uniform(0 * ONE, ONE), td.ComposeTransform([td.AffineTransform(0.0, a), td.ExpTransform()])
-    ),
+    "shifted twice": lambda a: transformed(UNIT, td.AffineTransform(3.0, 2.0), td.AffineTransform(a, 1.0)),
+    "composed": lambda a: transformed(UNIT, td.ComposeTransform([td.AffineTransform(0.0, a), td.ExpTransform()])),
     "inverse": lambda a: transformed(td.Exponential(ONE), td.AffineTransform(a, 1.0).inv),
     "bounded, then scaled": lambda a: transformed(td.Normal(a, 1.0), td.TanhTransform(), td.AffineTransform(0.0, a)),
 }
@@ -58,12 +55,10 @@ STILL: dict[str, Callable[[Tensor], td.Distribution]] = {
     "relaxed categories": lambda a: td.RelaxedOneHotCategorical(torch.tensor(0.5), logits=a),
     "mixture": lambda a: td.MixtureSameFamily(WHICH, td.Normal(a, a)),
     "squashed": lambda a: transformed(td.Normal(a, a), td.TanhTransform()),
-    "logistic": lambda a: transformed(
-        td.Uniform(0 * ONE, ONE), td.SigmoidTransform().inv, td.AffineTransform(a, a)
-    ),
+    "logistic": lambda a: transformed(UNIT, td.SigmoidTransform().inv, td.AffineTransform(a, a)),
     "flow": lambda a: transformed(td.Normal(ONE, 1.0), td.AffineTransform(a, a), td.ExpTransform()),
     "subset": lambda a: sg.KSubset(a, 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MOVING)
@@ -84,25 +79,21 @@ def test_a_support_that_moves_is_refused_by_the_score_function(case: str) -> Non
 @pytest.mark.parametrize("case", STILL)
 def test_a_support_that_stays_is_taken(case: str) -> None:
     q = STILL[case](differentiable())
-    value = sg.RLOO()(q, lambda z: z.reshape(*q.batch_shape, -1).sum(-1))
-    assert value.shape == q.batch_shape
+    assert sg.RLOO()(q, lambda z: z.reshape(*q.batch_shape, -1).sum(-1)).shape == q.batch_shape
 
 
-def test_bounds_refuse_a_family_of_uniform_latents() -> None:
+def test_bounds_refuse_a_family_of_uniform_latents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its score, which has a mean here, log q would lose part of its gradient."""
 
     class Ends(sg.families.Family):
         distribution = td.Uniform
         arguments = ("low", "high")
 
-    a = differentiable()
-    prior = StandardPrior(sg.families.Gaussian(2))
-    families = {"uniform": Ends, **FAMILIES}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("silentgrad.latents.families.FAMILIES", families)
-        for estimator in (estimators.STL(), estimators.DReG(2), estimators.VIMCO(2), estimators.NVIL()):
-            with pytest.raises(sg.IntractableError, match="support of Uniform latents depends"):
-                estimator(td.Uniform(-a, a), PriorIntegrand(lambda z: z, prior))
+    monkeypatch.setattr("silentgrad.latents.families.FAMILIES", {"uniform": Ends, **FAMILIES})
+    integrand = PriorIntegrand(lambda z: z, sg.latents.StandardPrior(sg.families.Gaussian(2)))
+    q = MOVING["Uniform"](differentiable())
+    for estimator in (estimators.STL(), estimators.DReG(2), estimators.VIMCO(2), estimators.NVIL()):
+        refused(sg.IntractableError, "support of Uniform latents depends", partial(estimator, q, integrand))
 
 
 def test_a_baseline_of_the_mean_needs_a_mean() -> None:
@@ -181,7 +172,7 @@ def test_no_graph_is_kept_and_no_loss_lost(member: Member) -> None:
         for seed in calls:
             buffers = copy.deepcopy(kept.state_dict())
             torch.manual_seed(seed)
-            kept(q, lambda z: (z.sum(-1) - 0.7).square())
+            kept(q, squares)
             kept.load_state_dict(buffers)  # averages move with every call
         kept = copy.deepcopy(kept)
         loss = kept.auxiliary_loss()
@@ -189,11 +180,6 @@ def test_no_graph_is_kept_and_no_loss_lost(member: Member) -> None:
         totals.append([] if loss is None else [loss, *torch.autograd.grad(loss, list(kept.parameters()))])
     first, second, both = totals
     torch.testing.assert_close(both, [a + b for a, b in zip(first, second, strict=True)])
-
-
-def squares(z: Tensor) -> Tensor:
-    """Not additive over the latents, so that a sample says something of the others."""
-    return (z.sum(-1) - 0.7).square()
 
 
 @each([member for member in LEARNING if not hasattr(member.build(), "estimator")])

@@ -1,7 +1,6 @@
 """Side information: offsets, covariates, masks and scales, each against a decoder that needs none of them."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,12 +12,10 @@ import silentgrad as sg
 from members import GAUSSIANS, LIKELIHOODS, counts
 from refusals import Refusals, refusals
 from silentgrad import likelihoods
-from silentgrad.decoders.likelihood import LinearLikelihood
 from silentgrad.evaluation import evaluate
 from silentgrad.latents import families
 from silentgrad.objective import Objective, Term
 from silentgrad.schedules import constant
-from silentgrad.side_info import SideInfo
 
 DOUBLE = torch.float64
 LATENTS, OUTPUTS, BATCH = 2, 6, 4
@@ -35,10 +32,6 @@ def make(name: str, outputs: int = OUTPUTS) -> sg.LinearDecoder:
     for parameter in decoder.parameters():
         nn.init.uniform_(parameter, -0.3, 0.5)
     return decoder
-
-
-def data_of(name: str) -> Tensor:
-    return DECODERS[name].data(BATCH, OUTPUTS)
 
 
 def normal(dtype: torch.dtype = DOUBLE, batch: int = BATCH) -> td.Normal:
@@ -66,14 +59,13 @@ def of_row(name: str, decoder: sg.LinearDecoder, kept: Tensor, shift: Tensor) ->
     return small
 
 
-Known = Callable[[sg.LinearDecoder], tuple[SideInfo, Tensor]]  # side information and by how much it moves u
 COVARIATES = torch.randn(BATCH, 3, generator=torch.Generator().manual_seed(3), dtype=DOUBLE)
-KNOWN: dict[str, Known] = {
-    "an offset of examples": lambda d: (SideInfo(offsets(False)), offsets(False).unsqueeze(1).expand(BATCH, OUTPUTS)),
-    "an offset of entries": lambda d: (SideInfo(offsets()), offsets()),
-    "a mask": lambda d: (SideInfo(mask=MASK), torch.zeros(BATCH, OUTPUTS, dtype=DOUBLE)),
-    "offset and mask": lambda d: (SideInfo(offsets(), mask=MASK), offsets()),
-    "covariates": lambda d: (SideInfo(covariates=COVARIATES), d.covariate_affine(COVARIATES)),
+KNOWN = {  # side information and by how much it moves u
+    "an offset of examples": lambda d: (sg.SideInfo(offsets(False)), offsets(False).unsqueeze(1).expand(-1, OUTPUTS)),
+    "an offset of entries": lambda d: (sg.SideInfo(offsets()), offsets()),
+    "a mask": lambda d: (sg.SideInfo(mask=MASK), torch.zeros(BATCH, OUTPUTS, dtype=DOUBLE)),
+    "offset and mask": lambda d: (sg.SideInfo(offsets(), mask=MASK), offsets()),
+    "covariates": lambda d: (sg.SideInfo(covariates=COVARIATES), d.covariate_affine(COVARIATES)),
 }
 
 
@@ -81,9 +73,9 @@ KNOWN: dict[str, Known] = {
 @pytest.mark.parametrize("known", KNOWN)
 def test_each_row_has_a_decoder_without_side_information(name: str, known: str) -> None:
     """Of its own, with its value and gradients, and of samples of z with a dimension before the examples'."""
-    decoder, q, x = make(name), normal(), data_of(name)
+    decoder, q, x = make(name), normal(), DECODERS[name].data(BATCH, OUTPUTS)
     if known == "covariates":
-        if not isinstance(decoder, LinearLikelihood):
+        if not isinstance(decoder, sg.LinearLikelihood):
             return
         decoder.covariate_affine = nn.Linear(3, OUTPUTS, bias=False).double()
     side_info, shifts = KNOWN[known](decoder)
@@ -113,14 +105,14 @@ def test_each_row_has_a_decoder_without_side_information(name: str, known: str) 
 def test_a_row_of_which_nothing_was_observed_is_zero(name: str, dtype: torch.dtype) -> None:
     decoder, q = make(name).to(dtype), normal(dtype)
     mask = MASK & (torch.arange(BATCH) != 1).unsqueeze(1)
-    x = torch.where(mask, data_of(name).to(dtype), math.nan)
+    x = torch.where(mask, DECODERS[name].data(BATCH, OUTPUTS).to(dtype), math.nan)
     for sign in (-20, 20):
         value = decoder.expected_log_prob(x, q, mask=mask, offset=torch.full((BATCH,), sign, dtype=dtype))
         assert value[1] == 0
         assert value.isfinite().all()
         for gradient in torch.autograd.grad(value.sum(), [q.loc, q.scale, *decoder.parameters()]):
             assert gradient.isfinite().all()
-    torch.testing.assert_close(decoder.given(SideInfo(mask=mask)).log_prob(x, q.loc)[1].item(), 0.0)
+    torch.testing.assert_close(decoder.given(sg.SideInfo(mask=mask)).log_prob(x, q.loc)[1].item(), 0.0)
 
 
 @pytest.mark.parametrize("latent", ["Normal", "Bernoulli"])
@@ -143,7 +135,7 @@ def test_a_known_deviation_adds_to_the_variance(latent: str) -> None:
     missing = {name: torch.where(MASK, part, math.nan) for name, part in whole.items()}  # which may be anything
     results = [decoder.expected_log_prob(q=q, mask=MASK, **parts) for parts in (whole, missing)]
     assert torch.equal(*results)
-    given, z = decoder.given(SideInfo(scale=deviation)), torch.randn(3, BATCH, LATENTS, dtype=DOUBLE)
+    given, z = decoder.given(sg.SideInfo(scale=deviation)), torch.randn(3, BATCH, LATENTS, dtype=DOUBLE)
     under_samples = td.Normal(decoder.affine(z), scale).log_prob(COUNTS).sum(-1)
     torch.testing.assert_close(given(z).log_prob(COUNTS), under_samples)
     torch.testing.assert_close(given.log_prob(COUNTS, z), under_samples)
@@ -151,11 +143,11 @@ def test_a_known_deviation_adds_to_the_variance(latent: str) -> None:
 
 @pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.ZeroInflatedPoisson(OUTPUTS)])
 def test_bits_are_enumerated_given_side_information(likelihood: nn.Module) -> None:
-    decoder = LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=1).double()
+    decoder = sg.LinearLikelihood(LATENTS, OUTPUTS, likelihood, covariates=1).double()
     assert not decoder.covariate_affine.weight.any()  # covariates start without an effect
     nn.init.uniform_(decoder.covariate_affine.weight, -0.5, 0.5)
     logits = torch.randn(BATCH, LATENTS, dtype=DOUBLE, requires_grad=True)
-    given = decoder.given(SideInfo(offset=offsets(), covariates=torch.randn(BATCH, 1, dtype=DOUBLE), mask=MASK))
+    given = decoder.given(sg.SideInfo(offset=offsets(), covariates=torch.randn(BATCH, 1, dtype=DOUBLE), mask=MASK))
     integrand = sg.integrand_of(given, torch.where(MASK, COUNTS, math.nan))
     results = []
     for estimator in (sg.Exact(), sg.Enumerate()):
@@ -168,27 +160,27 @@ def test_bits_are_enumerated_given_side_information(likelihood: nn.Module) -> No
 
 def test_examples_of_several_dimensions() -> None:
     flat = make("NegativeBinomial")
-    decoder = LinearLikelihood(LATENTS, (2, 3), likelihoods.NegativeBinomial((2, 3))).double()
+    decoder = sg.LinearLikelihood(LATENTS, (2, 3), likelihoods.NegativeBinomial((2, 3))).double()
     for own, other in zip(decoder.parameters(), flat.parameters(), strict=True):
         own.data.copy_(other.reshape(own.shape))
     parts, z = {"x": COUNTS, "offset": offsets(), "mask": MASK}, normal().loc.detach()
     results = []
     for model, shape in ((flat, (OUTPUTS,)), (decoder, (2, 3))):
         own = {name: part.unflatten(1, shape) for name, part in parts.items()}
-        x, known = own["x"], SideInfo(offset=own["offset"], mask=own["mask"])
+        x, known = own["x"], sg.SideInfo(offset=own["offset"], mask=own["mask"])
         results.append((model.expected_log_prob(q=normal(), **own), model.given(known).log_prob(x, z)))
     torch.testing.assert_close(*results)
 
 
 def test_rows_of_shares_are_masked_each_by_itself() -> None:
     """Several totals in an example, of one of which nothing was observed."""
-    decoder = LinearLikelihood(LATENTS, (2, 3), likelihoods.Multinomial()).double()
+    decoder = sg.LinearLikelihood(LATENTS, (2, 3), likelihoods.Multinomial()).double()
     x, mask = COUNTS.unflatten(1, (2, 3)), MASK.unflatten(1, (2, 3)).clone()
     mask[0, 1] = False
     truth = torch.zeros(BATCH, dtype=DOUBLE)
     for example, row in ((i, j) for i in range(BATCH) for j in range(2) if mask[i, j].any()):
         kept, q = mask[example, row], td.Normal(normal().loc[example], normal().scale[example])
-        small = LinearLikelihood(LATENTS, int(kept.sum()), likelihoods.Multinomial()).double()
+        small = sg.LinearLikelihood(LATENTS, int(kept.sum()), likelihoods.Multinomial()).double()
         with torch.no_grad():
             small.affine.weight.copy_(decoder.affine.weight.unflatten(0, (2, 3))[row, kept])
             small.affine.bias.copy_(decoder.affine.bias.unflatten(0, (2, 3))[row, kept])
@@ -199,7 +191,7 @@ def test_rows_of_shares_are_masked_each_by_itself() -> None:
 def test_parts_come_in_the_precision_of_the_decoder_and_a_batch_may_be_empty() -> None:
     decoder, x, q = make("NegativeBinomial").float(), COUNTS.float(), normal(torch.float32)
     value = decoder.expected_log_prob(x, q, offset=offsets(), mask=MASK)
-    assert value.dtype == decoder.given(SideInfo(offset=offsets()))(q.loc).mean.dtype == torch.float32
+    assert value.dtype == decoder.given(sg.SideInfo(offset=offsets()))(q.loc).mean.dtype == torch.float32
     whole = decoder.expected_log_prob(x, q, offset=torch.full((BATCH,), 2))
     torch.testing.assert_close(whole, decoder.expected_log_prob(x, q, offset=torch.full((BATCH,), 2.0)))
     for offset in (offsets()[:0], offsets(False)[:0]):
@@ -223,8 +215,8 @@ def guided(name: str) -> sg.GuidedVAE:
 def test_weights_of_examples_are_how_often_they_stand_in_the_batch() -> None:
     model, weights = guided("Poisson"), torch.tensor([1.0, 0.0, 3.0, 2.0], dtype=DOUBLE)
     often = torch.tensor([0, 2, 2, 2, 3, 3])
-    x, side_info = torch.where(MASK, COUNTS, math.nan), SideInfo(offset=offsets(), mask=MASK)
-    repeated = SideInfo(offset=offsets()[often], mask=MASK[often])
+    x, side_info = torch.where(MASK, COUNTS, math.nan), sg.SideInfo(offset=offsets(), mask=MASK)
+    repeated = sg.SideInfo(offset=offsets()[often], mask=MASK[often])
     losses = model(x, 1, side_info, weights), model(x[often], 1, repeated)
     torch.testing.assert_close(*(list(loss[:3]) for loss in losses))
     torch.testing.assert_close(*(torch.autograd.grad(loss.total, list(model.parameters())) for loss in losses))
@@ -235,7 +227,7 @@ def test_weights_of_examples_are_how_often_they_stand_in_the_batch() -> None:
 
 def test_objective_and_evaluation_are_those_of_the_given_decoder() -> None:
     model = guided("Poisson")
-    x, side_info = torch.where(MASK, COUNTS, math.nan), SideInfo(offset=offsets(), mask=MASK)
+    x, side_info = torch.where(MASK, COUNTS, math.nan), sg.SideInfo(offset=offsets(), mask=MASK)
     q = model.encoder(x)
     bound = model.tractable.expected_log_prob_given(x, q, side_info) - model.prior_of(q).divergence(q)
     torch.testing.assert_close(model(x, 1, side_info).total, -bound.mean())
@@ -245,7 +237,7 @@ def test_objective_and_evaluation_are_those_of_the_given_decoder() -> None:
     assert sampled.sampled.item() == pytest.approx(bound.sum().item(), abs=1)
     decoder = sg.LinearPrecisionGaussian(LATENTS, OUTPUTS, log_term="taylor").double()
     nn.init.uniform_(decoder.precision_affine.weight, -1, 1)
-    model, side_info = sg.GuidedVAE(model.encoder, decoder), SideInfo(offset=0 * offsets())  # the best log term
+    model, side_info = sg.GuidedVAE(model.encoder, decoder), sg.SideInfo(offset=0 * offsets())  # the best log term
     torch.testing.assert_close(evaluate(model, COUNTS, side_info=side_info).elbo, evaluate(model, COUNTS).elbo)
 
 
@@ -275,8 +267,8 @@ def test_the_guide_expects_a_loss_of_what_was_observed() -> None:
 def test_bad_input_is_named() -> Refusals:
     q, x = normal(), COUNTS
     poisson, precision, gaussian = make("Poisson"), make("linear link, auto"), make("Normal")
-    short = poisson.given(SideInfo(mask=MASK[:2]))
-    covaried = LinearLikelihood(LATENTS, OUTPUTS, likelihoods.Poisson(), covariates=2).double().expected_log_prob
+    short = poisson.given(sg.SideInfo(mask=MASK[:2]))
+    covaried = sg.LinearLikelihood(LATENTS, OUTPUTS, likelihoods.Poisson(), covariates=2).double().expected_log_prob
     two, ones = torch.ones(BATCH, 2, dtype=DOUBLE), torch.ones(BATCH, OUTPUTS, dtype=DOUBLE)
     zero_size = offsets(False).clone()
     zero_size[2] = -math.inf
@@ -284,10 +276,10 @@ def test_bad_input_is_named() -> Refusals:
     negative[1, 1] = -0.1
     objective = Objective({"tractable": Term(poisson, sg.Exact())}, families.Gaussian(LATENTS).prior())
     nothing_given = Objective({"other": Term(nn.Identity(), sg.Reparameterized())}, objective.prior)
-    approximate = sg.integrand_of(make("a function").given(SideInfo(offset=offsets())), x)
-    expected, normals = poisson.expected_log_prob, gaussian.expected_log_prob
-    noisy = precision.expected_log_prob
+    approximate = sg.integrand_of(make("a function").given(sg.SideInfo(offset=offsets())), x)
+    expected, normals, noisy = (decoder.expected_log_prob for decoder in (poisson, gaussian, precision))
     shares, counted = make("Multinomial").expected_log_prob, make("LogNormal").expected_log_prob
+    named = r"of LinearLikelihood\(\) is an approximation"
     return {
         "mask of floats": (sg.DomainError, "mask has to be bool", lambda: expected(x, q, mask=ones)),
         "mask of another shape": (sg.ShapeError, "mask has shape", lambda: expected(x, q, mask=MASK[:, :1])),
@@ -311,13 +303,11 @@ def test_bad_input_is_named() -> Refusals:
         "scale of another shape": (sg.ShapeError, "scale has", lambda: normals(x, q, scale=ones[0])),
         "negative count": (sg.DomainError, "takes counts", lambda: expected(x - 1, q, offset=offsets())),
         "missing without a mask": (sg.DomainError, "takes counts", lambda: expected(math.nan * x, q, offset=offsets())),
-        "an approximation, named by its decoder": (
-            sg.IntractableError, r"of LinearLikelihood\(\) is an approximation", lambda: sg.Exact()(q, approximate)
-        ),
-        "decode": (sg.ShapeError, "offset has shape", lambda: poisson.given(SideInfo(offset=offsets()[:2]))(q.loc)),
+        "an approximation, named by its decoder": (sg.IntractableError, named, lambda: sg.Exact()(q, approximate)),
+        "decode": (sg.ShapeError, "offset has shape", lambda: poisson.given(sg.SideInfo(offset=offsets()[:2]))(q.loc)),
         "log_prob": (sg.ShapeError, "mask has shape", lambda: short.log_prob(x, q.loc)),
-        "no given": (sg.IntractableError, "no method `given`", lambda: nothing_given(x, q, SideInfo(mask=MASK))),
+        "no given": (sg.IntractableError, "no method `given`", lambda: nothing_given(x, q, sg.SideInfo(mask=MASK))),
         "weights of another shape": (sg.ShapeError, "one per example", lambda: objective(x, q, example_weights=two)),
         "negative weights": (sg.DomainError, "weights of", lambda: objective(x, q, example_weights=-two[:, 0])),
         "weights of zero": (sg.DomainError, "nor zero for all", lambda: objective(x, q, example_weights=0 * two[:, 0])),
-    }  # fmt: skip
+    }

@@ -20,7 +20,6 @@ import silentgrad as sg
 from refusals import Refusals, refusals, refused
 from silentgrad import likelihoods
 from silentgrad.guide import SilentGuide, freeze
-from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import load
 from silentgrad.schedules import constant, linear_decay
 
@@ -62,9 +61,6 @@ def loss_of(x: Tensor, scale: float = 0.3) -> Tensor:
     return -td.Independent(td.Normal(0.5, scale).expand(x.shape[1:]), x.dim() - 1).log_prob(x)
 
 
-# --- the scale of x, the start, the reduction and the sign of the loss
-
-
 NLL = loss_of(torch.rand(64, 14, 14, generator=torch.Generator().manual_seed(0)))
 UNLIKE = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0, 3.0, 1000.0])
 RARE = torch.zeros(64, 784).bernoulli_(0.002, generator=torch.Generator().manual_seed(0))
@@ -72,9 +68,8 @@ HOSTS = {  # untrained ones, with one number for all pixels, and the guide that 
     "squared error": (lambda x: (x - 0.5).square() / 2, {"variance": 1.0}),
     "a narrow Gaussian": (lambda x: -td.Normal(0.5, 0.05).log_prob(x), {"variance": 0.05**2}),
     "a wide one": (lambda x: -td.Normal(0.5, 1.0).log_prob(x), {}),
-    "cross-entropy": (
-        lambda x: -td.Bernoulli(0.4, validate_args=False).log_prob(x), {"likelihood": likelihoods.Bernoulli()}
-    ),
+    "cross-entropy": (lambda x: -td.Bernoulli(0.4, validate_args=False).log_prob(x),
+                      {"likelihood": likelihoods.Bernoulli()}),
 }  # fmt: skip
 
 
@@ -243,9 +238,8 @@ VARIANCES, REDUCED = (1.0, 0.01, 1e-4), {"mean": torch.mean, "sum": torch.sum}
 def train_on_batches(variance: float, reduce: Callable[[Tensor], Tensor], guide: SilentGuide, sizes: list[int]) -> None:
     torch.manual_seed(0)
     for step, size in enumerate(sizes, start=1):
-        x, q = torch.rand(size, *SHAPE), td.Normal(torch.zeros(size, LATENTS), torch.ones(size, LATENTS))
-        each = -td.Independent(td.Normal(0.4, variance**0.5).expand(SHAPE), 2).log_prob(x)
-        guide(x, q, reduce(each), step=step)
+        x = torch.rand(size, *SHAPE)
+        first(guide, x, reduce(loss_of(x, variance**0.5)), {"step": step})
 
 
 @pytest.mark.filterwarnings("ignore:nll is", "ignore:the guide starts at random")
@@ -269,12 +263,9 @@ def test_batches_that_tell_nothing_of_the_reduction_are_let_be() -> None:
     for sizes in ([64, 64, 64], [64, 40, 64], [64, 3, 64]):
         train_on_batches(1.0, torch.sum, new_guide("mean"), sizes)
     guide = new_guide("mean")
-    x, q = torch.rand(64, *SHAPE), td.Normal(torch.zeros(64, LATENTS), torch.ones(64, LATENTS))
     for size, nll in ((64, 0.3), (16, -0.2), (64, 0.0), (16, 0.05), (64, 1.5)):  # a density's, around zero
-        guide(x[:size], td.Normal(q.loc[:size], 1.0), torch.tensor(nll), step=2)
+        first(guide, X[:size], torch.tensor(nll), {"step": 2})
 
-
-# --- parameters that no optimizer moves
 
 OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
@@ -326,12 +317,10 @@ def test_a_guide_that_is_not_to_learn_is_let_be() -> None:
     asked = guide_of()
     for count in range(1, 141):  # an analysis: no gradient is left behind
         torch.autograd.grad(asked(X, Q, loss_of(X), step=count).mean(), list(asked.parameters()))
+    unmoved = guide_of()
     with torch.no_grad():
         for count in range(1, 141):
-            guide_of()(X, Q, loss_of(X), step=count)
-
-
-# --- eval mode
+            unmoved(X, Q, loss_of(X), step=count)
 
 
 def test_in_eval_mode_the_loss_is_the_hosts() -> None:
@@ -342,18 +331,11 @@ def test_in_eval_mode_the_loss_is_the_hosts() -> None:
     assert guide.training
 
 
-# --- inputs that are something else
-
-
-class Pairs(TensorDataset):
-    """Examples and their labels."""
-
-
 def test_data_to_start_from_that_are_no_tensor_and_the_remedies() -> None:
-    pairs, same = Pairs(X, torch.zeros(BATCH)), guide_of()
+    pairs, same = TensorDataset(X, torch.zeros(BATCH)), guide_of()
     for data, message in (
         (DataLoader(pairs), r"DataLoader: pass torch.cat\(\[x for x, \*_ in loader\]\)"),
-        (pairs, r"Pairs: pass torch.stack\(\[x for x, \*_ in dataset\]\)"),
+        (pairs, r"TensorDataset: pass torch.stack\(\[x for x, \*_ in dataset\]\)"),
         (X.numpy(), r"ndarray: pass torch.as_tensor\(data\)"),
         ((255 * X).byte(), "floating point and scaled alike; got torch.uint8"),
     ):
@@ -370,7 +352,7 @@ def test_a_schedule_that_is_no_function_or_was_not_called() -> None:
     for schedule in (0.5, None, "linear"):
         refused(sg.DomainError, named, partial(SilentGuide, LATENTS, SHAPE, schedule))
     for schedule in (0.5, "linear"):
-        refused(sg.DomainError, named, partial(GuidedVAE, nn.Identity(), sg.LinearGaussian(2, 3), schedule=schedule))
+        refused(sg.DomainError, named, partial(sg.GuidedVAE, nn.Identity(), sg.LinearGaussian(2, 3), schedule=schedule))
     refused(sg.DomainError, "call it first", lambda: SilentGuide(LATENTS, SHAPE, linear_decay).weight(epoch=1))
 
 
@@ -401,9 +383,6 @@ def test_vmap_over_guides_and_over_examples(name: str) -> None:
         refused(sg.DomainError, "nll is NaN", partial(alone, X, Q.loc, Q.scale, nll * float("nan")))
 
 
-# --- latents without a closed form
-
-
 def unregistered() -> dict[str, tuple[td.Distribution, str, bool]]:
     """A latent, the estimator that it could be sampled by, and whether its moments are there to be registered."""
     normal, one = td.Normal(torch.zeros(BATCH, 2, LATENTS), 1.0), torch.ones(BATCH, LATENTS)
@@ -420,12 +399,8 @@ def unregistered() -> dict[str, tuple[td.Distribution, str, bool]]:
 @pytest.mark.parametrize("case", unregistered())
 def test_a_latent_without_a_closed_form(case: str) -> None:
     q, estimator, known = unregistered()[case]
-    with pytest.raises(sg.errors.UnregisteredLatentError) as error:
-        guide_of()(X, q, loss_of(X), epoch=1)
-    message = str(error.value)
-    assert type(q).__name__ in message
-    assert "Bernoulli, Beta" in message
-    assert f"silentgrad.{estimator}()" in message
+    told = rf"{type(q).__name__}[\s\S]*Bernoulli, Beta[\s\S]*silentgrad.{estimator}\(\)"
+    message = refused(sg.errors.UnregisteredLatentError, told, lambda: guide_of()(X, q, loss_of(X), epoch=1))
     assert ("central_moments.register" in message) == known
     sampled: sg.Estimator = getattr(sg.estimators, estimator)()
     assert sampled(q, lambda z: z.sum(-1)).shape == (BATCH,)
@@ -433,13 +408,10 @@ def test_a_latent_without_a_closed_form(case: str) -> None:
 
 def test_the_exponential_link_names_decoders_that_need_less() -> None:
     tails = td.StudentT(5.0, torch.zeros(BATCH, LATENTS))
-    with pytest.raises(sg.errors.UnregisteredLatentError, match="need its mean and variance only") as error:
-        guide_of("exp")(X, tails, loss_of(X), epoch=1)
-    assert "register(" not in str(error.value)
+    told, asked = "need its mean and variance only", lambda: guide_of("exp")(X, tails, loss_of(X), epoch=1)
+    assert "register(" not in refused(sg.errors.UnregisteredLatentError, told, asked)
     assert guide_of()(X, tails, loss_of(X), epoch=1).isfinite().all()
 
-
-# --- types
 
 SNIPPET = """
 from typing import assert_type

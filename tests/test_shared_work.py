@@ -31,12 +31,9 @@ from runs import SMALL, Cli
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.experiments import runner
 from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.experiments.space import Sweep
 from silentgrad.lab.training import read_config
 from workers import LONG, long_run, shared_sweep, started, worker_at
-
-# --- workers of this machine
 
 
 def epochs_done(folder: Path) -> list[str]:
@@ -90,15 +87,13 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path, pipes: list[int
     assert after[0] == done[0]  # with its seconds: it was not trained again
 
 
-@pytest.mark.parametrize(("explicit", "threads"), [(None, max(1, (os.cpu_count() or 1) // 2)), ("3", 3)])
-def test_threads_of_a_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explicit: str | None, threads: int
-) -> None:
+@pytest.mark.parametrize(("told", "threads"), [(None, max(1, (os.cpu_count() or 1) // 2)), ("3", 3)])
+def test_threads_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, threads: int) -> None:
     """OMP_NUM_THREADS wins over a worker's share of the cores."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if explicit is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", explicit)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: int(explicit))  # as if set before torch was imported
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: int(told))  # as if set before torch was imported
     with runner.workers_at(None, 2, "cpu") as found:
         runner.run_jobs("jobs", [runner.Job(partial(workers.write_threads, tmp_path / "threads"))], 1, found)
     assert (tmp_path / "threads").read_text() == str(threads)
@@ -128,10 +123,7 @@ def test_killed_at_every_write(tmp_path: Path) -> None:
     assert int(good) == int(total) >= operations
 
 
-# --- a cluster
-
 of_dask = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*LeafSpec.*", "ignore::ResourceWarning")
-SEEDS = 3
 
 
 def seeded(seed: int) -> Cell:
@@ -139,17 +131,11 @@ def seeded(seed: int) -> Cell:
     return long_run()._replace(seed=seed, settings=settings._replace(train=replace(settings.train, seed=seed)))
 
 
-def in_training(folder: Path) -> int:
-    """Return the number of runs that have finished some of their epochs."""
-    epochs = [len(path.read_text().splitlines()) - 1 for path in folder.glob("*/metrics.csv")]
-    return sum(0 < done < LONG for done in epochs)
-
-
 @of_dask
 def test_the_run_of_a_killed_worker_is_finished_by_another(
     tmp_path: Path, scheduler: str, start: Callable[..., BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = [seeded(seed) for seed in range(SEEDS)]
+    cells = [seeded(seed) for seed in range(3)]
     cluster, local = tmp_path / "cluster", tmp_path / "local"
     cluster.mkdir()
     (tmp_path / "worker.txt").touch()
@@ -158,14 +144,15 @@ def test_the_run_of_a_killed_worker_is_finished_by_another(
         time.sleep(0.02)
 
     def watch(*_: object) -> float:
-        if in_training(cluster) == 2:
+        epochs = [len(path.read_text().splitlines()) - 1 for path in cluster.glob("*/metrics.csv")]
+        if sum(0 < done < LONG for done in epochs) == 2:  # both workers are at it
             doomed.kill()
         return 0.0
 
     monkeypatch.setattr(runner, "train_run", workers.train_and_log)
     monkeypatch.setattr(runner, "_trained", watch)
     monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
-    run_all(cells, cluster, None, None, "cpu", scheduler)
+    runner.run_all(cells, cluster, None, None, "cpu", scheduler)
     monkeypatch.undo()
     log = Counter((cluster / "log.txt").read_text().splitlines())
     assert sorted(log[f"begun {cell.name}"] for cell in cells) == [1, 1, 2]
@@ -191,7 +178,7 @@ def test_a_cluster_that_cannot_be_used(
     tmp_path: Path, scheduler: str, start: Callable[..., BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def useless(reason: str, jobs: int | None = None, at: str = scheduler) -> None:
-        refused(SilentgradError, reason, lambda: run_all([long_run()], tmp_path / "runs", jobs, None, "cpu", at))
+        refused(SilentgradError, reason, lambda: runner.run_all([long_run()], tmp_path / "runs", jobs, None, "cpu", at))
 
     monkeypatch.setattr(runner, "PATIENCE", 0.5)
     useless("--jobs is the number of processes of this machine", jobs=2)
@@ -206,10 +193,7 @@ def test_a_cluster_that_cannot_be_used(
     assert not (tmp_path / "runs").exists()
 
 
-# --- one study
-
 TOGETHER = 4
-ALONE = "nobody"  # PostgreSQL refuses to run as root
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +204,7 @@ def postgresql() -> Iterator[str]:
     program = shutil.which("postgres") or (str(found[-1]) if found else None)
     if program is None:
         pytest.skip("PostgreSQL is not installed; Debian's package postgresql has it")
-    user = ALONE if os.getuid() == 0 else None
+    user = "nobody" if os.getuid() == 0 else None  # PostgreSQL refuses to run as root
     folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # not in pytest's own folder, which only its user may enter
     if user:
         shutil.chown(folder, user)
