@@ -7,7 +7,8 @@ import pytest
 
 from runs import TINY
 from silentgrad.lab.experiments import guide, linear
-from silentgrad.lab.experiments.experiment import Request, chosen, compared_runs, trials
+from silentgrad.lab.experiments.cells import Request
+from silentgrad.lab.experiments.experiment import chosen, compared_runs, trials
 from silentgrad.lab.experiments.ledger import Ledger, RunRow, key_of
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
@@ -20,7 +21,7 @@ sys.path.append(str(ROOT / "tools"))
 
 import tables  # noqa: E402
 
-KIND = linear.linear_cells("smoke", ["mnist"], 1)[1]  # Gumbel-Softmax
+KIND = linear.linear_cells(Request("smoke", 1))[1]  # Gumbel-Softmax
 GRID = linear.grid_of(KIND)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from claims import claims_table
 
 from silentgrad.lab.cli.reproduce import EXPERIMENTS, SHARED, command_of
-from silentgrad.lab.experiments.experiment import Request
+from silentgrad.lab.experiments.cells import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.reports.experiment import in_markdown

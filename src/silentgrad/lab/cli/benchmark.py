@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from silentgrad.lab.experiments.benchmark.protocol import (
     NetworkKind,
     settings_of,
 )
-from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import Request
+from silentgrad.lab.experiments.cells import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all, workers_at
@@ -87,13 +87,10 @@ def benchmark(
                 f"none of --estimators suits {setting.name}: choose among {', '.join(setting.estimators())}"
             )
     request, ledger = Request(scale, seeds or plan.size.seeds, datasets, root, tune), Ledger()
-    experiment = benchmark_of(plan)
-
-    def make(cells: Sequence[Cell]) -> None:
-        run_all(cells, plan.folder, jobs, root, accelerator, cluster, ledger)
-
+    experiment, make = benchmark_of(plan), partial(run_all, folder=folder, jobs=jobs, root=root, ledger=ledger)
     with going_on():
-        results = Results(folder, experiment.make(request, ledger, make), ledger)
+        cells = experiment.make(request, ledger, partial(make, accelerator=accelerator, cluster=cluster))
+        results = Results(folder, cells, ledger)
         with workers_at(cluster, jobs, accelerator) as workers:
             measure(plan, workers)
         found = experiment.build(results, request)

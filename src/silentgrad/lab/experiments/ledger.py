@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from silentgrad.lab.build import plan_for
 from silentgrad.lab.settings import Settings
 from silentgrad.lab.settings.documents import train_command
-from silentgrad.lab.store.files import RecordError, parse_json, read_json, read_metrics, write_rows_atomically
+from silentgrad.lab.store.files import RecordError, locked, parse_json, read_json, read_metrics, write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import read_summary
 
@@ -148,14 +147,11 @@ class Ledger:
         if self.path is None:
             self.rows[row.command] = row
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        with FileLock(lock):
+        with locked(self.path):
             self._renew()
             self.rows[row.command] = row
             lines = [asdict(one) | {"curve": " ".join(map(str, one.curve))} for one in self.rows.values()]
             write_rows_atomically(self.path, lines)
-            lock.unlink(missing_ok=True)
 
     def enter(self, name: str, settings: Settings, folder: Path) -> None:
         """Add the row of the finished run in a folder."""

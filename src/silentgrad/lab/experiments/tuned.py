@@ -9,17 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import (
-    MODELS,
-    Experiment,
-    FigureColumn,
-    FilledRow,
-    Request,
-    RowOfRuns,
-    made,
-    over_seeds,
-)
+from silentgrad.lab.experiments.cells import Cell, Request
+from silentgrad.lab.experiments.experiment import Experiment, FigureColumn, FilledRow, RowOfRuns, made, over_seeds
 from silentgrad.lab.experiments.results import Difference, Results, compared, spread
 from silentgrad.lab.runs.findings import Curves, Findings
 from silentgrad.lab.tables import Column, Content, Table, shown
@@ -31,6 +22,11 @@ FIGURES = {  # field of a run's row -> its name in print, and digits
     "above_limit": ("above the limit", 4),
     "kld": ("KLD", 1),
     "mse": ("MSE", 2),
+}
+MODELS = {  # figures that stand beside those of runs, by their field of a run's row
+    "independent": "no latents: the same likelihood",
+    "histogram": "no latents: histogram",
+    "limit": "limit: probabilistic PCA",
 }
 LEVEL = (
     "The level is where the worst run of the best of these rows ends in validation: {levels}. Steps to it are counted "

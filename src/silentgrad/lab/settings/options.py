@@ -340,6 +340,10 @@ class Settings(NamedTuple):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
 
+    def options(self) -> dict[str, Any]:
+        """Return the values of all options by name, as in train.lr."""
+        return {f"{group}.{name}": value for group, own in self._asdict().items() for name, value in vars(own).items()}
+
     def as_yaml(self) -> str:
         """Return the text of a run's `config.yaml` or a recipe."""
         content = {name: asdict(part) for name, part in self._asdict().items()}

@@ -22,13 +22,7 @@ from silentgrad.lab.settings import DataConfig, ModelConfig, Plan, Settings, Tra
 from silentgrad.lab.store import files
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Run, Summary, read_summary
-from silentgrad.lab.training.checkpoints import (
-    Checkpoint,
-    RunError,
-    checkpoint_to_resume,
-    checksum_of,
-    read_checkpoint,
-)
+from silentgrad.lab.training.checkpoints import Checkpoint, RunError, checkpoint_to_resume, checksum_of, read_checkpoint
 from silentgrad.lab.training.fabric import TensorBoardLogger, fabric_for, first_process
 from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.loop import Loop, Report

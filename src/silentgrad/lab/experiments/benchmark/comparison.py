@@ -8,15 +8,8 @@ from itertools import product
 from silentgrad.analysis import DRAWS, Decomposition
 from silentgrad.lab.experiments.benchmark.gradients import variances_at
 from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, Setting
-from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import (
-    FigureColumn,
-    FilledRow,
-    Request,
-    RowOfRuns,
-    made,
-    over_seeds,
-)
+from silentgrad.lab.experiments.cells import Cell, Request
+from silentgrad.lab.experiments.experiment import FigureColumn, FilledRow, RowOfRuns, made, over_seeds
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of
 from silentgrad.lab.experiments.runner import Job, Workers, run_jobs
@@ -170,7 +163,6 @@ def benchmark_of(plan: BenchmarkPlan) -> Benchmark:
         methods=names,
         reference="exact",
         levels=[name for name in names if name != "exact"],
-        told=[],
     )
 
 
