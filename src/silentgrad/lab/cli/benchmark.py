@@ -87,10 +87,12 @@ def benchmark(
                 f"none of --estimators suits {setting.name}: choose among {', '.join(setting.estimators())}"
             )
     request, ledger = Request(scale, seeds or plan.size.seeds, datasets, root, tune), Ledger()
-    experiment, make = benchmark_of(plan), partial(run_all, folder=folder, jobs=jobs, root=root, ledger=ledger)
+    experiment = benchmark_of(plan)
+    make = partial(
+        run_all, folder=folder, jobs=jobs, root=root, accelerator=accelerator, cluster=cluster, ledger=ledger
+    )
     with going_on():
-        cells = experiment.make(request, ledger, partial(make, accelerator=accelerator, cluster=cluster))
-        results = Results(folder, cells, ledger)
+        results = Results(folder, experiment.make(request, ledger, make), ledger)
         with workers_at(cluster, jobs, accelerator) as workers:
             measure(plan, workers)
         found = experiment.build(results, request)
