@@ -22,8 +22,8 @@ from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all, workers_at
 from silentgrad.lab.reports.experiment import write_findings
-from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.settings import ConfigError, Count, EstimatorName, estimator_class
+from silentgrad.lab.tables import Findings
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.fabric import fabric_for
 

@@ -13,10 +13,9 @@ from rich.console import Console
 from silentgrad.lab.printing import with_error
 from silentgrad.lab.settings import ConfigError
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Table, terminal
+from silentgrad.lab.tables import Findings, Table, terminal
 
 if TYPE_CHECKING:  # with torch, which is slow to import
-    from silentgrad.lab.runs.findings import Findings
     from silentgrad.lab.store.records import Evaluated
 
 NOBODYS_WIDTH = 250  # of what is no terminal, and so does not say how wide it is
@@ -32,7 +31,7 @@ def show_table(table: Table) -> None:
         print(f"{table.caption}\n")  # the title of another table may follow
 
 
-def show_findings(found: "Findings") -> None:
+def show_findings(found: Findings) -> None:
     """Print the tables of an experiment, what they say and how they were made."""
     for table in found.tables:
         show_table(table)

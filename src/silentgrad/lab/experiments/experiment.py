@@ -22,8 +22,7 @@ from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError
 from silentgrad.lab.kinds import BITS_PER_DIMENSION
-from silentgrad.lab.runs.findings import Findings
-from silentgrad.lab.tables import Column, Content
+from silentgrad.lab.tables import Column, Content, Findings
 
 TUNING_SEED = 0
 Grid = Mapping[str, Sequence[Any]]  # option -> the values to choose from

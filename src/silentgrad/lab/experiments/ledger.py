@@ -65,9 +65,7 @@ class RunRow:
     def reach(self, level: float, length: int | None = None) -> int | None:
         """Return the first step at which the figure of validation was no worse than a level.
 
-        Args:
-            level: The level.
-            length: Length of the run in another unit that is to be counted, such as its number of epochs.
+        With the length of the run in another unit, such as its number of epochs, that is counted.
         """
         for epoch, figure in enumerate(self.curve, 1):
             if figure <= level:
@@ -127,11 +125,7 @@ def _rounded(figure: float) -> float:
 
 
 class Ledger:
-    """The rows of an experiment.
-
-    Args:
-        path: The CSV; rows are in memory only if absent.
-    """
+    """The rows of an experiment, in a CSV, or in memory only if it has no path."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path

@@ -2,8 +2,7 @@
 
 The variance of an output is fixed at 0.01 or learned, with a precision linear in z, both as in the paper. All runs of a
 block have the same encoder, start (the mean image), batches and number of steps, and rates that fall along half a
-cosine. Chosen by validation: the learning rate; the temperature of Gumbel-Softmax; with a fixed variance and Bernoulli
-latents whether the variance starts at 0.3.
+cosine.
 
 A variance that is learned but constant in z is not compared. With Gaussian latents and the exact gradient, its
 validation figure was best after the first of 20 epochs, so that a comparison would be one of early stopping.

@@ -16,9 +16,8 @@ from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import loaded
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.kinds import BITS_PER_DIMENSION
-from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.tables import Column, Content, Findings, Reconstructions, Table
 from silentgrad.lab.training import DataConfig, Settings, load_weights
 from silentgrad.lab.training.measuring import kept_variances, training_batches
 

@@ -1,8 +1,7 @@
 """The table of comparisons: each method, tuned or not, against the reference of its block, by pairs of seeds.
 
 The figures are those of the runs' rows in the ledger. In each block stand models without latents, and the limit where
-one is known. A run that is no better than the model of the same likelihood without latents has failed: it gets no
-verdict, and nothing is compared with it.
+one is known.
 """
 
 import math
@@ -12,8 +11,7 @@ from dataclasses import dataclass, replace
 from silentgrad.lab.experiments.cells import Cell, Request
 from silentgrad.lab.experiments.experiment import Experiment, FigureColumn, FilledRow, RowOfRuns, made, over_seeds
 from silentgrad.lab.experiments.results import Difference, Results, compared, spread
-from silentgrad.lab.runs.findings import Curves, Findings
-from silentgrad.lab.tables import Column, Content, Table, shown
+from silentgrad.lab.tables import Column, Content, Curves, Findings, Table, shown
 
 CHOSEN = ("method", "chosen by validation")  # the last heads
 FIGURES = {  # field of a run's row -> its name in print, and digits

@@ -24,7 +24,7 @@ DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whol
 # Okabe and Ito's colors, told apart by color-blind readers, without yellow, which is faint on white
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-BLUE, _, GREEN, *_ = COLORS
+BLUE, GREEN = COLORS[0], COLORS[2]
 GRAY, INK, GRID = "#999999", "#222222", "#E4E4E4"
 LIMIT = "pPCA limit"
 WEIGHT = "tractable decoder's weight (right)"

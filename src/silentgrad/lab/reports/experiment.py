@@ -7,10 +7,9 @@ from pathlib import Path
 from silentgrad.lab.reports.compare import curve_section
 from silentgrad.lab.reports.figures import reconstructions
 from silentgrad.lab.reports.page import CommandLine, Page, Picture, Section
-from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.store.files import write_atomically, write_json_atomically
 from silentgrad.lab.store.records import Run
-from silentgrad.lab.tables import Table, comma_separated, latex, markdown
+from silentgrad.lab.tables import Findings, Reconstructions, Table, comma_separated, latex, markdown
 
 
 def write_findings(folder: Path, found: Findings) -> Path:

@@ -157,13 +157,7 @@ class DataConfig(Group, word="data"):
 
 
 class Decoders(NamedTuple):
-    """Which decoders a model has, and how its gradient is estimated.
-
-    Args:
-        tractable: The tractable decoder.
-        nonlinear: Whether there is a nonlinear one.
-        estimator: The estimator of the gradient through the sampled decoder, or through the linear one if it is alone.
-    """
+    """Which decoders a model has, and how its gradient is estimated: the options of `ModelConfig`, none left open."""
 
     tractable: TractableKind
     nonlinear: bool

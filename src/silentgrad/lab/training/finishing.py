@@ -16,6 +16,7 @@ from silentgrad.evaluation import evaluating
 from silentgrad.exactness import weakest
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Counts, Observations, Reals, Rows, SplitName
+from silentgrad.lab.data.files import names_or_numbers
 from silentgrad.lab.networks import NonlinearLikelihood
 from silentgrad.lab.runs.baseline import baseline, simple_models
 from silentgrad.lab.runs.evaluation import BATCH, seen
@@ -106,7 +107,8 @@ def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
         write_record(place.factors, run.factors)
         loadings = None if table is None else loadings_of(vae)
         if table is not None and loadings is not None:
-            write_rows_atomically(place.loadings, rows_of(loadings, "column", column_names(table)))
+            names = names_or_numbers(table.columns, len(loadings))
+            write_rows_atomically(place.loadings, rows_of(loadings, "column", names))
     write_record(place.summary, run.summary)
     return run
 
@@ -186,10 +188,10 @@ def latents_in_order(vae: GuidedVAE, observations: Observations) -> Tensor:
     return in_order
 
 
-def names_in_order(observations: Observations, rows: int) -> list[str]:
+def names_in_order(observations: Observations, rows: int) -> Sequence[str]:
     """Return the names of all rows in the same order; numbers from 1 on if they have none."""
     if observations.row_names is None or observations.numbers is None:
-        return [str(number) for number in range(1, rows + 1)]
+        return names_or_numbers((), rows)
     named = zip(torch.cat(observations.numbers).tolist(), chain(*observations.row_names), strict=True)
     return [name for _, name in sorted(named)]
 
@@ -207,7 +209,8 @@ def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
     loadings = loadings_of(vae)
     named, moves = [], means
     if loadings is not None and isinstance(observations, Reals | Counts):
-        named = named_loadings(loadings, means.std(0, correction=0), column_names(observations))
+        names = names_or_numbers(observations.columns, len(loadings))
+        named = named_loadings(loadings, means.std(0, correction=0), names)
         moves = means @ torch.linalg.qr(loadings).R.T  # as far apart as the rows' u, however the latents are scaled
     points, shares = _principal(moves)
     return Factors(points, shares, labels, list(observations.label_names), named)
@@ -235,13 +238,6 @@ def loadings_of(vae: GuidedVAE) -> Tensor | None:
     if isinstance(decoder, StandardizedGaussian):
         return decoder.scale.detach().unsqueeze(1) * weight
     return weight
-
-
-def column_names(observations: Reals | Counts) -> Sequence[str]:
-    """Return the names of a table's columns; numbers from 1 on if they have none."""
-    if observations.columns:
-        return observations.columns
-    return [str(number) for number in range(1, observations.event_shape.numel() + 1)]
 
 
 def rows_of(numbers: Tensor, head: str, names: Iterable[str]) -> list[dict[str, object]]:

@@ -14,8 +14,7 @@ from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of
 from silentgrad.lab.experiments.runner import Job, Workers, run_jobs
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
-from silentgrad.lab.runs.findings import Curves, Findings
-from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.tables import Column, Content, Curves, Findings, Table
 
 OF_FIGURES = ("test bound", "training ELBO", "against exact")
 OF_RUNS = ("chosen by validation", *OF_FIGURES, "verdict", "steps to the level", "CPU seconds")
