@@ -7,16 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
+from silentgrad.lab.experiments.benchmark import protocol
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, measure
-from silentgrad.lab.experiments.benchmark.protocol import (
-    BenchmarkPlan,
-    BenchmarkScale,
-    DatasetName,
-    LatentsKind,
-    LikelihoodKind,
-    NetworkKind,
-    settings_of,
-)
 from silentgrad.lab.experiments.cells import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
@@ -29,11 +21,11 @@ from silentgrad.lab.training.fabric import fabric_for
 
 
 def benchmark(
-    scale: BenchmarkScale = "cpu",
-    datasets: list[DatasetName] = ["mnist", "fashion-mnist"],  # noqa: B006
-    likelihoods: list[LikelihoodKind] = ["bernoulli", "gaussian"],  # noqa: B006
-    networks: list[NetworkKind] = ["linear", "nonlinear", "circuit"],  # noqa: B006
-    latents: list[LatentsKind] = ["bits"],  # noqa: B006
+    scale: protocol.BenchmarkScale = "cpu",
+    datasets: list[protocol.DatasetName] = ["mnist", "fashion-mnist"],  # noqa: B006
+    likelihoods: list[protocol.LikelihoodKind] = ["bernoulli", "gaussian"],  # noqa: B006
+    networks: list[protocol.NetworkKind] = ["linear", "nonlinear", "circuit"],  # noqa: B006
+    latents: list[protocol.LatentsKind] = ["bits"],  # noqa: B006
     estimators: list[EstimatorName] | None = None,
     seeds: Count | None = None,
     tune: bool = False,
@@ -70,12 +62,12 @@ def benchmark(
     fabric_for(TrainConfig(accelerator=accelerator), prefix="--")
     folder = folder or Path("benchmark") / scale
     require_folder(folder)
-    settings = settings_of(datasets, likelihoods, networks, latents)
+    settings = protocol.settings_of(datasets, likelihoods, networks, latents)
     if not settings:
         raise ConfigError(
             "there is nothing to compare: a circuit needs --likelihoods gaussian, --datasets mnist and --latents bits"
         )
-    plan = BenchmarkPlan(scale, settings, estimators, folder, root, accelerator)
+    plan = protocol.BenchmarkPlan(scale, settings, estimators, folder, root, accelerator)
     for setting in settings:
         family = type(setting.family(plan.size))
         for name in estimators or ():

@@ -93,15 +93,9 @@ def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
     summary = read_summary(run.summary)
     column = read_metrics(run.metrics).get(f"valid_{summary.unit.metric}", []) if run.metrics.exists() else []
     curve = tuple(_rounded(figure) for figure in column if figure is not None)
-    figures: dict[str, Any] = {
-        "test": summary.figure,
-        "sampled": summary.sampled,
-        "sampled_error": summary.sampled_error,
-        "training": summary.training,
-        "kld": summary.kld,
-        "limit": summary.limit,
-    }
-    figures |= {"mse": summary.metrics.get("mse"), "histogram": summary.baselines.get("histogram")}
+    figures = {name: getattr(summary, name) for name in ("sampled", "sampled_error", "training", "kld", "limit")}
+    figures |= {"test": summary.figure, "mse": summary.metrics.get("mse")}
+    figures |= {"histogram": summary.baselines.get("histogram")}
     figures |= {"independent": None if summary.baseline is None else summary.baseline.figure}
     known: dict[str, Any] = {metric: _rounded(figure) for metric, figure in figures.items() if figure is not None}
     return RunRow(

@@ -209,7 +209,8 @@ def run_all(
         place = folder / cell.name
         if ledger.row(cell.settings) is not None:
             continue
-        _require_same_settings(cell, place)
+        if RunFolder(place).config.exists() and key_of(read_config(place)) != key_of(cell.settings):
+            raise ExperimentError(f"{place} was made with other settings: remove it, or choose another --folder")
         enter = partial(ledger.enter, cell.name, cell.settings, place)
         if finished(place):
             enter()
@@ -222,11 +223,6 @@ def run_all(
     if waiting:
         with workers_at(cluster, jobs, accelerator) as workers:
             run_jobs("runs", waiting, len(waiting), workers)
-
-
-def _require_same_settings(cell: Cell, folder: Path) -> None:
-    if RunFolder(folder).config.exists() and key_of(read_config(folder)) != key_of(cell.settings):
-        raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
 
 
 class GivenUp(Exception):  # noqa: N818 (nothing is wrong)

@@ -155,7 +155,5 @@ class Group:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            name, value = f"--{self._word}.{setting.name}", getattr(self, setting.name)
-            allowed = setting.metadata.get("range")
-            if allowed is not None:
-                require(name, value, allowed)
+            if (allowed := setting.metadata.get("range")) is not None:
+                require(f"--{self._word}.{setting.name}", getattr(self, setting.name), allowed)

@@ -22,8 +22,7 @@ def observations_of(settings: Settings, data: str | None = None, root: Path | No
     Other data are refused if what a model sees of them depends on their own training rows, or their columns differ.
     """
     own = settings.data
-    found = load(data or own.name, root or own.root, own.kind, own.selection)
-    found = seen_by(settings.model, found)
+    found = seen_by(settings.model, load(data or own.name, root or own.root, own.kind, own.selection))
     if data in (None, own.name):
         return found
     if isinstance(found, Reals) or found.covariates is not None or found.offset is not None:

@@ -115,10 +115,6 @@ class Benchmark(Comparison):
             *([] if self.plan.scale == "paper" else [SHORT]),
         ]
 
-    def _runs(self, setting: Setting) -> dict[str, str]:
-        """Return the fields that the runs of a setting have in common."""
-        return {"dataset": setting.dataset, "variant": setting.variant, "latent": setting.family(self.plan.size).name}
-
     def _difference(self, results: Results, row: RowOfRuns) -> Difference | None:
         """Return the difference in the test bound from exact runs, whether or not these are better than no latents."""
         ours, exact = (
@@ -141,7 +137,8 @@ class Benchmark(Comparison):
         title, unit = self.plan.title(setting), f"{setting.unit.in_words}, lower is better"
         columns = [replace(one, unit=unit if one.name in OF_FIGURES else "") for one in table.columns]
         panel = Table(title, columns, [row for row in table.rows if row[0] == title], name=setting.name)
-        first = {name: results.where(**self._runs(setting), method=name)[0] for name in self.plan.names(setting)}
+        own = {"dataset": setting.dataset, "variant": setting.variant}
+        first = {name: results.where(**own, method=name)[0] for name in self.plan.names(setting)}
         curves = {name: cell.name for name, cell in first.items() if results.run(cell).summary.exists()}
         return panel.only(
             lambda column, found: column.name in ("method", *OF_RUNS) and any(cell not in (None, "") for cell in found)

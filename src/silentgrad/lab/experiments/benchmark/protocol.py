@@ -17,7 +17,7 @@ al. (2023) and Wang and Bui (2026) have; the networks stay the same.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -184,18 +184,11 @@ class BenchmarkPlan(NamedTuple):
         if setting.network == "circuit":
             model |= {"components": size.components}
         model |= DECODERS[setting.likelihood, setting.network]
+        train = TrainConfig(size.epochs, size.epoch_steps, optimizer="adam", lr=RATES[data], iwae_samples=size.samples)
         settings = Settings(
             DataConfig(data, batch_size=BATCH, kind="binarized" if setting.likelihood == "bernoulli" else "auto"),
             ModelConfig(family.name, family.latents[0], network="leaky", estimator=name, **model),
-            TrainConfig(
-                epochs=size.epochs,
-                epoch_steps=size.epoch_steps,
-                optimizer="adam",
-                lr=RATES[data],
-                seed=seed,
-                keep=[*size.measured] if name == REFERENCE else [],
-                iwae_samples=size.samples,
-            ),
+            replace(train, seed=seed, keep=[*size.measured] if name == REFERENCE else []),
         )
         return Cell(setting.dataset, family.name, name, seed, setting.variant, settings)
 
