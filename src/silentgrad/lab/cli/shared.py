@@ -4,6 +4,7 @@ Names of folders and files are shown as they are: no markup, no emoji codes, no 
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +100,5 @@ def require_folder(path: Path, option: str = "--folder") -> None:
 
 def next_folder(name: str) -> Path:
     """Return the first of runs/NAME-001, runs/NAME-002, ... that does not exist, by the name or path of the data."""
-    number = 1
-    while (folder := Path("runs") / f"{Path(name).stem}-{number:03}").exists():
-        number += 1
-    return folder
+    folders = (Path("runs") / f"{Path(name).stem}-{number:03}" for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())

@@ -76,7 +76,7 @@ class Cell(NamedTuple):
 
 def fixed_cells(request: Request) -> list[Cell]:
     """Return runs of a linear decoder with fixed variance on MNIST."""
-    return _cells(request, [("mnist", *key) for key in paper.FIXED], FIXED, KEPT_EPOCHS[request.scale])
+    return _cells(request, [("mnist", *key) for key in paper.FIXED], FIXED)
 
 
 def learned_cells(request: Request) -> list[Cell]:
@@ -84,10 +84,8 @@ def learned_cells(request: Request) -> list[Cell]:
     return _cells(request, [(dataset, *key) for dataset, key in product(request.datasets, paper.COMPARED)])
 
 
-def _cells(
-    request: Request, keys: Iterable[tuple[str, str, str]], variant: str = "", keep: Sequence[int] = ()
-) -> list[Cell]:
-    cells = []
+def _cells(request: Request, keys: Iterable[tuple[str, str, str]], variant: str = "") -> list[Cell]:
+    cells, keep = [], KEPT_EPOCHS[request.scale] if variant == FIXED else []
     scale = "cpu" if request.scale == "smoke" else request.scale  # smoke has no recipes of its own
     for key, seed in product(keys, range(request.seeds)):
         settings = seeded(GridCell(*key, scale, variant).settings, request.scale, seed)

@@ -176,9 +176,9 @@ def _legend_columns(names: Iterable[str]) -> int:
     return max(1, min(4, 90 // (6 + longest)))
 
 
-def name_legend(legend: Legend, names: Iterable[str]) -> None:
+def name_legend(legend: Legend, names: Iterable[str], title: str = "") -> None:
     """Write the user's names into a legend; as labels, `$x$` would be mathematics and `_x` would be left out."""
-    for text, name in zip(legend.get_texts(), names, strict=True):
+    for text, name in zip([legend.get_title(), *legend.get_texts()], [title, *names], strict=True):
         text.set_parse_math(False)
         text.set_text(drawable(name))
 

@@ -120,9 +120,7 @@ def _by_name(axes: Axes, factors: Factors, labels: Sequence[float], label: str) 
     handles = [Line2D([], [], linestyle="", marker="o", color=color) for color in shown.values()]
     names = [""] * len(handles)
     legend = axes.legend(handles, names, title=" ", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    name_legend(legend, [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in shown])
-    legend.get_title().set_parse_math(False)
-    legend.get_title().set_text(drawable(label))
+    name_legend(legend, [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in shown], label)
 
 
 def _by_number(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str) -> None:

@@ -1,5 +1,6 @@
 """The end of a run: its figures, weights and pictures, and what the latents of a table come to."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
@@ -101,14 +102,13 @@ def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
         found = pictures(vae, observations)
         write_pictures(place.pictures, found)
         run = replace(run, pictures=found)
-    table = observations if isinstance(observations, Reals | Counts) else None
-    if table is not None or observations.labels is not None:
+    if isinstance(observations, Reals | Counts) or observations.labels is not None:
         run = replace(run, factors=factors_of(vae, observations))
         write_record(place.factors, run.factors)
-        loadings = None if table is None else loadings_of(vae)
-        if table is not None and loadings is not None:
-            names = names_or_numbers(table.columns, len(loadings))
-            write_rows_atomically(place.loadings, rows_of(loadings, "column", names))
+    loadings = loadings_of(vae)
+    if isinstance(observations, Reals | Counts) and loadings is not None:
+        names = names_or_numbers(observations.columns, len(loadings))
+        write_rows_atomically(place.loadings, rows_of(loadings, "column", names))
     write_record(place.summary, run.summary)
     return run
 
@@ -125,9 +125,10 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         q = vae.encoder(x)
         samples, reconstruction = generated(vae, SAMPLES), vae.decoder(q.sample())
         means, moved = shown(reconstruction), traversals(vae, observations)
-    # A picture of one fixed variance, or of none, would show nothing.
-    plain = hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)
-    stds = None if plain or not has_mean(reconstruction) else reconstruction.stddev
+    stds = None  # a picture of one fixed variance, or of none, would show nothing
+    if not (hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)):
+        with contextlib.suppress(IntractableError):
+            stds = reconstruction.stddev
     scale = observations.brightness
     made = {"originals": x, "means": means, "samples": samples, "stds": stds, "traversals": moved}
     return RunPictures(**{name: scale * images.float() for name, images in made.items() if images is not None})
@@ -149,17 +150,12 @@ def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
     return shown(vae.decoder(z))
 
 
-def has_mean(decoded: td.Distribution) -> bool:
-    """Return False for outputs that see earlier ones, which have no mean given z alone."""
-    try:
-        return decoded.mean is not None
-    except IntractableError:
-        return False
-
-
 def shown(decoded: td.Distribution) -> Tensor:
-    """Return the mean of decoded examples, or a sample where there is none."""
-    return decoded.mean if has_mean(decoded) else decoded.sample()
+    """Return the mean of decoded examples; a sample of outputs that see earlier ones, which have no mean given z."""
+    try:
+        return decoded.mean
+    except IntractableError:
+        return decoded.sample()
 
 
 def generated(vae: GuidedVAE, count: int, mean: bool = False) -> Tensor:
