@@ -70,9 +70,8 @@ def factors(
     place = RunFolder(output.with_suffix(""))
     _require_free(data, output, place.path, overwrite)
     side = [*filter(None, [batch, *(covariates or []), color])]
-    table = _read(
-        data, Selection(None, None, tuple(side), missing=missing == "nan", index=index, drop=tuple(drop or []))
-    )
+    selection = Selection(None, None, tuple(side), missing=missing == "nan", index=index, drop=tuple(drop or []))
+    table = _read(data, selection)
     from silentgrad import tl
 
     tl.count_factors(
@@ -117,10 +116,8 @@ def _read(path: Path, selection: Selection) -> Any:
         counts = sparse.csr_matrix((counts.entries, counts.indices, counts.starts), shape=shape)
     else:
         counts = counts.numpy()
-    rows, columns = (
-        names_or_numbers(names, length)
-        for names, length in zip((found.row_names, found.columns), counts.shape, strict=True)
-    )
+    rows = names_or_numbers(found.row_names, counts.shape[0])
+    columns = names_or_numbers(found.columns, counts.shape[1])
     known = {name: column.to_numpy() for name, column in found.side_columns.items() if name in selection.covariates}
     return anndata.AnnData(
         counts,

@@ -1,6 +1,7 @@
 """`silentgrad train`."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -94,9 +95,13 @@ def train_and_report(
     page = RunFolder(folder).report
     if finished and not page.exists():
         write_report(folder)
-    figures = [*told(summary, plan.train.iwae_samples, summary.limit)]
-    if summary.other_closed_form is not None:
-        figures.append(f"trained with a closed form, {summary.other_closed_form}")
-    console.print("   ".join([*figures, f"{summary.seconds:.0f} s"]), soft_wrap=True)
+    console.print("   ".join(_figures(summary, plan.train.iwae_samples)), soft_wrap=True)
     print(f"report: {page}")
     return summary
+
+
+def _figures(summary: "Summary", samples: int) -> Iterator[str]:
+    yield from told(summary, samples, summary.limit)
+    if summary.other_closed_form is not None:
+        yield f"trained with a closed form, {summary.other_closed_form}"
+    yield f"{summary.seconds:.0f} s"

@@ -73,10 +73,8 @@ class Comparison(Experiment):
         table = table.only(lambda _, found: any(cell not in (None, "") for cell in found))
         verdicts = self.judge(filled) if request.comparable else []
         first = results.where(seed=min(cell.seed for cell in results.cells))
-        parts: list[Table | Curves] = [table]
-        if self.curved:
-            parts.append(Curves(results.labels(first)))
-        return Findings(self.name, self.title, parts, verdicts, self.notes(results, request))
+        curves = [Curves(results.labels(first))] if self.curved else []
+        return Findings(self.name, self.title, [table, *curves], verdicts, self.notes(results, request))
 
     def rows(self, results: Results) -> list[RowOfRuns]:
         """Return the rows: methods, and what has to be beaten."""

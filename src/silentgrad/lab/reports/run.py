@@ -1,7 +1,7 @@
 """The page of one run."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from silentgrad.lab.kinds import OF_COUNTS
@@ -20,8 +20,13 @@ LATENTS_SHOWN = 32  # in the table of loadings
 LOG_RATES = "the logarithm of the mean count"
 
 
-def write_report(run: Run | Path) -> Path:
-    """Write the figures of a run, or of the one in a folder, as PNG and its `report.html`; return the page's path."""
+def write_report(run: Run | Path, more: Sequence[Callable[[Run], Section]] = ()) -> Path:
+    """Write a run's figures as PNG and its `report.html`, and return the page's path.
+
+    Args:
+        run: The run, or its folder.
+        more: Functions that make sections of your own from the run; they follow the page's figures.
+    """
     if isinstance(run, Path):
         run = Run.read(run)
     place = RunFolder(run.folder)
@@ -33,7 +38,7 @@ def write_report(run: Run | Path) -> Path:
         of_counts = _config(run, "model").get("likelihood") in OF_COUNTS
         unit = LOG_RATES if of_counts else "standard deviations of the column"
         sections.append(Section("Loadings", [loadings_table(run.factors.loadings, unit)]))
-    sections.append(Section("Epochs", _epochs(run)))
+    sections += [*[section(run) for section in more], Section("Epochs", _epochs(run))]
     settings = None
     with contextlib.suppress(ConfigError):  # this version may not know all of them
         settings = read_settings(place.config)

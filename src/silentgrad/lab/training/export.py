@@ -133,9 +133,8 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     }
     write_tensors_atomically(place.weights, vae.state_dict(), metadata)
     if isinstance(observations, Reals | Counts):
-        columns: dict[str, object] = {
-            "names": list(names_or_numbers(observations.columns, observations.event_shape.numel()))
-        }
+        names = names_or_numbers(observations.columns, observations.event_shape.numel())
+        columns: dict[str, object] = {"names": list(names)}
         if isinstance(observations, Reals):
             columns |= {"mean": observations.mean.tolist(), "deviation": observations.deviation.tolist()}
         write_json_atomically(place.columns, columns)
