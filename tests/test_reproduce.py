@@ -290,6 +290,18 @@ def test_a_finished_run_is_entered_with_its_command(tmp_path: Path) -> None:
     assert row.command == key_of(settings)
 
 
+def test_a_level_counts_with_the_final_variance_only() -> None:
+    """A larger variance makes another model, whose figures may be lower."""
+    bits = KIND.at({"train.epochs": 6, "model.variance": 0.1, "model.variance_start": 0.3}, 0)
+    still = KIND.at({"train.epochs": 6, "model.variance": 0.1}, 1)
+    ledger = Ledger()
+    for cell in (bits, still):
+        ledger.add(RunRow(run=cell.name, seed=cell.seed, curve=(4, 5, 9, 7, 6, 5), command=key_of(cell.settings)))
+    results = Results(Path(), [bits, still], ledger)
+    assert results.epochs_to(6.0) == [5, 1]
+    assert results.epochs_to(3.0) == [None, None]
+
+
 @pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])
 def test_rows_of_a_table_are_those_of_the_ledger(experiment: Comparison, dataset: str, tmp_path: Path) -> None:
     request = Request("cpu", 2, [dataset], tune=True)

@@ -62,15 +62,9 @@ class RunRow:
         """Distance from the limit, where both are known."""
         return None if self.test is None or self.limit is None else self.test - self.limit
 
-    def reach(self, level: float, length: int | None = None) -> int | None:
-        """Return the first step at which the figure of validation was no worse than a level.
-
-        With the length of the run in another unit, such as its number of epochs, that is counted.
-        """
-        for epoch, figure in enumerate(self.curve, 1):
-            if figure <= level:
-                return epoch * (length or self.steps) // len(self.curve)
-        return None
+    def reach(self, level: float, after: int = 0) -> int | None:
+        """Return the first epoch, after some, whose figure of validation was no worse than a level."""
+        return next((epoch for epoch, figure in enumerate(self.curve, 1) if epoch > after and figure <= level), None)
 
 
 _ROW = TypeAdapter(RunRow)

@@ -73,7 +73,7 @@ def _reached(results: Results, row: RowOfRuns) -> Content:
     """Return the epochs until the figure that the paper counts to."""
     if _key(row) not in paper.REACHED_AFTER:
         return None
-    epochs = [own.reach(paper.REACHED, len(own.curve)) for own in results.rows(**row.runs)]
+    epochs = results.epochs_to(paper.REACHED, **row.runs)
     return "not in all runs" if None in epochs else spread(epochs)
 
 

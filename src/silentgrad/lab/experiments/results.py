@@ -14,6 +14,7 @@ from pathlib import Path
 
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
+from silentgrad.lab.build import annealed
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.ledger import Ledger, RunRow
 from silentgrad.lab.store.folders import RunFolder
@@ -50,6 +51,11 @@ class Results:
         diverged = sum(bool(row.failure) for row in rows)
         return f"diverged ({diverged} of {len(rows)})" if diverged else spread(getattr(row, metric) for row in rows)
 
+    def epochs_to(self, level: float, **wanted: object) -> list[int | None]:
+        """Return the epochs that each run took to a figure of validation, with the variance that it ends with."""
+        cells = [cell for cell in self.where(**wanted) if cell.name in self.known]
+        return [self.known[cell.name].reach(level, _annealing(cell)) for cell in cells]
+
     def first(self, field: str, **wanted: object) -> Content:
         """Return a field of the first of the runs that fit in which it is known."""
         return next((value for row in self.rows(**wanted) if (value := getattr(row, field)) is not None), None)
@@ -61,6 +67,12 @@ class Results:
     def labels(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Return the runs that have a folder among some, for curves and pictures: label -> name of the folder."""
         return {cell.label: cell.name for cell in cells if self.run(cell).summary.exists()}
+
+
+def _annealing(cell: Cell) -> int:
+    """Return the number of epochs before the fixed variance of a run is the one that it ends with."""
+    variance, epochs = annealed(cell.settings.model, "variance"), cell.settings.train.epochs
+    return next(epoch for epoch in range(epochs) if variance(epoch + 1) == variance(epochs))
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

@@ -28,7 +28,7 @@ MODELS = {  # figures that stand beside those of runs, by their field of a run's
 }
 LEVEL = (
     "The level is where the worst run of the best of these rows ends in validation: {levels}. Steps to it are counted "
-    "at the ends of epochs."
+    "at the ends of epochs, and not before a variance that falls has come to its end."
 )
 READING = [
     "The interval of 95 % is Student's, over pairs of runs of one seed. A run that diverged, or is no better than the "
@@ -132,10 +132,15 @@ class Comparison(Experiment):
         if not ends:
             return None
         level = min(ends) if min(ends) < math.inf else -math.inf
-        reached = [own.reach(level) for own in results.rows(**row.runs)]
-        if None in reached:
-            return f"{sum(step is not None for step in reached)} of {len(reached)} runs reach it"
-        return spread(reached)
+        epochs = results.epochs_to(level, **row.runs)
+        steps = [
+            epoch * own.steps / len(own.curve)
+            for epoch, own in zip(epochs, results.rows(**row.runs), strict=True)
+            if epoch
+        ]
+        if len(steps) < len(epochs):
+            return f"{len(steps)} of {len(epochs)} runs reach it"
+        return spread(steps)
 
     def judge(self, filled: list[FilledRow]) -> list[str]:
         """Return what the filled rows say, in sentences."""
