@@ -12,7 +12,7 @@ from torch import Tensor
 
 MEMORY = 5
 REGULARIZATION = 1e-8
-ROWS = 2**16  # of which differences are formed at a time
+ROWS = 2**13  # of which differences are formed at a time
 
 
 class History:

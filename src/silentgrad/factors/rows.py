@@ -106,7 +106,8 @@ class FactorRows(RowSet):
         return totals
 
     def move(self, center: Tensor, inverse: Tensor, noted: bool) -> Tensor:
-        start, self.last = self.latents.means, self.improved
+        start = self.latents.means
+        self.latents = self.plain = self.last = self.improved  # whose place the mapped ones take: memory is scarce here
         self.latents = self.plain = self.improved.mapped(center, inverse)
         if not noted:
             return torch.zeros(0, 1, dtype=torch.float64)

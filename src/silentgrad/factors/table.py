@@ -93,14 +93,15 @@ class Survey:
 
 def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
     """Look at all counts, refuse what is none, and choose the precision in which rounding is no part of the bound."""
-    sizes, there = [], []
+    sizes = torch.empty(len(table), dtype=torch.float64)
     totals = torch.zeros(table.shape[1], dtype=torch.float64)
+    there = torch.empty(table.shape, dtype=torch.bool) if table.missing else None
     terms = largest = 0.0
     for rows in table.slices():
         raw = table.raw(rows)
-        if table.missing:
+        if there is not None:
             known = ~np.isnan(raw)
-            there.append(torch.from_numpy(known))
+            there[rows] = torch.from_numpy(known)
             raw = np.where(known, raw, 0)
         if not (
             raw.min() >= 0
@@ -111,18 +112,18 @@ def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
         block = torch.from_numpy(np.array(raw, dtype=np.float64 if raw.max() > EXACT else np.float32))
         if mask is not None:
             block = block * mask[rows]
-        sizes.append(block.sum(1, dtype=torch.float64))
+        sizes[rows] = block.sum(1, dtype=torch.float64)
         totals += block.sum(0, dtype=torch.float64)
         largest = max(largest, float(block.max()))
         terms += float(torch.log1p(block).mul_(block).sum(dtype=torch.float64))  # a count's terms of the bound
     few = table.shape.numel() <= FEW
     if few or largest > EXACT or terms * torch.finfo(torch.float32).eps > ROUNDING * table.shape.numel():
         table.dtype = np.float64
-    if there:
-        mask = torch.cat(there) if mask is None else torch.cat(there) & mask
+    if there is not None:
+        mask = there if mask is None else there & mask
     if mask is not None and bool(mask.all()):
         mask = None
-    return Survey(torch.cat(sizes), totals, mask)
+    return Survey(sizes, totals, mask)
 
 
 def _refuse(block: NDArray[Any], first: int) -> None:
