@@ -75,6 +75,35 @@ def test_it_is_the_fit_of_the_library(sizes: str) -> None:
     assert model.converged_
 
 
+def test_sizes_are_of_whole_rows_where_columns_are_missing() -> None:
+    """Half of the rows lack half of the columns, the frequent ones: their sizes are those of the other rows."""
+    random = np.random.RandomState(0)
+    sizes = np.exp(random.randn(400) / 2)
+    counts = random.poisson(sizes[:, None] * np.repeat([20.0, 5.0], 10)).astype(float)
+    counts[::2, :10] = np.nan
+    model = CountFactors(1, likelihood="poisson", size_factors="median", missing="nan")
+    factors = model.fit_transform(counts)
+    ratio = model.size_factors_ / sizes
+    assert np.mean(ratio[::2]) == pytest.approx(np.mean(ratio[1::2]), rel=0.05)
+    expected = model.inverse_transform(factors, offset=np.log(model.size_factors_))
+    assert expected[::2, :10].mean() == pytest.approx(20 * sizes[::2].mean(), rel=0.1)
+
+
+def test_what_covariates_explain_is_told_apart() -> None:
+    """Only the batches differ, so that a Poisson regression on them explains nearly all, and factors hardly more."""
+    random = np.random.RandomState(0)
+    batch = np.arange(300) % 2
+    counts = random.poisson(3 * np.exp(random.randn(2, 30))[batch]).astype(float)
+    model = CountFactors(2, likelihood="poisson").fit(counts, covariates=batch[:, None])
+    means = np.stack([counts[batch == one].mean(0) for one in (0, 1)])[batch]  # of the regression on two groups
+    null = np.broadcast_to(counts.mean(0), counts.shape)
+    rest, whole = (mean_poisson_deviance(counts.ravel(), rates.ravel()) for rates in (means, null))
+    oracle = 1 - rest / whole
+    assert model.explained_by_covariates_ == pytest.approx(oracle, abs=2e-3)
+    assert oracle < model.explained_deviance_ < oracle + 0.1
+    assert CountFactors(1, likelihood="poisson").fit(counts).explained_by_covariates_ == 0
+
+
 LINE = np.linspace(0, 1, len(COUNTS))
 ADATA = anndata.AnnData(COUNTS.astype(np.float32), obs={"kind": ["a", "b"] * 25, "same": ["a"] * 50})
 ADATA.obs["plate"] = np.arange(50) % 3  # batches may be numbered
@@ -112,6 +141,7 @@ def fitted(**side_info: Any) -> CountFactors:
         ("offset holds a number that is not finite", lambda: fitted(offset=np.where(LINE > 0, 0, -np.inf))),
         ("offset has shape", lambda: fitted(offset=LINE[:4])),
         ("covariate 1 is the same in all rows", lambda: fitted(covariates=np.stack([LINE, LINE * 0 + 2], 1))),
+        ("covariates have to be numbers", lambda: fitted(covariates=np.full((len(LINE), 1), "b1"))),
         ("covariate 1 is a sum of", lambda: fitted(covariates=np.stack([LINE, 3 - 2 * LINE], 1))),
         ("not finite", lambda: fitted(covariates=LINE * np.nan)),
         ("had 1 covariates, and 0", lambda: fitted(covariates=LINE).transform(COUNTS)),
@@ -119,8 +149,9 @@ def fitted(**side_info: Any) -> CountFactors:
         ("sample_weight has shape", lambda: fitted(sample_weight=LINE[:3])),
         ("expected factors of shape", lambda: fitted().inverse_transform(COUNTS)),
         ("adata.raw is not there", lambda: sg.tl.count_factors(ADATA, 2, use_raw=True)),
-        ("'spliced' is no layer", lambda: sg.tl.count_factors(ADATA, 2, layer="spliced")),
-        ("'donor' is no column of obs: there are kind", lambda: sg.tl.count_factors(ADATA, 2, batch_key="donor")),
+        ("adata.layers has no 'spliced'; it has none", lambda: sg.tl.count_factors(ADATA, 2, layer="spliced")),
+        ("covariate_keys is a list", lambda: sg.tl.count_factors(ADATA, 2, covariate_keys="kind")),
+        ("obs has no column 'donor'; it has 'kind'", lambda: sg.tl.count_factors(ADATA, 2, batch_key="donor")),
         ("'same' of obs is the same", lambda: sg.tl.count_factors(ADATA, 2, batch_key="same")),
         ("'age' of obs has rows without", lambda: sg.tl.count_factors(ADATA, 2, covariate_keys=["age"])),
         ("call silentgrad.tl.count_factors", lambda: sg.pl.loadings(ADATA, key="nothing")),

@@ -7,6 +7,7 @@ import numpy as np
 from anndata import AnnData  # type: ignore[import-untyped]
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from silentgrad.errors import DomainError
 
@@ -44,7 +45,7 @@ def factors(
         axes.scatter(across, up, s=4)
     elif color not in adata.obs:
         raise DomainError(
-            f"{color!r} is no column of obs: there are {', '.join(map(str, adata.obs.columns)) or 'none'}"
+            f"obs has no column {color!r}; it has {', '.join(map(repr, map(str, adata.obs.columns))) or 'none'}"
         )
     elif adata.obs[color].dtype.kind in "if":
         axes.figure.colorbar(axes.scatter(across, up, s=4, c=adata.obs[color]), label=color)
@@ -57,7 +58,9 @@ def factors(
 
 
 def explained_deviance(adata: AnnData, *, key: str = "count_factors") -> Axes:
-    """Draw the share of the deviance that each factor explains, in proportion to how much it moves the log-rates.
+    """Draw the share of the deviance that covariates explain, and each factor beyond them.
+
+    Factors divide their share in proportion to how much they move the log-rates.
 
     After `n_comps="auto"`, the deviance of held-out entries by rank is drawn instead.
     """
@@ -65,12 +68,18 @@ def explained_deviance(adata: AnnData, *, key: str = "count_factors") -> Axes:
     _, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
     if "rank_path" in found:
         path = found["rank_path"]
-        axes.plot(path["ranks"], path["deviances"], marker="o")
+        axes.errorbar(path["ranks"], path["deviances"], path["errors"], marker="o")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.axvline(found["params"]["n_comps"], linestyle=":")
         axes.set(xlabel="number of factors", ylabel="mean deviance of held-out entries")
         return axes
-    shares = found["variances"] / found["variances"].sum() * found["explained_deviance"]
-    axes.bar(np.arange(len(shares)) + 1, shares)
+    of_covariates = found["explained_by_covariates"]
+    shares = found["variances"] / found["variances"].sum() * (found["explained_deviance"] - of_covariates)
+    axes.bar(np.arange(len(shares)) + 1, shares, label="factors")
+    if len(found["covariates"]):
+        axes.bar(0, of_covariates, color="tab:gray", label="covariates")
+        axes.legend()
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="factor", ylabel="share of the deviance", title=f"{found['explained_deviance']:.1%} in all")
     return axes
 

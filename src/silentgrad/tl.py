@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import torch
 from anndata import AnnData  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike, NDArray
 
@@ -12,9 +13,10 @@ import silentgrad
 from silentgrad.errors import DomainError
 from silentgrad.factors.count_factors import CountFactors, LikelihoodOfCounts, Missing, SizeFactors
 from silentgrad.factors.latents import Posterior
+from silentgrad.factors.table import require_covariates
 
 STORED = (  # attributes of the estimator that `uns` has
-    *("explained_deviance", "elbo", "converged", "n_iter"),
+    *("explained_deviance", "explained_by_covariates", "elbo", "converged", "n_iter"),
     *("intercept", "dispersions", "coefficients", "coefficient_errors"),
 )
 
@@ -44,7 +46,8 @@ def count_factors(
 
     Args:
         adata: Counts of cells (rows) by genes (columns).
-        n_comps: Number of factors, or "auto" for the one of least deviance on entries that are held out.
+        n_comps: Number of factors, or "auto" for the smallest whose deviance on entries that are held out is within a
+            standard error of the least.
         layer: Layer that holds the counts; `adata.X` if absent.
         use_raw: Whether the counts are those of `adata.raw`; their loadings are then in `uns` alone.
         batch_key: Column of `obs` whose values, numbers too, are categories with log-rates of their own. The weights
@@ -61,6 +64,8 @@ def count_factors(
     """
     if copy:
         adata = adata.to_memory() if adata.isbacked else adata.copy()
+    if isinstance(covariate_keys, str):
+        raise DomainError(f"covariate_keys is a list of columns, such as [{covariate_keys!r}]")
     keys = [*([] if batch_key is None else [batch_key]), *covariate_keys]
     table = adata.obs
     if batch_key is not None and batch_key in table:  # batches are often numbered
@@ -88,7 +93,7 @@ def count_factors(
     }
     if n_comps == "auto":
         path = model.rank_path_
-        found["rank_path"] = {"ranks": np.array(path.ranks), "deviances": np.array(path.deviances)}
+        found["rank_path"] = {name: np.array(getattr(path, name)) for name in ("ranks", "deviances", "errors")}
     if use_raw:
         found["loadings"] = loadings
     else:
@@ -102,7 +107,8 @@ def covariates_of(table: pd.DataFrame, keys: Sequence[str]) -> tuple[NDArray[np.
     made = []
     for key in keys:
         if key not in table:
-            raise DomainError(f"{key!r} is no column of obs: there are {', '.join(map(str, table.columns)) or 'none'}")
+            known = ", ".join(map(repr, map(str, table.columns))) or "none"
+            raise DomainError(f"obs has no column {key!r}; it has {known}")
         column = table[key]
         if column.isna().any():
             raise DomainError(f"the column {key!r} of obs has rows without a value, the first of them row "
@@ -117,7 +123,9 @@ def covariates_of(table: pd.DataFrame, keys: Sequence[str]) -> tuple[NDArray[np.
     if not made:
         return None, []
     joined = pd.concat(made, axis=1)
-    return joined.to_numpy(np.float64), list(map(str, joined.columns))
+    names = list(map(str, joined.columns))
+    require_covariates(torch.from_numpy(joined.to_numpy(np.float64)), names)
+    return joined.to_numpy(np.float64), names
 
 
 def _counts_of(adata: AnnData, layer: str | None, use_raw: bool) -> Any:
@@ -130,5 +138,6 @@ def _counts_of(adata: AnnData, layer: str | None, use_raw: bool) -> Any:
     if layer is None:
         return adata.X
     if layer not in adata.layers:
-        raise DomainError(f"{layer!r} is no layer: there are {', '.join(adata.layers) or 'none'}")
+        known = ", ".join(map(repr, adata.layers)) or "none"
+        raise DomainError(f"adata.layers has no {layer!r}; it has {known}")
     return adata.layers[layer]

@@ -59,10 +59,11 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     `covariates`, `(rows, covariates)`; `mask`, True where an entry was observed; `sample_weight`, `(rows,)`.
 
     Args:
-        n_components: Number of factors, or "auto" for the one of least deviance on entries that are held out.
+        n_components: Number of factors, or "auto" for the smallest whose deviance on held-out entries is within a
+            standard error of the least.
         likelihood: Likelihood of the counts.
-        size_factors: By how much a row's rates are multiplied: "median", its sum relative to that of the median row;
-            "none"; or an array of one per row that is fitted.
+        size_factors: By how much a row's rates are multiplied: "median", its sum relative to that of the median row,
+            corrected for columns that were not observed; "none"; or an array of one per row that is fitted.
         posterior: Covariances of the rows' posteriors: "full", or "diagonal", which takes memory in proportion to the
             number of factors, not to its square, and whose bound is lower. Components are then not orthogonal.
         ridge: Shrinks the weights W of factors of variance 1: the fit maximizes the bound less `ridge / 2 * |W|^2`, in
@@ -85,6 +86,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         n_iter_: Number of iterations.
         converged_: Whether the fit ended by its tolerance.
         n_components_: Number of factors.
+        size_factors_: Size factors of the rows that were fitted, `(rows,)`; ones without size factors.
+        explained_by_covariates_: The part of `explained_deviance_` that covariates explain where all factors are zero.
         rank_path_: The `RankPath` from which "auto" chose.
         decoder_: The decoder, a `silentgrad.LinearLikelihood`.
 
@@ -184,7 +187,10 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         offset: ArrayLike | None = None,
         covariates: ArrayLike | None = None,
     ) -> NDArray[Any]:
-        """Return the expected counts of rows with these factors, `(rows, n_features)`; of size 1 without an offset."""
+        """Return the expected counts of rows with these factors, `(rows, n_features)`.
+
+        They are those of rows of size 1, unless their size is in the offset, as in `offset=np.log(size_factors_)`.
+        """
         check_is_fitted(self)
         factors = np.asarray(X, dtype=np.float64)
         if factors.ndim != 2 or factors.shape[1] != self.n_components_:
@@ -241,7 +247,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             advice = f"the fit ended after {len(fit.history)} iterations without converging: raise max_iter, or tol"
             warnings.warn(advice, ConvergenceWarning, stacklevel=4)
         self._keep(decoder, fit, data)
-        self.explained_deviance_ = explained_deviance(decoder, data.table, data.known, data.weights, fit.latents.means)
+        shares = explained_deviance(decoder, data.table, data.known, data.weights, fit.latents.means)
+        self.explained_deviance_, self.explained_by_covariates_ = shares
         if path is not None:
             self.rank_path_ = path
         return fit
@@ -258,10 +265,11 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if given.covariates is not None:
             require_covariates(given.covariates)
         survey = surveyed(table, given.mask)
-        size = usual_size(survey.sizes)
-        shares = survey.totals / survey.totals.sum().clamp(min=1)
-        known = self._with_sizes(given, survey, size, shares)
-        return _Prepared(table, known, self._weights(sample_weight, len(table)), size, shares)
+        shares = survey.shares()
+        size = usual_size(survey.whole_sizes(shares))
+        sizes = self._sizes_of(survey, size, shares)
+        weights = self._weights(sample_weight, len(table))
+        return _Prepared(table, self._with_sizes(given, survey, sizes), weights, sizes, size, shares)
 
     def _path(self, data: "_Prepared", ranks: Sequence[int] | None = None) -> RankPath:
         new = partial(self._new_decoder, known=data.known)
@@ -276,7 +284,7 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _keep(self, decoder: LinearLikelihood, fit: FactorFit, data: "_Prepared") -> None:
         self.decoder_, self.elbo_, self.converged_ = decoder, fit.elbo, fit.converged
-        self.size_, self._shares = data.size, data.shares
+        self.size_, self._shares, self.size_factors_ = data.size, data.shares, _array(data.sizes)
         self.history_, self.n_iter_, self.n_components_ = fit.history, len(fit.history), decoder.latent_dim
         self.components_ = _array(decoder.affine.weight.T) / self._units()[:, None]
         self.intercept_ = _array(decoder.affine.bias)
@@ -318,7 +326,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         table = self._table(X, reset=False)
         given = self._side_info_like_the_fits(len(table), *beside)
-        known = self._with_sizes(given, surveyed(table, given.mask), self.size_, self._shares)
+        survey = surveyed(table, given.mask)
+        known = self._with_sizes(given, survey, self._sizes_of(survey, self.size_, self._shares))
         found = infer_factors(
             self.decoder_, table, offset=known.offset, covariates=known.covariates, mask=known.mask,
             posterior=self.posterior,
@@ -353,7 +362,11 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self, rows: int, offset: ArrayLike | None, covariates: ArrayLike | None, mask: ArrayLike | None = None
     ) -> SideInfo:
         """Return what is known of rows, as tensors."""
-        given = _tensor(covariates)
+        try:
+            given = _tensor(covariates)
+        except ValueError as error:
+            advice = "code categories as columns of 0 and 1, or use silentgrad.tl.count_factors(batch_key=...)"
+            raise DomainError(f"covariates have to be numbers ({error}): {advice}") from None
         if given is not None and given.dim() == 1:
             given = given.unsqueeze(1)
         known = SideInfo(_tensor(offset), given, None if mask is None else torch.as_tensor(mask))
@@ -367,9 +380,8 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise ShapeError(f"the fit had {self.coefficients_.shape[1]} covariates, and {_columns(known)} were given")
         return known
 
-    def _with_sizes(self, given: SideInfo, survey: Survey, size: float, shares: Tensor) -> SideInfo:
-        """Add the logarithms of size factors to the offset, and what is missing to the mask."""
-        offset = given.offset
+    def _sizes_of(self, survey: Survey, size: float, shares: Tensor) -> Tensor:
+        """Return the size factors of rows; ones without any."""
         if not isinstance(self.size_factors, str):
             sizes = torch.as_tensor(np.asarray(self.size_factors, dtype=np.float64))
             if sizes.shape != survey.sizes.shape:
@@ -379,17 +391,21 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 )
             if not ((sizes > 0) & sizes.isfinite()).all():
                 raise DomainError("size_factors have to be finite numbers above 0")
-        elif self.size_factors == "none":
+            return sizes
+        if self.size_factors == "none":
+            return torch.ones_like(survey.sizes)
+        sizes = survey.whole_sizes(shares) / size
+        if not (sizes > 0).all():
+            row = int((~(sizes > 0)).nonzero()[0])
+            advice = "leave it out, or say size_factors='none'"
+            raise DomainError(f"row {row} has no counts, so that it has no size: {advice}")
+        return sizes
+
+    def _with_sizes(self, given: SideInfo, survey: Survey, sizes: Tensor) -> SideInfo:
+        """Add the logarithms of size factors to the offset, and what is missing to the mask."""
+        offset = given.offset
+        if isinstance(self.size_factors, str) and self.size_factors == "none":
             return SideInfo(offset, given.covariates, survey.mask)
-        else:
-            observed = torch.ones_like(survey.sizes)
-            if survey.mask is not None:
-                observed = torch.cat([part.to(shares) @ shares for part in survey.mask.split(4096)])
-            sizes = survey.sizes / (size * observed)
-            if not (sizes > 0).all():
-                row = int((~(sizes > 0)).nonzero()[0])
-                advice = "leave it out, or say size_factors='none'"
-                raise DomainError(f"row {row} has no counts, so that it has no size: {advice}")
         log_size = sizes.log()
         if offset is not None:
             log_size = offset + (log_size if offset.dim() == 1 else log_size.unsqueeze(1))
@@ -422,11 +438,12 @@ class CountFactors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
 
 class _Prepared(NamedTuple):
-    """Data of a fit with what is known of them, the size of the median row, and each column's share of all counts."""
+    """Data of a fit, what is known of the rows, their size factors, the median size, each column's share of a row."""
 
     table: CountTable
     known: SideInfo
     weights: Tensor | None
+    sizes: Tensor
     size: float
     shares: Tensor
 

@@ -90,24 +90,40 @@ def beyond_poisson(x: Tensor, r: Tensor) -> Tensor:
 @torch.no_grad()
 def explained_deviance(
     decoder: LinearLikelihood, table: CountTable, known: SideInfo, weights: Tensor | None, means: Tensor
-) -> float:
-    """Return the share of the deviance, without factors and covariates, that means of the factors explain."""
-    null, r = NullModel(table.shape[1]), inverse_dispersion_of(decoder.likelihood)
-    model = of_null = 0.0
+) -> tuple[float, float]:
+    """Return the share of the deviance that covariates and means of the factors explain, and that of the covariates."""
+    null, with_covariates = NullModel(table.shape[1]), NullModel(table.shape[1])
+    r = inverse_dispersion_of(decoder.likelihood)
+    model = of_null = of_covariates = 0.0
 
     def blocks() -> Iterator[tuple[slice, Tensor, SideInfo, Tensor]]:
         for rows in table.slices():
             x, beside = table[rows], known.between(rows)
             yield rows, x, beside, counted_entries(beside, None if weights is None else weights[rows], x)
 
+    def total(x: Tensor, rate: Tensor, counted: Tensor) -> float:
+        return float(deviances(x, rate, r).mul_(counted).sum(dtype=torch.float64))
+
     for _, x, beside, counted in blocks():
         null.add(x, sizes_of(beside, len(x)), counted)
+        if known.covariates is not None:
+            with_covariates.add(x, _covaried_sizes(decoder, beside, len(x)), counted)
     for rows, x, beside, counted in blocks():
-        for_model = deviances(x, rates(decoder, means[rows], None, beside), r)
-        for_null = deviances(x, null.rates(sizes_of(beside, len(x))), r)
-        model += float(for_model.mul_(counted).sum(dtype=torch.float64))
-        of_null += float(for_null.mul_(counted).sum(dtype=torch.float64))
-    return 0.0 if of_null == 0 else 1 - model / of_null
+        model += total(x, rates(decoder, means[rows], None, beside), counted)
+        of_null += total(x, null.rates(sizes_of(beside, len(x))), counted)
+        if known.covariates is not None:
+            of_covariates += total(x, with_covariates.rates(_covaried_sizes(decoder, beside, len(x))), counted)
+    if of_null == 0:
+        return 0.0, 0.0
+    return 1 - model / of_null, 0.0 if known.covariates is None else 1 - of_covariates / of_null
+
+
+def _covaried_sizes(decoder: LinearLikelihood, known: SideInfo, rows: int) -> Tensor:
+    """Return the exponential of all that is known of each entry: the offset, and the covariates by their weights."""
+    assert known.covariates is not None
+    assert decoder.covariate_affine is not None
+    effects = known.covariates.double() @ decoder.covariate_affine.weight.double().T
+    return sizes_of(known, rows) * effects.exp()
 
 
 class NullModel:

@@ -32,8 +32,8 @@ class RankPath:
 
     Args:
         ranks: The ranks.
-        deviances: Mean deviance of an entry that was held out, for each; lower is better. All count from a Poisson
-            variable's largest likelihood, since each rank has dispersions of its own.
+        deviances: Mean deviance of an entry that was held out, for each; lower is better. Each rank has dispersions of
+            its own, so that all count from the largest likelihood that a Poisson variable has: then ranks compare.
         errors: Standard errors of the differences from the least of them.
         explained: The share of the deviance of those entries that each explains.
     """

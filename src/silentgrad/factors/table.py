@@ -1,6 +1,6 @@
 """A table of counts wherever it is: blocks of its rows become dense, are looked at once, and are then fitted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,20 @@ class Survey:
     totals: Tensor
     mask: Tensor | None
 
+    def shares(self) -> Tensor:
+        """Return each column's share of a whole row, by its mean over the rows in which it was observed."""
+        means = self.totals
+        if self.mask is not None:
+            means = means / self.mask.sum(0).clamp(min=1)
+        return means / means.sum().clamp(min=torch.finfo(means.dtype).tiny)
+
+    def whole_sizes(self, shares: Tensor) -> Tensor:
+        """Return the sums of the rows, over the shares of what was observed of them."""
+        if self.mask is None:
+            return self.sizes
+        observed = torch.cat([part.to(shares) @ shares for part in self.mask.split(4096)])
+        return (self.sizes / observed).nan_to_num(nan=0.0, posinf=0.0)
+
 
 def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
     """Look at all counts, refuse what is none, and choose the precision in which rounding is no part of the bound."""
@@ -129,11 +143,12 @@ def surveyed(table: CountTable, mask: Tensor | None) -> Survey:
 def _refuse(block: NDArray[Any], first: int) -> None:
     """Raise for what is no count, by the place of the first that is none."""
     whole = "counts are whole numbers from 0 on"
+    raw = f"{whole}: are these normalized? Raw ones are often in a layer, layer='counts', or in .raw"
     for what, wrong, advice in (
         ("NaN", np.isnan(block), "missing='nan' takes it for an entry that was not observed"),
         ("infinite numbers", np.isinf(block), whole),
         ("Negative values", block < 0, whole),
-        ("fractions", block != np.floor(block), whole),
+        ("fractions", block != np.floor(block), raw),
     ):
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
@@ -143,18 +158,19 @@ def _refuse(block: NDArray[Any], first: int) -> None:
             )
 
 
-def require_covariates(covariates: Tensor) -> None:
+def require_covariates(covariates: Tensor, names: Sequence[str] = ()) -> None:
     """Refuse covariates whose weights no data could tell: one that does not vary, or that others give."""
+    called = [*map(repr, names)] or [*map(str, range(covariates.shape[1]))]
     if not covariates.isfinite().all():
         raise DomainError("covariates hold a number that is not finite")
     deviation, mean = torch.std_mean(covariates, dim=0, correction=0)
     constant = (deviation <= 1e-12 * (1 + mean.abs())).nonzero().flatten().tolist()
     if constant:
-        raise DomainError(f"covariate {constant[0]} is the same in all rows, as the intercept is: leave it out")
+        raise DomainError(f"covariate {called[constant[0]]} is the same in all rows, as the intercept is: leave it out")
     standard = (covariates - mean) / deviation
     _, factor = torch.linalg.qr(standard)
     rest = factor.diagonal().abs() / len(standard) ** 0.5
     collinear = (rest < 1e-6).nonzero().flatten().tolist()
     if collinear or standard.shape[1] >= len(standard):
         which = collinear[0] if collinear else standard.shape[1] - 1
-        raise DomainError(f"covariate {which} is a sum of the intercept and covariates before it: leave it out")
+        raise DomainError(f"covariate {called[which]} is a sum of the intercept and covariates before it: leave it out")

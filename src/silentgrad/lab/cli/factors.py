@@ -144,6 +144,8 @@ def _told(table: Any) -> str:
     found = table.uns["count_factors"]
     end = "Converged" if found["converged"] else "Did not converge"
     shares = f"{found['explained_deviance']:.1%} of the deviance explained"
+    if len(found["covariates"]):
+        shares += f", {found['explained_by_covariates']:.1%} by the covariates alone"
     bound = f"ELBO {found['elbo'] / (table.n_obs * table.n_vars):.4f} nats per entry of {table.n_obs} x {table.n_vars}"
     return f"{end} after {found['n_iter']} iterations; {shares}; {bound}."
 
@@ -160,7 +162,9 @@ def _page(title: str, told: str, data: Any, largest: Table, color: str | None, p
         drawn["factors"] = pl.factors(data, color), f"The rows in the plane of the first two factors{colored}."
     shown = range(min(3, len(largest.rows)))
     drawn["loadings"] = pl.loadings(data, shown)[0], "The columns that rise and fall most with the first factors."
-    drawn["deviance"] = pl.explained_deviance(data), "The deviance by factor, or of held-out entries by rank."
+    by_rank = "rank_path" in data.uns["count_factors"]
+    told_of = "Deviance of held-out entries by rank." if by_rank else "Share of the deviance, by factor."
+    drawn["deviance"] = pl.explained_deviance(data), told_of
     drawn["convergence"] = pl.convergence(data), "By how many nats each iteration's bound was below the last one's."
     sections = []
     for name, (axes, caption) in drawn.items():
