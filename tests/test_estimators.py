@@ -38,7 +38,7 @@ from members import ALL_LATENTS, Latent
 from refusals import Refusals, refusals
 from silentgrad import estimators
 from silentgrad.decoders import LinearGaussian
-from silentgrad.estimators import ESTIMATORS, Estimator, base_of, choices, integrand_of
+from silentgrad.estimators import ESTIMATORS, Estimator, Integrand, base_of, choices, integrand_of
 from silentgrad.lab.build import build_model
 from silentgrad.lab.settings import suitable_estimators
 from silentgrad.lab.training import ModelConfig
@@ -282,6 +282,12 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
     def f(z: Tensor) -> Tensor:
         return z.flatten(1).sum(-1)
 
+    class Column(Estimator):
+        def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+            return integrand(q.sample()).unsqueeze(-1)
+
+    returned = r"Column returned shape \(5, 1\) for 5 examples: return one number per example, shape \(5,\)"
+    alone = r"shape \(\), .* one example, Independent\(q, 2\)"
     shapes = r"shape \(9,\), for a latent of batch shape \(5, 9\) and event shape \(\)"
     domain = {
         "one sample": ("RLOO needs at least two samples, got 1", lambda: sg.RLOO(1)),
@@ -322,12 +328,18 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
         **{name: (sg.DomainError, *case) for name, case in domain.items()},
         **{name: (sg.IntractableError, *case) for name, case in intractable.items()},
         "a shape": (sg.ShapeError, shapes, lambda: sg.RLOO()(bits, lambda z: z[0])),
+        "a mean over examples": (sg.ShapeError, alone, lambda: sg.RLOO()(bits, lambda z: f(z).mean())),
+        "a float": (sg.DomainError, "integrand returned float", lambda: sg.RLOO()(bits, lambda z: 0.5)),
+        "an estimator's shape": (sg.ShapeError, returned, lambda: Column()(bits, f)),
+        "its shape for a decoder": (
+            sg.ShapeError, returned, lambda: Column()(bits, integrand_of(sg.LinearGaussian(9, 4), x))
+        ),
         "a large example": (
             sg.ShapeError,
             "9 numbers and the network takes 8: give inputs=9",
             lambda: estimators.NVIL(inputs=8)(bits, f),
         ),
-    }
+    }  # fmt: skip
 
 
 def test_schedules_are_what_they_say() -> None:
