@@ -142,6 +142,8 @@ def test_a_name_belongs_to_one_class() -> None:
     ("name", "message"),
     [
         ("disram", r"disram is no estimator: choose among arm, .*, or name a class .*Did you mean disarm\?"),
+        ("RLOO", r"Did you mean rloo\?"),
+        ("silentgrad:DisARm", r"no attribute 'DisARm', but .*RLOO.*\. Did you mean DisARM\?"),
         ("no_such_module:A", "cannot be imported, No module named 'no_such_module'.*PYTHONPATH"),
         ("silentgrad:NoSuch", "cannot be imported, module 'silentgrad' has no attribute 'NoSuch'"),
         (":A", "cannot be imported"),
