@@ -3,7 +3,12 @@
 Copy this file into a folder of your own, rename the class, and change `forward`. Then, from that folder:
 
     python my_estimator.py                     # the checks: bias, evaluations, shapes, dtypes, state
-    silentgrad benchmark --scale smoke --networks linear --estimators exact,rloo,my_estimator:MyEstimator
+    silentgrad benchmark --scale smoke --datasets mnist --networks linear \\
+        --estimators exact,rloo,my_estimator:MyEstimator
+
+q may be a latent inside `Independent`. Its parameters are found by `bernoulli_of(q, self).logits`, one for each bit, or
+`discrete_of(q, self)` for categories too. A pathwise estimator differentiates through z, `integrand(q.rsample())`; for
+bits or categories, straight through, `integrand(value_with_gradient_of(q.sample(), q.mean))`.
 """
 
 import torch

@@ -338,6 +338,12 @@ def test_a_latent_and_a_function_by_themselves() -> None:
     (alone,) = gradient_variance(td.Bernoulli(logits=leaf), f, 20, [sg.StraightThrough()]).values()
     assert alone.squared_bias is alone.error() is None
     assert "unknown" in str(sg.ranked({"alone": alone}))
+    assert (own.reference, others["StraightThrough"].reference) == ("Enumerate", "RLOO")
+    assert 0 < own.squared_bias_error < within
+    best = sg.ranked(found, evaluations=1)
+    assert set(list(best)[-4:]) == {"Enumerate", "DisARM", "RLOO", "IndeCateR"}  # which take more
+    assert "error in 1 evaluations" in str(best)
+    assert "bias² against Enumerate" in str(best)
 
 
 ONES = torch.ones(3, 2)
@@ -456,6 +462,8 @@ def test_what_cannot_be_measured_is_refused() -> Refusals:
         "a class": (sg.DomainError, "RLOO is no estimator: give an instance", lambda: of_model(q, bare, 2, [sg.RLOO])),
         "no gradient": (sg.DomainError, valued, lambda: of_model(q, bare, 2, [Bare()])),
         "no gradient to time": (sg.DomainError, valued, lambda: sg.recommend(q, bare, 1, [Bare()])),
+        "a number for each latent": (sg.ShapeError, "sum over", lambda: of_model(q, lambda z: z, 2, [Reinforce()])),
+        "a column": (sg.ShapeError, r"\(3, 1\)", lambda: sg.recommend(q, lambda z: z[:, :1])),
         "a latent in an epoch": (sg.DomainError, "no epoch", lambda: of_model(q, bare, 2, [Reinforce()], epoch=1)),
         "a model with a function": (sg.DomainError, no_model, lambda: of_model(model, lambda z: z, 2, [Reinforce()])),
         "no batch": (sg.ShapeError, one, lambda: of_model(laid_out, single, 2, [sg.DisARM()])),

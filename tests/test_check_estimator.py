@@ -56,12 +56,14 @@ FAULTS: dict[str, tuple[dict[str, object], set[str]]] = {  # what is planted, an
     "a factor": ({"factor": lambda self: 2.0}, {"unbiased: gradient of the latents"}),
     "a wrong count": ({"calls": 1}, {"evaluations as declared"}),
     "a leak": ({"factor": lambda self: 1 + 1e-6 * next(calls)}, {"no memory but buffers, which rest in eval()"}),
-    "a broadcast": (
+    "a broadcast": (  # which is refused wherever an estimator is called
         {"value": lambda self, f, z, q: f(z), "score": lambda self, q, z, examples: q.log_prob(z)},
-        {"one number per example"},
+        set(),
     ),
     "a lost gradient": ({"own": lambda self, f: f.detach()}, {"unbiased: gradient of the integrand"}),
     "a mean": ({"own": lambda self, f: f.mean(-1, keepdim=True).expand_as(f)}, {"examples do not mix"}),
+    "a column": ({"forward": lambda self, q, f: Sound.forward(self, q, f).unsqueeze(-1)}, {"a call", *sg.testing.OWED}),
+    "a single number": ({"forward": lambda self, q, f: Sound.forward(self, q, f).mean()}, {"a call", *sg.testing.OWED}),
     "an error": ({"value": refuse}, {"a call", *sg.testing.OWED}),
 }
 
@@ -71,9 +73,18 @@ def test_a_planted_fault_is_found_and_nothing_else(fault: str) -> None:
     planted, findings = FAULTS[fault]
     found = sg.testing.check_estimator(type("Faulty", (Sound,), planted)())
     assert {check.what for check in found if not check.holds} == findings
-    assert found.passed == (fault == "none")
-    assert ("FAILS" in str(found)) == (fault != "none")
+    assert found.passed == (not findings)
+    assert ("FAILS" in str(found)) == bool(findings)
     assert ("ValueError: not yet written" in str(found)) == (fault == "an error")
+
+
+def test_a_declared_bias_is_measured_and_none_is_asked_about() -> None:
+    told = [
+        str(sg.testing.check_estimator(one, 400))
+        for one in (sg.StraightThrough(), type("Un", (Sound,), {"unbiased": False})())
+    ]
+    assert ["no bias found: claim unbiased = True?" in table for table in told] == [False, True]
+    assert all("biased: value" in table and " measured " in table for table in told)
 
 
 def at_random(estimator: Estimator) -> Estimator:

@@ -27,7 +27,7 @@ from members import ALL_LATENTS, Latent
 from oracles import deviation
 from refusals import Refusals, refusals, refused
 from silentgrad import estimators
-from silentgrad.estimators import ESTIMATORS, Estimator, base_of, choices, integrand_of
+from silentgrad.estimators import ESTIMATORS, Estimator, Integrand, base_of, choices, integrand_of
 from silentgrad.lab.build import build_model
 from silentgrad.lab.settings import suitable_estimators
 from silentgrad.lab.training import ModelConfig
@@ -265,6 +265,12 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
     def f(z: Tensor) -> Tensor:
         return z.flatten(1).sum(-1)
 
+    class Column(Estimator):
+        def forward(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+            return integrand(q.sample()).unsqueeze(-1)
+
+    returned = r"Column returned shape \(5, 1\) for 5 examples: return one number per example, shape \(5,\)"
+    alone = r"shape \(\), .* one example, Independent\(q, 2\)"
     shapes = r"shape \(9,\), for a latent of batch shape \(5, 9\) and event shape \(\)"
     domain = {
         "one sample": ("RLOO needs at least two samples, got 1", lambda: sg.RLOO(1)),
@@ -298,8 +304,12 @@ def test_what_estimators_and_schedules_refuse() -> Refusals:
     }
     shape = {
         "a shape": (shapes, lambda: sg.RLOO()(bits, lambda z: z[0])),
+        "a mean over examples": (alone, lambda: sg.RLOO()(bits, lambda z: f(z).mean())),
+        "an estimator's shape": (returned, lambda: Column()(bits, f)),
+        "its shape for a decoder": (returned, lambda: Column()(bits, linear)),
         "a large example": ("9 numbers and the network takes 8: give inp", lambda: estimators.NVIL(inputs=8)(bits, f)),
     }
+    domain["a float"] = "integrand returned float", lambda: sg.RLOO()(bits, lambda z: 0.5)
     of_errors = {sg.DomainError: domain, sg.IntractableError: intractable, sg.ShapeError: shape}
     return {name: (error, *case) for error, cases in of_errors.items() for name, case in cases.items()}
 

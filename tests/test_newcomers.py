@@ -119,6 +119,8 @@ def test_a_name_belongs_to_one_class() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("RLOO", r"Did you mean rloo\?"),
+        ("silentgrad:DisARm", r"no attribute 'DisARm', but .*RLOO.*\. Did you mean DisARM\?"),
         ("no_such_module:A", "cannot be imported, No module named 'no_such_module'.*PYTHONPATH"),
         ("silentgrad:NoSuch", "cannot be imported, module 'silentgrad' has no attribute 'NoSuch'"),
         (":A", "cannot be imported"),

@@ -4,7 +4,7 @@ A class that is in no registry is named by where it is imported from, `package.m
 """
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Generic, TypeVar
 
@@ -17,14 +17,15 @@ ALIKE = 0.6  # the least likeness, from 0 to 1, of a name that is worth a questi
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return the question after a message, or nothing if no name is near.
+    """Return the question after a message, or nothing if no name is near; capitals do not count.
 
     Example:
-        >>> did_you_mean("mnits", ["cifar10", "mnist"])
-        ' Did you mean mnist?'
+        >>> did_you_mean("mnits", ["cifar10", "mnist"]), did_you_mean("RLOO", ["rloo"])
+        (' Did you mean mnist?', ' Did you mean rloo?')
     """
-    near = get_close_matches(word, list(names), n=1, cutoff=ALIKE)
-    return f" Did you mean {near[0]}?" if near else ""
+    lowered = {name.lower(): name for name in names}
+    near = get_close_matches(word.lower(), list(lowered), n=1, cutoff=ALIKE)
+    return f" Did you mean {lowered[near[0]]}?" if near else ""
 
 
 class Registry(dict[str, type[T]], Generic[T]):
@@ -78,15 +79,23 @@ class Registry(dict[str, type[T]], Generic[T]):
                 f"{name} is no {self.kind}: choose among {', '.join(sorted(self))}, or name a class as "
                 f"package.module:Class.{did_you_mean(name, self)}"
             )
-        module, _, attribute = name.partition(":")
+        path, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
-        except AttributeError as error:
-            raise DomainError(f"{name} cannot be imported, {error}") from error
+            module = importlib.import_module(path)
         except (ImportError, TypeError, ValueError) as error:
             raise DomainError(
                 f"{name} cannot be imported, {error}: its module has to be installed, or in a folder of PYTHONPATH"
             ) from error
+        found = getattr(module, attribute, None)
+        if found is None:
+            raise DomainError(self._without(path, attribute, vars(module)))
         if not isinstance(found, type) or not issubclass(found, self.base):
             raise DomainError(f"{name} is no {self.kind}: it has to be a subclass of {self.base.__qualname__}")
         return found
+
+    def _without(self, path: str, attribute: str, names: Mapping[str, object]) -> str:
+        """Return the message for a module that has no such class: those that it has."""
+        classes = {name: one for name, one in names.items() if isinstance(one, type) and one is not self.base}
+        own = [name for name, one in classes.items() if issubclass(one, self.base)]
+        told = f"but {', '.join(own)}.{did_you_mean(attribute, own)}" if own else f"and no {self.kind}."
+        return f"{path}:{attribute} cannot be imported, module {path!r} has no attribute {attribute!r}, {told}"

@@ -11,7 +11,7 @@ from torch import distributions as td
 
 from silentgrad.analysis.drawing import Cotangent, Parts, cotangents, require_batch
 from silentgrad.analysis.products import Gradient, OverDraws, Pullback, SquaresMethod, added, over_draws
-from silentgrad.errors import DomainError, IntractableError
+from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.estimators import (
     Estimator,
     Exact,
@@ -100,7 +100,12 @@ class MeasuredBatch:
 
     @classmethod
     def of_function(cls, q: td.Distribution, integrand: Integrand) -> Self:
-        """Take a plain function of z under a latent, in whose own parameters the gradient is taken."""
+        """Take a plain function of z under a latent, in whose own parameters the gradient is taken.
+
+        Raises:
+            ShapeError: It has not one number per example at a draw.
+        """
+        _require_sum(q, integrand)
         parts = Parts.of_any(q)
         leaves = [tensor.detach().clone().requires_grad_() for tensor in parts.tensors]
         fixed = [torch.zeros_like(leaf) for leaf in leaves]
@@ -153,6 +158,17 @@ class MeasuredBatch:
 
     def _cotangents(self, estimator: Estimator, integrand: Integrand, draws: int) -> Iterator[Cotangent]:
         return cotangents(self.term._replace(estimator=estimator), integrand, self.parts, draws, self.prior)
+
+
+@torch.no_grad()
+def _require_sum(q: td.Distribution, function: Integrand) -> None:
+    """Raise for a function with a number for each latent of a batch, whose sum is forgotten, or none per example."""
+    examples = per_example(function(q.sample()), q).shape
+    if len(examples) > 1 and examples == q.batch_shape + q.event_shape:
+        raise ShapeError(
+            f"the function has shape {tuple(examples)}, a number for each latent: sum over those of an example, "
+            "f(z).sum(-1). Latents that are examples of their own have one dimension, logits.flatten()"
+        )
 
 
 class _Counted:

@@ -32,7 +32,8 @@ class Recommendation:
         estimator: That estimator, to be trained with.
         found: Bias and variance of each, the best first; `sg.ranked(it.found)` has the other figures.
         seconds: Seconds of a draw of each, forward and backward, without the encoder's part.
-        errors: Mean squared error of as many draws of each as the slowest one's time allows.
+        errors: The error for the time: the mean squared error of the mean of as many draws as fit into the time of one
+            draw of the slowest on the list, so that another list has other errors.
     """
 
     name: str
@@ -44,9 +45,9 @@ class Recommendation:
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("estimator", "error for the time", "bias²", "variance", "ms a draw")]
         for name, own in self.found.items():
-            figures = self.errors[name], own.squared_bias or 0.0, own.est, 1e3 * self.seconds[name]
-            rows.append((f"{name} *" if own.unbiased else name, *(f"{figure:.3g}" for figure in figures)))
-        return table(rows)
+            error, variance, time = (f"{it:.3g}" for it in (self.errors[name], own.est, 1e3 * self.seconds[name]))
+            rows.append((f"{name} *" if own.unbiased else name, error, own.bias, variance, time))
+        return table(rows, self.found.values())
 
 
 def recommend(
@@ -61,9 +62,9 @@ def recommend(
     Args:
         q: The latents, or a model with an encoder and a decoder.
         f: A function of z, one number per example: `integrand_of(decoder, x)`, or one of your own; for a model, x.
-            A mean over the batch counts as one example, so samples vary far more.
         budget: Seconds to measure for, about.
-        estimators: The estimators, by name or as a list; those of a handful that take the latents if absent.
+        estimators: The estimators, by name or as a list; if absent, those of a handful that take the latents: `HANDFUL`
+            and `RLOO` with a silent control variate.
         seed: Seed of the draws. The global random state is left as it was.
 
     Example:
@@ -78,13 +79,15 @@ def recommend(
     latent, function = _problem(q, f)
     chosen = named(estimators) if estimators is not None else _handful(latent)
     seconds: dict[str, float] = {}
+    refusals: list[SilentgradError] = []
     with seeded(seed, device_of(latent)):
         for name, estimator in chosen.items():
             try:
                 seconds[name] = _seconds(estimator, latent, function)
-            except SilentgradError:
-                if estimators is not None:
-                    raise
+            except SilentgradError as refusal:
+                refusals.append(refusal)
+    if len(refusals) == len(chosen) or (refusals and estimators is not None):
+        raise refusals[0]
     total = FEWEST_BATCHES * sum(seconds.values())
     draws = min(max(int(budget / total), FEWEST_DRAWS), MOST_DRAWS)
     taken = {name: chosen[name] for name in seconds}

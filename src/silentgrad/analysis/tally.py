@@ -1,6 +1,7 @@
 """Figures of a gradient over batches, streamed: what is kept does not grow with their number."""
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +49,8 @@ class Decomposition:
             be unbiased, else measured, less what the draws explain, so that noise can make it negative. The gradient is
             the closed form's, where that is exact, or else that of the unbiased estimator among those measured that
             varies least; None without either.
+        squared_bias_error: Its standard error, over batches.
+        reference: Whose gradient it is measured against; empty if it is not measured.
     """
 
     est: float
@@ -60,6 +63,8 @@ class Decomposition:
     evaluations: int = 1
     unbiased: bool = True
     squared_bias: float | None = None
+    squared_bias_error: float = 0.0
+    reference: str = ""
 
     def error(self, draws: float = 1) -> float | None:
         """Return the mean squared error of the mean of some draws, on a batch; None if the bias is not known."""
@@ -74,28 +79,54 @@ class Decomposition:
         """
         return self.est * self.evaluations
 
+    def error_within(self, evaluations: float) -> float | None:
+        """Return the mean squared error that evaluations buy; None if they buy no draw or the bias is not known."""
+        return None if self.evaluations > evaluations else self.error(evaluations / max(self.evaluations, 1))
+
+    @property
+    def bias(self) -> str:
+        """The squared bias and its standard error, as tables have them."""
+        if self.squared_bias is None:
+            return "unknown"
+        return f"{self.squared_bias:.3g}" + f" ± {self.squared_bias_error:.1g}" * (not self.unbiased)
+
 
 class Ranking(dict[str, Decomposition]):
-    """Decompositions in order, which print as a table."""
+    """Decompositions in order, which print as a table whose last column has what they are ordered by.
+
+    Args:
+        found: The decompositions, by name.
+        evaluations: Evaluations of the integrand that a gradient may cost, if that is what orders them.
+    """
+
+    def __init__(self, found: Iterable[tuple[str, Decomposition]], evaluations: float | None = None) -> None:
+        super().__init__(found)
+        self.evaluations = evaluations
 
     def __str__(self) -> str:
         """Print squared bias, variance and the mean squared error of 1, 10 and 100 draws; unbiased ones have a star."""
-        heads = ("estimator", "evaluations", "bias²", "variance", *(f"error of {n}" for n in DRAWS), "variance x eval.")
-        rows = [heads]
+        last = "variance x eval."
+        if self.evaluations is not None:
+            last = f"error in {self.evaluations:g} evaluations"
+        rows = [("estimator", "evaluations", "bias²", "variance", *(f"error of {n}" for n in DRAWS), last)]
         for name, own in self.items():
-            figures = [own.squared_bias, own.est, *(own.error(n) for n in DRAWS), own.work]
-            told = ("unknown" if figure is None else f"{figure:.3g}" for figure in figures)
-            rows.append((f"{name} *" if own.unbiased else name, str(own.evaluations), *told))
-        return table(rows)
+            by = own.work if self.evaluations is None else own.error_within(self.evaluations)
+            figures = [own.est, *(own.error(n) for n in DRAWS), by]
+            told = ["unknown" if figure is None else f"{figure:.3g}" for figure in figures]
+            if self.evaluations is not None and own.evaluations > self.evaluations:
+                told[-1] = "takes more"
+            rows.append((f"{name} *" if own.unbiased else name, str(own.evaluations), own.bias, *told))
+        return table(rows, self.values())
 
 
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Put the columns of rows of text below each other, and say what the star means."""
+def table(rows: Sequence[tuple[str, ...]], found: Iterable[Decomposition]) -> str:
+    """Put the columns of rows of text below each other, and say what the star means and whose bias is 0."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *cells in rows:
         lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]))
-    return "\n".join([*lines, "* unbiased"])
+    references = sorted({own.reference for own in found} - {""})
+    return "\n".join([*lines, "* unbiased" + f"; bias² against {' and '.join(references)}" * bool(references)])
 
 
 def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None) -> Ranking:
@@ -104,7 +135,7 @@ def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None)
     Without a number of evaluations the order is that of the work-normalized variance, biased estimators after all
     others: the variance says nothing of the bias, and an estimator of no use can have hardly any. With one it is that
     of the mean squared error that so many evaluations of the integrand buy, where little variance can make up for a
-    bias; those whose bias is not known come last.
+    bias; those that take more evaluations, or whose bias is not known, come last.
 
     Args:
         found: Decompositions, by name.
@@ -123,10 +154,10 @@ def ranked(found: Mapping[str, Decomposition], evaluations: float | None = None)
         own = entry[1]
         if evaluations is None:
             return not own.unbiased, own.work
-        error = own.error(evaluations / max(own.evaluations, 1))
+        error = own.error_within(evaluations)
         return error is None, own.work if error is None else error
 
-    return Ranking(sorted(found.items(), key=place))
+    return Ranking(sorted(found.items(), key=place), evaluations)
 
 
 class Mean(NamedTuple):
@@ -151,13 +182,16 @@ class Tally:
         self.waiting: tuple[Gradient, Tensor] | None = None
         self.pairs: list[Tensor] = []
         self.evaluations = 1
-        self.squared_bias: float | None = 0.0 if unbiased else None
+        self.squared_biases: list[float] = []
+        self.references: list[str] = []
 
-    def compare(self, own: Mean, truth: Mean) -> None:
-        """Take in how far a batch's mean gradient is from the truth."""
+    def compare(self, own: Mean, truth: Mean, reference: str) -> None:
+        """Take in how far a batch's mean gradient is from the truth, and whose that is."""
         explained = on_host(own.noise + truth.noise)
         distance = on_host(squared_norms(difference(own.gradient, truth.gradient)).sum()) - explained
-        self.squared_bias = (self.squared_bias or 0.0) + distance.item()
+        self.squared_biases.append(distance.item())
+        if reference not in self.references:
+            self.references.append(reference)
 
     def add(self, gradient: Gradient, variance: Tensor) -> None:
         """Take in a batch's mean gradient over draws and its variance over draws, per parameter tensor."""
@@ -184,6 +218,7 @@ class Tally:
         batch = spread - est / self.draws
         signal = on_host(squared_norms(self.mean)) - spread / self.batches
         figures = with_quotients(torch.stack([est.sum(), batch.sum(), signal.sum()])).tolist()
+        biases = [0.0] * self.batches if self.unbiased else self.squared_biases
         return Decomposition(
             **Figures(*figures)._asdict(),
             errors=Figures(*jackknife(torch.stack(self.pairs)).tolist()),
@@ -191,7 +226,9 @@ class Tally:
             groups=by_layer(names, est, batch),
             evaluations=self.evaluations,
             unbiased=self.unbiased,
-            squared_bias=None if self.squared_bias is None else self.squared_bias / self.batches,
+            squared_bias=statistics.fmean(biases) if biases else None,
+            squared_bias_error=statistics.stdev(biases) / len(biases) ** 0.5 if biases else 0.0,
+            reference=" or ".join(self.references),
         )
 
     def _pair(self, a: Gradient, variance_a: Tensor, b: Gradient, variance_b: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from silentgrad.errors import DomainError
 from silentgrad.estimators import Estimator, Integrand, integrand_of
 from silentgrad.estimators.base import require_estimator
 from silentgrad.estimators.integrand import log_prob_of
+from silentgrad.latents.independent import device_of
 
 MethodName = Literal["sketch", "every"]
 
@@ -145,7 +146,8 @@ def _measured(
     if isinstance(model, td.Distribution):
         if epoch is not None or not callable(batches):
             raise DomainError("a latent by itself is measured with a function of z in place of batches, and no epoch")
-        batch = MeasuredBatch.of_function(model, batches)
+        with seeded(0, device_of(model)):
+            batch = MeasuredBatch.of_function(model, batches)
         for _ in range(FEWEST_BATCHES):
             yield batch
         return
@@ -160,14 +162,14 @@ def _compare(
     tallies: Mapping[str, Tally], estimators: Mapping[str, Estimator], means: Mapping[str, Mean], truth: Gradient
 ) -> None:
     """Compare the biased estimators with the true gradient of a batch, or with the best that is known of it."""
-    known = [means[name] for name, own in estimators.items() if own.unbiased and not own.uses_prior]
+    known = {name: means[name] for name, own in estimators.items() if own.unbiased and not own.uses_prior}
     if truth:
-        known.append(Mean(truth, torch.zeros_like(truth[0].sum())))
+        known["the closed form"] = Mean(truth, torch.zeros_like(truth[0].sum()))
     if known:
-        best = min(known, key=lambda mean: float(mean.noise))
+        best = min(known, key=lambda name: float(known[name].noise))
         for name, tally in tallies.items():
             if not tally.unbiased:
-                tally.compare(means[name], best)
+                tally.compare(means[name], known[best], best)
 
 
 @contextmanager

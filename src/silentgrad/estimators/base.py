@@ -10,7 +10,8 @@ are `differentiated_twice`.
 The shapes of all estimators follow one rule. A latent z has the shape `q.batch_shape + q.event_shape`, and what
 `integrand(z)` returns has the shape of the examples. It has to be the beginning of q's batch shape, none of its event;
 every dimension of z beyond it holds latents of one example, over which log q(z|x) is summed. The result has the shape
-of the examples:
+of the examples. Whatever has another shape is refused where an estimator is called: a class of one's own cannot have
+its values broadcast. A single number is one for a single example, so for several it is refused too.
 
 ===========  ===============================  ===========  ==================
 batch shape  event shape                      `integrand`  latents an example
@@ -24,7 +25,8 @@ batch shape  event shape                      `integrand`  latents an example
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from types import FunctionType, MethodType
+from typing import ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -62,9 +64,15 @@ class Estimator(nn.Module):
         """Estimate E_q[integrand(z)], in the shape of the examples: that of `integrand(z)`."""
         raise NotImplementedError
 
-    if TYPE_CHECKING:  # nn.Module's returns Any
-
-        def __call__(self, q: td.Distribution, integrand: Integrand) -> Tensor: ...
+    def __call__(self, q: td.Distribution, integrand: Integrand) -> Tensor:
+        """Call `forward`, and raise unless it returns one number per example."""
+        examples: list[torch.Size] = []  # their shape, as often as it was seen
+        value: Tensor = super().__call__(q, _watched(integrand, q, examples))
+        if examples:
+            require_examples(value, examples[0], self)
+        elif not _can_be_examples(value.shape, q):
+            require_examples(value, q.batch_shape if isinstance(q, td.Independent) else q.batch_shape[:1], self)
+        return value
 
     def evaluations(self, latents: int = 1, values: int = 2) -> int:
         """Count the evaluations of the integrand in a step, each for a whole batch.
@@ -141,13 +149,51 @@ def mean_of_others(numbers: Tensor) -> Tensor:
 
 def per_example(values: Tensor, q: td.Distribution) -> Tensor:
     """Return the values, one per example, or raise unless their shape is the beginning of q's batch shape."""
-    if values.shape != q.batch_shape[: values.dim()]:
+    if not isinstance(values, Tensor):
+        kind = type(values).__name__
+        raise DomainError(f"the integrand returned {kind}: return a tensor with one number per example")
+    if not _can_be_examples(values.shape, q):
+        remedy = "one number per example has the shape that the batch shape begins with"
+        if values.dim() == 0:
+            alone = f"Independent(q, {len(q.batch_shape)})"
+            remedy = f"return one number per example, no sum or mean over them; if all of it is one example, {alone}"
         raise ShapeError(
             f"the integrand has shape {tuple(values.shape)}, for a latent of batch shape {tuple(q.batch_shape)} "
-            f"and event shape {tuple(q.event_shape)}: one number per example has the shape that the batch shape begins "
-            "with"
+            f"and event shape {tuple(q.event_shape)}: {remedy}"
         )
     return values
+
+
+def _can_be_examples(shape: torch.Size, q: td.Distribution) -> bool:
+    """Return whether q can have examples of a shape: the beginning of its batch shape.
+
+    () is a single example, whose latents are q's event or its only dimension.
+    """
+    several = len(q.batch_shape) > (0 if isinstance(q, td.Independent) else 1)
+    return shape == q.batch_shape[: len(shape)] and not (several and len(shape) == 0)
+
+
+def _watched(integrand: Integrand, q: td.Distribution, examples: list[torch.Size]) -> Integrand:
+    """Return a plain function that notes the shape of its values at latents like q; any other object is left alone."""
+    if not isinstance(integrand, FunctionType | MethodType):
+        return integrand  # an estimator may ask it for more than its values
+
+    def watched(z: Tensor) -> Tensor:
+        values = integrand(z)
+        if z.shape == q.batch_shape + q.event_shape:
+            examples.append(per_example(values, q).shape)
+        return values
+
+    return watched
+
+
+def require_examples(value: Tensor, examples: torch.Size, estimator: Estimator) -> None:
+    """Raise unless an estimator's value has the shape of the examples."""
+    if value.shape != examples:
+        raise ShapeError(
+            f"{type(estimator).__name__} returned shape {tuple(value.shape)} for {examples.numel()} examples: return "
+            f"one number per example, shape {tuple(examples)}"
+        )
 
 
 def joint_log_prob(q: td.Distribution, z: Tensor, examples: torch.Size) -> Tensor:

@@ -38,7 +38,7 @@ from silentgrad.tracing import widened
 class Reinforce(Learning):
     """The score-function estimator with a running average of the log-probability as its baseline, as in the paper.
 
-    Take it as the baseline of comparisons: any latent, any integrand, one evaluation, and the most variance.
+    Take it as the baseline of comparisons: any latent, any integrand, one evaluation, and usually the most variance.
 
     Args:
         decay: Decay of the running average. The paper does not give it.

@@ -136,7 +136,8 @@ def mean_with_gradient(
 class MuProp(Estimator):
     """Backpropagation through the mean, made unbiased by the score function.
 
-    Take it when the integrand is nearly linear between its values; nothing has to be learned.
+    Take it when the integrand is nearly linear between its values; nothing has to be learned. In the benchmark
+    `RLOO` varies less after training, at the same evaluations.
 
     References:
         Gu, Levine, Sutskever and Mnih 2016, MuProp: Unbiased Backpropagation for Stochastic Neural Networks, ICLR.
