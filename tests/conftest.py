@@ -41,7 +41,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages whose figures are made, but not drawn, which takes most of their time."""
-    monkeypatch.setattr("silentgrad.lab.reports.page.png", lambda figure: b"")
+    monkeypatch.setattr("silentgrad.lab.reports.page.Picture.png", b"")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from silentgrad.lab.build import model_for, plan_for
 from silentgrad.lab.cli.benchmark import run_benchmark
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of
-from silentgrad.lab.experiments.benchmark.gradients import ReferenceWeights, variances_at
+from silentgrad.lab.experiments.benchmark.gradients import measured, variances_at
 from silentgrad.lab.experiments.benchmark.protocol import BenchmarkPlan, Setting, settings_of
 from silentgrad.lab.experiments.experiment import FilledRow, RowOfRuns
 from silentgrad.lab.experiments.ledger import row_of
@@ -117,7 +117,7 @@ def test_noise_is_measured_once_on_the_same_weights(tmp_path: Path) -> None:
     reference = plan.reference(LINEAR)
     train_run(reference.settings, tmp_path / reference.name)
     found = variances_at(plan, LINEAR, 2)
-    assert found == variances_at(plan, LINEAR, 2) == ReferenceWeights(plan, LINEAR, 2).variances(plan.names(LINEAR))
+    assert found == variances_at(plan, LINEAR, 2) == measured(plan, LINEAR, 2, plan.names(LINEAR))
     assert sorted(found) == sorted(names)
     assert found["exact"].est == 0
     assert found["exact"].cosine == pytest.approx(1)

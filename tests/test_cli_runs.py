@@ -17,7 +17,7 @@ from silentgrad.lab.cli import demo
 from silentgrad.lab.data import Selection, load
 from silentgrad.lab.kinds import BITS_PER_DIMENSION
 from silentgrad.lab.reports.curves import comparison_curves, drawable
-from silentgrad.lab.reports.page import png
+from silentgrad.lab.reports.page import Picture
 from silentgrad.lab.store.files import read_json, read_metrics, write_rows_atomically
 from silentgrad.lab.store.folders import File, RunFolder, SweepFolder
 from silentgrad.lab.store.records import Run
@@ -155,7 +155,7 @@ def test_every_run_is_in_the_legend_and_letters_that_the_font_lacks_are_written_
     figure = comparison_curves(dict.fromkeys(NAMES, Run.read(digits_run)), BITS_PER_DIMENSION)
     (legend,) = (part for part in figure.get_children() if isinstance(part, Legend))
     assert [text.get_text() for text in legend.get_texts()] == [drawable(name) for name in NAMES]
-    assert png(figure).startswith(b"\x89PNG")  # drawn without a warning about mathematics or letters
+    assert Picture(figure, "").png.startswith(b"\x89PNG")  # drawn without a warning about mathematics or letters
     assert drawable("é$_") == "é$_"
     assert drawable("日\n") == r"\u65e5\n"
 

@@ -22,7 +22,7 @@ from silentgrad.lab.cli.main import main
 from silentgrad.lab.data import Counts, DataError, Reals, Splits, load
 from silentgrad.lab.networks import NonlinearLikelihood
 from silentgrad.lab.reports.figures import scatter
-from silentgrad.lab.reports.page import png
+from silentgrad.lab.reports.page import Picture
 from silentgrad.lab.runs.evaluation import evaluate_model
 from silentgrad.lab.settings import ConfigError, Settings, resolve, resolve_model
 from silentgrad.lab.store.files import read_json
@@ -323,7 +323,7 @@ def test_labels_of_every_kind_are_drawn() -> None:
     drawn = scatter(Factors(points, (0.7, 0.3), numbers, [], []), "age")
     assert len(drawn.axes) == 2  # the second is the scale
     for figure in (drawn, scatter(Factors(points, (1.0, 0.0), None, [], []), "None")):
-        assert png(figure).startswith(b"\x89PNG")
+        assert Picture(figure, "").png.startswith(b"\x89PNG")
 
 
 def test_the_page_is_whole_in_a_browser(run: Path, look: Look) -> None:

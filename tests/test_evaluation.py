@@ -19,7 +19,7 @@ from silentgrad.guided import GuidedVAE
 from silentgrad.lab.build import model_for
 from silentgrad.lab.data import Levels, Observations, load, load_images
 from silentgrad.lab.experiments import runner
-from silentgrad.lab.experiments.cells import learned_cells
+from silentgrad.lab.experiments.cells import Request, learned_cells
 from silentgrad.lab.kinds import Kind
 from silentgrad.lab.runs import evaluation
 from silentgrad.lab.runs.evaluation import Share, SplitEvaluation, evaluate_model
@@ -44,7 +44,7 @@ def model_of(name: str, observations: Observations) -> GuidedVAE:
 
 def test_train_evaluate_reproduce_and_an_example_print_the_same_digits(tmp_path: Path, cli: Cli) -> None:
     """A run as `silentgrad reproduce` makes it, and its weights judged by the others."""
-    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
+    (cell, *_) = learned_cells(Request("smoke", 1))
     settings = Settings(DataConfig(batch_size=100), cell.settings.model, TrainConfig(epochs=1, seed=5))
     runner.train_run(settings, tmp_path / "run")
     summary = read_json(tmp_path / "run" / "summary.json")

@@ -61,7 +61,7 @@ def make_run(folder: Path, epochs: int = 30) -> Path:
     epoch = np.arange(epochs)
     bpd = 2.3 + 40 * np.exp(-epoch)
     metrics = {"epoch": epoch, "seconds": 2.5 * (epoch + 1), "valid_bpd": bpd, "valid_kld": 7.5}
-    metrics |= {"valid_mse": 0.02 / (epoch + 1), "test_bpd": np.where(epoch == epochs - 1, bpd + 0.05, math.nan)}
+    metrics |= {"valid_mse": 0.02 / (epoch + 1)}
     made_up(folder, CONFIG, metrics | {"weight": 1 / (epoch + 1), "lr_mean": math.nan}, SUMMARY)
     write_json_atomically(folder / "environment.json", {"torch": torch.__version__, "device": "cpu"})
     save_file(pictures(), folder / "pictures.safetensors")
@@ -166,7 +166,7 @@ def test_a_run_under_way_of_few_epochs_or_without_pictures(tmp_path: Path) -> No
 
 def test_each_image_pixel_is_a_whole_square_of_figure_pixels() -> None:
     images = pictures()
-    figure = figures.reconstructions(RunPictures(**images))
+    figure = figures.reconstructions({"": RunPictures(**images)})
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     factor, top, left = figures.TILE // 8, figures.MARGIN, round(figure.images[0].ox)
@@ -186,7 +186,7 @@ def test_early_epochs_do_not_squash_the_end_and_cells_without_numbers_are_left_o
     bpd = run_curves(Run.read(run_folder).metrics, BITS_PER_DIMENSION, limit=2.21).axes[0]
     low, high = bpd.get_ylim()
     assert low < 2.21 < 2.35 < high < 5
-    metrics = {"epoch": [0.0, 1.0, 2.0, 3.0], "valid_bpd": [3.0, None, math.nan, 2.0], "test_bpd": [math.inf] * 4}
+    metrics = {"epoch": [0.0, 1.0, 2.0, 3.0], "valid_bpd": [3.0, None, math.nan, 2.0]}
     (line,) = run_curves(metrics, BITS_PER_DIMENSION).axes[0].get_lines()
     assert list(line.get_xdata()) == [0.0, 3.0]
 
@@ -285,7 +285,7 @@ def test_the_weight_is_drawn_where_two_decoders_share_the_loss(weighed: bool, ru
     metrics = Run.read(run_folder).metrics
     figure = run_curves(metrics if weighed else metrics | {"weight": []}, BITS_PER_DIMENSION)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["validation", "test", "tractable decoder's weight (right)"][: 2 + weighed]
+    assert names == ["validation", "tractable decoder's weight (right)"][: 1 + weighed]
     assert len(figure.axes) == 4 + weighed
 
 

@@ -21,11 +21,11 @@ from silentgrad.lab.cli.main import main
 from silentgrad.lab.cli.reproduce import EXPERIMENTS
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments import circuits, guide, linear, paper
-from silentgrad.lab.experiments.cells import Cell, fixed_cells, grid_cell, learned_cells
-from silentgrad.lab.experiments.experiment import Request, chosen, compared_runs, trials
+from silentgrad.lab.experiments.cells import Cell, Request, fixed_cells, learned_cells
+from silentgrad.lab.experiments.experiment import chosen, compared_runs, trials
 from silentgrad.lab.experiments.ledger import Ledger, RunRow, key_of
 from silentgrad.lab.experiments.paper_tables import reduced
-from silentgrad.lab.experiments.recipes import recipe_names
+from silentgrad.lab.experiments.recipes import GridCell, recipe_names
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all
 from silentgrad.lab.experiments.tuned import Comparison
@@ -92,9 +92,9 @@ def test_the_figures_call_their_data_by_their_name(everything: Path) -> None:
 
 
 def test_what_stands_in_for_other_data_says_for_which() -> None:
-    cells = learned_cells("smoke", ["mnist", "cifar10"], 1)
+    cells = learned_cells(Request("smoke", 1, ["mnist", "cifar10"]))
     assert {cell.data for cell in cells} == {"digits", "digits for CIFAR-10"}
-    assert {cell.data for cell in learned_cells("cpu", ["mnist", "cifar10"], 1)} == {"MNIST", "CIFAR-10"}
+    assert {cell.data for cell in learned_cells(Request("cpu", 1, ["mnist", "cifar10"]))} == {"MNIST", "CIFAR-10"}
 
 
 def test_the_exact_estimator_has_no_variance(everything: Path) -> None:
@@ -139,7 +139,7 @@ def columns(table: Table, name: str) -> dict[tuple[str, ...], Any]:
 
 
 def test_changes_stand_beside_the_means_unless_a_run_failed(tmp_path: Path) -> None:
-    cells = [cell for cell in learned_cells("cpu", ["mnist"], 3) if "reparam" in cell.method or "gumbel" in cell.method]
+    cells = [cell for cell in learned_cells(Request("cpu", 3)) if "reparam" in cell.method or "gumbel" in cell.method]
     bpd = {"reparameterized": [4.0, 4.2, 4.4], "reparameterized-sg": [3.0, 3.1, 3.5],
            "reparameterized-ours": [4.1, 4.1, 4.4], "gumbel-softmax": [9.0, 1.0, 1.0],
            "gumbel-softmax-sg": [2.0] * 3, "gumbel-softmax-ours": [2.0] * 3}  # fmt: skip
@@ -164,7 +164,7 @@ def test_changes_stand_beside_the_means_unless_a_run_failed(tmp_path: Path) -> N
 
 
 def test_more_divergence_from_the_prior_is_better(tmp_path: Path) -> None:
-    cells = [cell for cell in learned_cells("cpu", ["mnist"], 2) if "reparam" in cell.method]
+    cells = [cell for cell in learned_cells(Request("cpu", 2)) if "reparam" in cell.method]
     results = made_up(tmp_path, cells, kld=lambda cell: 150.0 + 20 * cell.method.endswith("-sg") + cell.seed)
     found = EXPERIMENTS["kld"].build(results, Request("cpu", 2))
     assert columns(found.tables[0], "verdict")["MNIST", "Reparameterization + SG"] == "helps"
@@ -172,7 +172,7 @@ def test_more_divergence_from_the_prior_is_better(tmp_path: Path) -> None:
 
 def test_with_sg_is_the_papers_method() -> None:
     for scale, latent in product(("cpu", "conv", "paper"), paper.BLOCKS):
-        cells = [cell for cell in learned_cells(scale, ["mnist"], 1) if cell.latent == latent]
+        cells = [cell for cell in learned_cells(Request(scale, 1)) if cell.latent == latent]
         guided = [cell.settings for cell in cells if cell.method.endswith(paper.GUIDED)]
         assert {(own.model.tractable, own.model.log_term, own.model.start) for own in guided} == {
             ("linear", "taylor", "random")
@@ -182,7 +182,7 @@ def test_with_sg_is_the_papers_method() -> None:
 
 
 def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
-    cells = fixed_cells("cpu", 2)
+    cells = fixed_cells(Request("cpu", 2))
     bpd = {"silent": math.nan, "gumbel-softmax": 7.0, "reinforce": 7.1, "reparameterized": 6.7}
     results = made_up(tmp_path, cells, figure=lambda cell: bpd[cell.method] if cell.seed else 6.9)
     found = EXPERIMENTS["fixed"].build(results, Request("cpu", 2))
@@ -195,17 +195,17 @@ def test_a_run_that_diverged_is_said_to_have(tmp_path: Path) -> None:
 
 
 def test_every_cell_is_a_recipe() -> None:
-    cells = {"conv": learned_cells("conv", ["mnist"], 3)}
+    cells = {"conv": learned_cells(Request("conv", 3))}
     for scale in ("cpu", "paper"):
-        cells[scale] = [*fixed_cells(scale, 1), *learned_cells(scale, list(paper.DATASETS), 1)]
+        cells[scale] = [*fixed_cells(Request(scale, 1)), *learned_cells(Request(scale, 1, list(paper.DATASETS)))]
     names = set(recipe_names())
     for scale, of_one in cells.items():
-        assert {grid_cell(*cell[:3], scale, cell.variant).name for cell in of_one} <= names
+        assert {GridCell(*cell[:3], scale, cell.variant).name for cell in of_one} <= names
         assert len({cell.name for cell in of_one}) == len(of_one)
 
 
 def test_the_convolutional_scale_is_the_papers_network_made_smaller() -> None:
-    cells = learned_cells("conv", ["mnist"], 3)
+    cells = learned_cells(Request("conv", 3))
     assert len(cells) == 39
     assert {cell.settings.model.network for cell in cells} == {"conv"}
     first, *_ = reduced(cells, Request("conv", 3))
@@ -215,7 +215,7 @@ def test_the_convolutional_scale_is_the_papers_network_made_smaller() -> None:
 
 def test_every_run_of_the_circuits_table_can_be_made() -> None:
     digits, datasets = load("digits"), list(circuits.BLOCKS)
-    cells = circuits.circuit_cells("smoke", datasets, 1)
+    cells = circuits.circuit_cells(Request("smoke", 1, datasets))
     assert len({cell.name for cell in cells}) == len(cells)
     for cell in cells:
         model_for(plan_for(cell.settings).model, digits)
@@ -226,7 +226,7 @@ def test_every_run_of_the_circuits_table_can_be_made() -> None:
 
 
 def test_circuits_are_compared_with_those_without_latents(tmp_path: Path) -> None:
-    cells = [cell for cell in circuits.circuit_cells("cpu", ["digits"], 3) if cell.variant == "context"]
+    cells = [cell for cell in circuits.circuit_cells(Request("cpu", 3, ["digits"])) if cell.variant == "context"]
     gain = {"exact": [0.5, 0.51, 0.52], "without-z": [0.0] * 3}
     elbos = {"figure": lambda cell: 2.25, "sampled": lambda cell: 2.0 - gain[cell.method][cell.seed]}
     found = EXPERIMENTS["circuits"].build(made_up(tmp_path, cells, **elbos), Request("cpu", 3, ["digits"]))
@@ -241,7 +241,7 @@ def test_circuits_are_compared_with_those_without_latents(tmp_path: Path) -> Non
     assert verdict.endswith("in sampled ELBO: helps.")
 
 
-KIND = linear.linear_cells("smoke", ["mnist"], 1)[1]  # Gumbel-Softmax
+KIND = linear.linear_cells(Request("smoke", 1))[1]  # Gumbel-Softmax
 GRID = linear.grid_of(KIND)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from silentgrad.lab.cli.main import setting
 from silentgrad.lab.experiments import runner, study
-from silentgrad.lab.experiments.cells import Cell, learned_cells
+from silentgrad.lab.experiments.cells import Cell, Request, learned_cells
 from silentgrad.lab.experiments.runner import INLINE, Workers
 from silentgrad.lab.experiments.space import Sweep, search_space
 from silentgrad.lab.experiments.sweep import run_sweep
@@ -111,7 +111,7 @@ def train_to_the_end(sweep: Sweep, url: str, together: Barrier, dies: bool = Fal
 @cache
 def long_run() -> Cell:
     """Return a run of the smallest scale, but with many epochs."""
-    (cell, *_) = learned_cells("smoke", ["mnist"], 1)
+    (cell, *_) = learned_cells(Request("smoke", 1))
     data, model, train = cell.settings
     return cell._replace(settings=Settings(replace(data, batch_size=256), model, replace(train, epochs=LONG)))
 

@@ -11,7 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 from silentgrad.lab.experiments import guide, paper
-from silentgrad.lab.experiments.cells import TITLES
+from silentgrad.lab.experiments.cells import TITLES, Request
 from silentgrad.lab.experiments.paper_tables import FIELDS
 from silentgrad.lab.experiments.results import Results, compared
 from silentgrad.lab.tables import Column, Content, Table
@@ -69,7 +69,7 @@ def claims() -> Iterator[Claim]:
         figures, setting = _of_fixed(latent, method, metric), f"MNIST, {REDUCED.format(table='fixed')}"
         yield Claim(words, figures, setting, "fixed", FIELDS[metric], -1, {"latent": latent}, "silent", method)
     for dataset, lengths in guide.LENGTHS.items():
-        latents = dict.fromkeys(cell.latent for cell in guide.guide_cells("cpu", [dataset], 1))
+        latents = dict.fromkeys(cell.latent for cell in guide.guide_cells(Request("cpu", 1, [dataset])))
         for latent, epochs in product(latents, lengths):
             runs = {"dataset": dataset, "latent": latent, "variant": f"guide-{epochs}"}
             setting = f"{TITLES[dataset]}, {paper.BLOCKS[latent].lower()}, {epochs} epochs, tuned (table guide)"

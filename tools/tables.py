@@ -11,12 +11,11 @@ from pathlib import Path
 from claims import claims_table
 
 from silentgrad.lab.cli.reproduce import EXPERIMENTS, SHARED, command_of
-from silentgrad.lab.experiments.experiment import Request
+from silentgrad.lab.experiments.cells import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.reports.experiment import in_markdown
-from silentgrad.lab.runs.findings import Findings
-from silentgrad.lab.tables import markdown
+from silentgrad.lab.tables import Findings, markdown
 
 ROOT = Path(__file__).parents[1]
 PAPER = Request("cpu", 3, ["mnist", "imagenet32", "cifar10"], tune=True)

@@ -137,11 +137,8 @@ def weights_on_z(vae: GuidedVAE) -> Iterator[Tensor]:
     """Yield the decoders' weights on z; where these are zero, decoders are blind to it."""
     decoders: list[Any] = [decoder for decoder in (vae.tractable, vae.nonlinear) if decoder is not None]
     for decoder in decoders:
-        layers = [
-            layer
-            for name, layer in decoder.named_modules()
-            if isinstance(layer, nn.Linear) and not name.endswith(("context.mix", "shifts"))
-        ]
+        named = [(name, layer) for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)]
+        layers = [layer for name, layer in named if not name.endswith(("context.mix", "shifts"))]
         yield from (layer.weight for layer in (layers if decoder is vae.tractable else layers[:1]))
 
 

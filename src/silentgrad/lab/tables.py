@@ -1,11 +1,12 @@
-"""The laboratory's table: its cells, how they are rounded, and how it is laid out in every medium.
+"""The laboratory's table: its cells, how they are rounded, how it is laid out in every medium, and what it belongs to.
 
 Experiments and reports make tables. They are printed in a terminal, written as Markdown, LaTeX and CSV, and shown on
-pages through the template `table.html.j2`.
+pages through the template `table.html.j2`. The findings of an experiment are tables, curves and pictures of runs, and
+what they say; reports write them as files and as a page.
 """
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 
 from rich.box import SIMPLE
@@ -109,6 +110,39 @@ class Table:
         kept = [place for place, column in enumerate(self.columns) if wanted(column, self.column(place))]
         rows = [[row[place] for place in kept] for row in self.rows]
         return replace(self, columns=[self.columns[place] for place in kept], rows=rows)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Runs whose validation curves stand under the table before them."""
+
+    runs: Mapping[str, str]  # label -> name of the run's folder
+
+
+@dataclass(frozen=True)
+class Reconstructions:
+    """Runs whose reconstructions stand above each other."""
+
+    name: str  # of the picture's file
+    title: str
+    caption: str  # a sentence under the picture
+    runs: Mapping[str, str]  # label -> name of the run's folder
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that an experiment found."""
+
+    name: str  # of its files
+    title: str
+    parts: Sequence[Table | Curves | Reconstructions]  # in their order
+    verdicts: Sequence[str] = ()  # what they say, in sentences
+    notes: Sequence[str] = ()  # how they were made, in sentences
+    command: str = ""  # that makes all of it again
+
+    @property
+    def tables(self) -> list[Table]:
+        return [part for part in self.parts if isinstance(part, Table)]
 
 
 def shown(cell: Content, digits: int | None = None) -> str:

@@ -2,38 +2,30 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
+from silentgrad.lab.experiments.benchmark import protocol
 from silentgrad.lab.experiments.benchmark.comparison import benchmark_of, measure
-from silentgrad.lab.experiments.benchmark.protocol import (
-    BenchmarkPlan,
-    BenchmarkScale,
-    DatasetName,
-    LatentsKind,
-    LikelihoodKind,
-    NetworkKind,
-    settings_of,
-)
-from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import Request
+from silentgrad.lab.experiments.cells import Request
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import run_all, workers_at
 from silentgrad.lab.reports.experiment import write_findings
-from silentgrad.lab.runs.findings import Findings
 from silentgrad.lab.settings import ConfigError, Count, EstimatorName, estimator_class
+from silentgrad.lab.tables import Findings
 from silentgrad.lab.training import TrainConfig
 from silentgrad.lab.training.fabric import fabric_for
 
 
 def benchmark(
-    scale: BenchmarkScale = "cpu",
-    datasets: list[DatasetName] = ["mnist", "fashion-mnist"],  # noqa: B006
-    likelihoods: list[LikelihoodKind] = ["bernoulli", "gaussian"],  # noqa: B006
-    networks: list[NetworkKind] = ["linear", "nonlinear", "circuit"],  # noqa: B006
-    latents: list[LatentsKind] = ["bits"],  # noqa: B006
+    scale: protocol.BenchmarkScale = "cpu",
+    datasets: list[protocol.DatasetName] = ["mnist", "fashion-mnist"],  # noqa: B006
+    likelihoods: list[protocol.LikelihoodKind] = ["bernoulli", "gaussian"],  # noqa: B006
+    networks: list[protocol.NetworkKind] = ["linear", "nonlinear", "circuit"],  # noqa: B006
+    latents: list[protocol.LatentsKind] = ["bits"],  # noqa: B006
     estimators: list[EstimatorName] | None = None,
     seeds: Count | None = None,
     tune: bool = False,
@@ -70,12 +62,12 @@ def benchmark(
     fabric_for(TrainConfig(accelerator=accelerator), prefix="--")
     folder = folder or Path("benchmark") / scale
     require_folder(folder)
-    settings = settings_of(datasets, likelihoods, networks, latents)
+    settings = protocol.settings_of(datasets, likelihoods, networks, latents)
     if not settings:
         raise ConfigError(
             "there is nothing to compare: a circuit needs --likelihoods gaussian, --datasets mnist and --latents bits"
         )
-    plan = BenchmarkPlan(scale, settings, estimators, folder, root, accelerator)
+    plan = protocol.BenchmarkPlan(scale, settings, estimators, folder, root, accelerator)
     for setting in settings:
         family = type(setting.family(plan.size))
         for name in estimators or ():
@@ -88,10 +80,9 @@ def benchmark(
             )
     request, ledger = Request(scale, seeds or plan.size.seeds, datasets, root, tune), Ledger()
     experiment = benchmark_of(plan)
-
-    def make(cells: Sequence[Cell]) -> None:
-        run_all(cells, plan.folder, jobs, root, accelerator, cluster, ledger)
-
+    make = partial(
+        run_all, folder=folder, jobs=jobs, root=root, accelerator=accelerator, cluster=cluster, ledger=ledger
+    )
     with going_on():
         results = Results(folder, experiment.make(request, ledger, make), ledger)
         with workers_at(cluster, jobs, accelerator) as workers:

@@ -1,7 +1,7 @@
 """`silentgrad factors`: the fit of counts without an encoder, from a file to a file and a page."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -9,7 +9,7 @@ from silentgrad.errors import DomainError
 from silentgrad.factors.count_factors import LikelihoodOfCounts, Missing, SizeFactors
 from silentgrad.factors.latents import Posterior
 from silentgrad.lab.cli.shared import require_output, show_table
-from silentgrad.lab.data.files import DataError
+from silentgrad.lab.data.files import DataError, names_or_numbers
 from silentgrad.lab.data.h5ad import read_anndata
 from silentgrad.lab.data.tabular import READERS
 from silentgrad.lab.kinds import Selection
@@ -61,16 +61,17 @@ def factors(
         drop: Columns of a table that are no counts.
         overwrite: Whether to replace an output that is there.
     """
-    n_comps = _rank(rank)
+    if rank != "auto" and not rank.isdecimal():
+        raise DomainError(f"--rank has to be a whole number or auto, got {rank!r}")
+    n_comps: Any = rank if rank == "auto" else int(rank)
     if data.suffix not in READERS:
         raise DomainError(f"{data}: expected a name that ends in {', '.join(READERS)}")
     output = output or data.with_name(f"{data.stem}-factors{'.h5ad' if data.suffix == '.h5ad' else '.csv'}")
     place = RunFolder(output.with_suffix(""))
     _require_free(data, output, place.path, overwrite)
     side = [*filter(None, [batch, *(covariates or []), color])]
-    table = _read(
-        data, Selection(None, None, tuple(side), missing=missing == "nan", index=index, drop=tuple(drop or []))
-    )
+    selection = Selection(None, None, tuple(side), missing=missing == "nan", index=index, drop=tuple(drop or []))
+    table = _read(data, selection)
     from silentgrad import tl
 
     tl.count_factors(
@@ -84,14 +85,6 @@ def factors(
     _page(f"Count factors of {data.name}", told, table, largest, color or batch, place)
     show_table(largest)
     print(f"{told}\n{output}, and its page: {place.report}")
-
-
-def _rank(word: str) -> int | Literal["auto"]:
-    if word == "auto":
-        return "auto"
-    if not word.isdecimal():
-        raise DomainError(f"--rank has to be a whole number or auto, got {word!r}")
-    return int(word)
 
 
 def _require_free(data: Path, output: Path, folder: Path, overwrite: bool) -> None:
@@ -123,10 +116,8 @@ def _read(path: Path, selection: Selection) -> Any:
         counts = sparse.csr_matrix((counts.entries, counts.indices, counts.starts), shape=shape)
     else:
         counts = counts.numpy()
-    rows, columns = (
-        names or [str(number) for number in range(1, length + 1)]
-        for names, length in zip((found.row_names, found.columns), counts.shape, strict=True)
-    )
+    rows = names_or_numbers(found.row_names, counts.shape[0])
+    columns = names_or_numbers(found.columns, counts.shape[1])
     known = {name: column.to_numpy() for name, column in found.side_columns.items() if name in selection.covariates}
     return anndata.AnnData(
         counts,

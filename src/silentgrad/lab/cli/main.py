@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -183,8 +183,7 @@ def _from_file(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     if "train.lr" in options and not Path(file).is_file():
         from silentgrad.lab.experiments.recipes import read_recipe
 
-        recipe = {name: asdict(group) for name, group in read_recipe(file)._asdict().items()}
-        return {f"{group}.{name}": value for group, own in recipe.items() for name, value in own.items()}
+        return read_recipe(file).options()
     try:
         return read_options(Path(file), {name: option.hint for name, option in options.items() if not option.by_place})
     except ConfigError as error:

@@ -1,14 +1,14 @@
 """The paper's tables and figures, made again, and three tables that the paper does not have."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from silentgrad.lab.cli.shared import going_on, require_folder, show_findings
 from silentgrad.lab.experiments import circuits, guide, linear
-from silentgrad.lab.experiments.cells import Cell, Scale
-from silentgrad.lab.experiments.experiment import Experiment, Request
+from silentgrad.lab.experiments.cells import Request, Scale
+from silentgrad.lab.experiments.experiment import Experiment
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.paper_tables import OF_THE_PAPER
 from silentgrad.lab.experiments.results import Results
@@ -72,15 +72,13 @@ def reproduce(
     chosen = OF_THE_PAPER if what == "all" else {what: EXPERIMENTS[what]}
     for experiment in chosen.values():
         experiment.require(request)
+    make = partial(run_all, folder=folder, jobs=jobs, root=root, accelerator=accelerator, cluster=cluster)
     with going_on():
         for name, experiment in chosen.items():
             entered = (results or folder / "results") / f"{SHARED.get(name, name)}.csv"
             ledger = Ledger(None if experiment.of_folders else entered)
-
-            def make(cells: Sequence[Cell], ledger: Ledger = ledger) -> None:
-                run_all(cells, folder, jobs, root, accelerator, cluster, ledger)
-
-            found = experiment.build(Results(folder, experiment.make(request, ledger, make), ledger), request)
+            cells = experiment.make(request, ledger, partial(make, ledger=ledger))
+            found = experiment.build(Results(folder, cells, ledger), request)
             show_findings(found)
             print(f"{name}: {write_findings(folder, replace(found, command=command_of(what, request)))}")
 

@@ -4,6 +4,7 @@ Names of folders and files are shown as they are: no markup, no emoji codes, no 
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,9 @@ from rich.console import Console
 from silentgrad.lab.printing import with_error
 from silentgrad.lab.settings import ConfigError
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Table, terminal
+from silentgrad.lab.tables import Findings, Table, terminal
 
 if TYPE_CHECKING:  # with torch, which is slow to import
-    from silentgrad.lab.runs.findings import Findings
     from silentgrad.lab.store.records import Evaluated
 
 NOBODYS_WIDTH = 250  # of what is no terminal, and so does not say how wide it is
@@ -32,7 +32,7 @@ def show_table(table: Table) -> None:
         print(f"{table.caption}\n")  # the title of another table may follow
 
 
-def show_findings(found: "Findings") -> None:
+def show_findings(found: Findings) -> None:
     """Print the tables of an experiment, what they say and how they were made."""
     for table in found.tables:
         show_table(table)
@@ -100,7 +100,5 @@ def require_folder(path: Path, option: str = "--folder") -> None:
 
 def next_folder(name: str) -> Path:
     """Return the first of runs/NAME-001, runs/NAME-002, ... that does not exist, by the name or path of the data."""
-    number = 1
-    while (folder := Path("runs") / f"{Path(name).stem}-{number:03}").exists():
-        number += 1
-    return folder
+    folders = (Path("runs") / f"{Path(name).stem}-{number:03}" for number in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())

@@ -2,12 +2,11 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from silentgrad.lab.cli.shared import console, going_on, next_folder, require_folder, told
-from silentgrad.lab.settings import GROUPS, DataConfig, ModelConfig, Settings, TrainConfig
+from silentgrad.lab.settings import DataConfig, ModelConfig, Settings, TrainConfig
 from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.store.folders import RunFolder
 
@@ -60,8 +59,10 @@ def train_and_report(
         if folder is None:
             raise RunError("--resume needs --folder: which run to go on with")
         settings, given = read_config(folder), settings
-        for option in _others(settings, given):
-            raise RunError(f"--resume goes on with the settings of {folder}: leave out --{option}")
+        standard, before = Settings().options(), settings.options()
+        for name, value in given.options().items():
+            if value not in (standard[name], before[name]):
+                raise RunError(f"--resume goes on with the settings of {folder}: leave out --{name} {value}")
     if folder is None:
         if not first_process():
             raise RunError("processes that are started one by one need --folder, the same for all of them")
@@ -97,14 +98,6 @@ def train_and_report(
     console.print("   ".join(_figures(summary, plan.train.iwae_samples)), soft_wrap=True)
     print(f"report: {page}")
     return summary
-
-
-def _others(before: Settings, given: Settings) -> Iterator[str]:
-    """Yield the options that were given and are neither those of before nor the default."""
-    for group, standard in GROUPS.items():
-        for name, value in asdict(getattr(given, group)).items():
-            if value not in (getattr(standard(), name), getattr(getattr(before, group), name)):
-                yield f"{group}.{name} {value}"
 
 
 def _figures(summary: "Summary", samples: int) -> Iterator[str]:

@@ -73,6 +73,11 @@ def in_print(columns: Sequence[str], place: int) -> str:
     return f"column {place + 1}" + (f" ({columns[place]})" if columns else "")
 
 
+def names_or_numbers(columns: Sequence[str], count: int) -> Sequence[str]:
+    """Return the names of columns, or of rows; numbers from 1 on if they have none."""
+    return columns or [str(number) for number in range(1, count + 1)]
+
+
 class Header(NamedTuple):
     """Description of an array of numbers: what numpy's format says of one, or HDF5."""
 

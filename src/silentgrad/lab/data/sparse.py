@@ -11,15 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from silentgrad.lab.data.files import (
-    Array,
-    DataError,
-    in_print,
-    mapped_member,
-    reading,
-    require,
-    require_memory,
-)
+from silentgrad.lab.data.files import Array, DataError, in_print, mapped_member, reading, require, require_memory
 from silentgrad.sparse import Integers, SparseMatrix
 
 EXPECTED = "a CSR matrix, as scipy.sparse.save_npz writes it"

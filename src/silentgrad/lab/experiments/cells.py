@@ -7,19 +7,34 @@ works: `cpu` on the embedded digits, two epochs, a handful of units.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.recipes import GridCell
+from silentgrad.lab.experiments.recipes import FIXED, GridCell
 from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.training import Settings
 
 Scale = Literal["smoke", "cpu", "conv", "paper"]
-FIXED = "fixed"  # variant of the runs with a fixed variance
 SMOKE_EPOCHS = 2
 TITLES = {**paper.DATASETS, "fashion-mnist": "Fashion-MNIST", "digits": "digits"}  # of the datasets, in print
 # Of the fixed-variance runs, whose gradients are measured there; `conv` has none of these.
 KEPT_EPOCHS: dict[Scale, list[int]] = {"smoke": [1, 2], "cpu": [1, 5, 20], "conv": [], "paper": paper.VARIANCE_EPOCHS}
+
+
+class Request(NamedTuple):
+    """A request for a table."""
+
+    scale: Scale  # size of the runs
+    seeds: int  # number of runs of each kind
+    datasets: Sequence[str] = ("mnist",)  # the datasets of tables that have several
+    root: Path | None = None  # folder that holds the datasets
+    tune: bool = False  # whether options are chosen by validation with one seed, and the runs made with others
+
+    @property
+    def comparable(self) -> bool:
+        """True if the figures may be judged, and stand beside the paper's."""
+        return self.scale != "smoke"
 
 
 class Cell(NamedTuple):
@@ -59,30 +74,23 @@ class Cell(NamedTuple):
         return f"{self.data} {paper.BLOCKS[self.latent].lower()} {paper.in_print(self.method)}"
 
 
-def fixed_cells(scale: Scale, seeds: int) -> list[Cell]:
+def fixed_cells(request: Request) -> list[Cell]:
     """Return runs of a linear decoder with fixed variance on MNIST."""
-    return _cells([("mnist", *key) for key in paper.FIXED], scale, seeds, FIXED, KEPT_EPOCHS[scale])
+    return _cells(request, [("mnist", *key) for key in paper.FIXED], FIXED)
 
 
-def learned_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
+def learned_cells(request: Request) -> list[Cell]:
     """Return runs with learned variance: each estimator alone and guided, and the guide alone."""
-    return _cells([(dataset, *key) for dataset, key in product(datasets, paper.COMPARED)], scale, seeds)
+    return _cells(request, [(dataset, *key) for dataset, key in product(request.datasets, paper.COMPARED)])
 
 
-def _cells(
-    keys: Iterable[tuple[str, str, str]], scale: Scale, seeds: int, variant: str = "", keep: Sequence[int] = ()
-) -> list[Cell]:
-    cells = []
-    for (dataset, latent, method), seed in product(keys, range(seeds)):
-        settings = seeded(grid_cell(dataset, latent, method, scale, variant).settings, scale, seed)
-        settings = with_options(settings, {"train.keep": [*keep]})
-        cells.append(Cell(dataset, latent, method, seed, variant, settings))
+def _cells(request: Request, keys: Iterable[tuple[str, str, str]], variant: str = "") -> list[Cell]:
+    cells, keep = [], KEPT_EPOCHS[request.scale] if variant == FIXED else []
+    scale = "cpu" if request.scale == "smoke" else request.scale  # smoke has no recipes of its own
+    for key, seed in product(keys, range(request.seeds)):
+        settings = seeded(GridCell(*key, scale, variant).settings, request.scale, seed)
+        cells.append(Cell(*key, seed, variant, with_options(settings, {"train.keep": [*keep]})))
     return cells
-
-
-def grid_cell(dataset: str, latent: str, method: str, scale: Scale, variant: str) -> GridCell:
-    """Return the recipe that a cell's settings come from; `smoke` has none of its own."""
-    return GridCell(dataset, latent, method, "cpu" if scale == "smoke" else scale, variant == FIXED)
 
 
 def seeded(settings: Settings, scale: Scale, seed: int) -> Settings:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, Scale, seeded
+from silentgrad.lab.experiments.cells import Cell, Request, seeded
 from silentgrad.lab.experiments.recipes import read_recipe
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.settings.documents import with_options
@@ -104,13 +104,13 @@ BLOCKS: dict[str, list[Block]] = {  # by dataset
 }
 
 
-def circuit_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
+def circuit_cells(request: Request) -> list[Cell]:
     """Return the runs of the table, by seeds, so that every row soon has one."""
     cells = []
-    for dataset, seed in product(datasets, range(seeds)):
+    for dataset, seed in product(request.datasets, range(request.seeds)):
         for kind, recipe, rows, options in BLOCKS[dataset]:
             for method, own in rows.items():
-                settings = seeded(with_options(read_recipe(recipe), {**options, **own}), scale, seed)
+                settings = seeded(with_options(read_recipe(recipe), {**options, **own}), request.scale, seed)
                 cells.append(Cell(dataset, settings.model.latent, method, seed, kind, settings))
     return cells
 
@@ -119,7 +119,7 @@ EXPERIMENT = Comparison(
     name="circuits",
     title="Circuits: how they are trained, and what z is worth",
     heads=["data", "leaves", "latents", *CHOSEN],
-    cells=lambda request: circuit_cells(request.scale, request.datasets, request.seeds),
+    cells=circuit_cells,
     refused=dict.fromkeys(("paper", "conv"), "circuits are not in the paper"),
     datasets=tuple(BLOCKS),
     labels=lambda cell: [cell.data, KINDS[cell.variant], paper.BLOCKS[cell.latent].lower()],

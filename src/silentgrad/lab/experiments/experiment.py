@@ -14,40 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, Scale
+from silentgrad.lab.experiments.cells import Cell, Request, Scale
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Results
 from silentgrad.lab.experiments.runner import ExperimentError
 from silentgrad.lab.kinds import BITS_PER_DIMENSION
-from silentgrad.lab.runs.findings import Findings
-from silentgrad.lab.tables import Column, Content
+from silentgrad.lab.tables import Column, Content, Findings
 
 TUNING_SEED = 0
-MODELS = {  # figures that stand beside those of runs, by their field of a run's row
-    "independent": "no latents: the same likelihood",
-    "histogram": "no latents: histogram",
-    "limit": "limit: probabilistic PCA",
-}
 Grid = Mapping[str, Sequence[Any]]  # option -> the values to choose from
-
-
-class Request(NamedTuple):
-    """A request for a table."""
-
-    scale: Scale  # size of the runs
-    seeds: int  # number of runs of each kind
-    datasets: Sequence[str] = ("mnist",)  # the datasets of tables that have several
-    root: Path | None = None  # folder that holds the datasets
-    tune: bool = False  # whether options are chosen by validation with one seed, and the runs made with others
-
-    @property
-    def comparable(self) -> bool:
-        """True if the figures may be judged, and stand beside the paper's."""
-        return self.scale != "smoke"
 
 
 def trials(kind: Cell, grid: Grid) -> list[Cell]:
@@ -127,7 +105,7 @@ class RowOfRuns(NamedTuple):
 
     labels: Sequence[str]  # the row's first cells
     runs: Mapping[str, Any]  # values of the fields that its runs have in common
-    model: str = ""  # of a model without latents, or a limit: its field of the runs' rows, among MODELS
+    model: str = ""  # of a model without latents, or a limit: its field of the runs' rows, among MODELS of `tuned`
 
 
 class FigureColumn(NamedTuple):

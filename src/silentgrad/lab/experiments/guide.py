@@ -4,13 +4,12 @@ A guided network is compared with the same network without a guide, each at the 
 that validation chooses, for several lengths of the training. All rates fall along half a cosine.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import Cell, Scale, seeded
+from silentgrad.lab.experiments.cells import Cell, Request, seeded
 from silentgrad.lab.experiments.experiment import Grid
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.settings.documents import with_options
@@ -40,13 +39,13 @@ OUR_PARTS = [0.25, 0.5]
 HIDDEN, BATCH = 256, {"digits": 64}
 
 
-def guide_cells(scale: Scale, datasets: Sequence[str], seeds: int) -> list[Cell]:
+def guide_cells(request: Request) -> list[Cell]:
     """Return the runs of the table, the shortest ones of each dataset first."""
     cells = []
-    for dataset in datasets:
+    for dataset in request.datasets:
         latents = ["gaussian"] if dataset == "digits" else list(LATENTS)
-        for epochs, latent, method, seed in product(LENGTHS[dataset], latents, METHODS, range(seeds)):
-            settings = seeded(_settings(dataset, latent, method, epochs), scale, seed)
+        for epochs, latent, method, seed in product(LENGTHS[dataset], latents, METHODS, range(request.seeds)):
+            settings = seeded(_settings(dataset, latent, method, epochs), request.scale, seed)
             cells.append(Cell(dataset, latent, method, seed, f"guide-{epochs}", settings))
     return cells
 
@@ -75,7 +74,7 @@ EXPERIMENT = Comparison(
     name="guide",
     title="Guides at tuned rates and lengths",
     heads=["data", "latents", "epochs", *CHOSEN],
-    cells=lambda request: guide_cells(request.scale, request.datasets, request.seeds),
+    cells=guide_cells,
     grid=grid_of,
     refused=dict.fromkeys(("paper", "conv"), "guide is not in the paper"),
     datasets=tuple(LENGTHS),

@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from silentgrad.lab.build import plan_for
 from silentgrad.lab.settings import Settings
 from silentgrad.lab.settings.documents import train_command
-from silentgrad.lab.store.files import RecordError, parse_json, read_json, read_metrics, write_rows_atomically
+from silentgrad.lab.store.files import RecordError, locked, parse_json, read_json, read_metrics, write_rows_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import read_summary
 
@@ -66,9 +65,7 @@ class RunRow:
     def reach(self, level: float, length: int | None = None) -> int | None:
         """Return the first step at which the figure of validation was no worse than a level.
 
-        Args:
-            level: The level.
-            length: Length of the run in another unit that is to be counted, such as its number of epochs.
+        With the length of the run in another unit, such as its number of epochs, that is counted.
         """
         for epoch, figure in enumerate(self.curve, 1):
             if figure <= level:
@@ -96,15 +93,9 @@ def row_of(name: str, settings: Settings, folder: Path) -> RunRow | None:
     summary = read_summary(run.summary)
     column = read_metrics(run.metrics).get(f"valid_{summary.unit.metric}", []) if run.metrics.exists() else []
     curve = tuple(_rounded(figure) for figure in column if figure is not None)
-    figures: dict[str, Any] = {
-        "test": summary.figure,
-        "sampled": summary.sampled,
-        "sampled_error": summary.sampled_error,
-        "training": summary.training,
-        "kld": summary.kld,
-        "limit": summary.limit,
-    }
-    figures |= {"mse": summary.metrics.get("mse"), "histogram": summary.baselines.get("histogram")}
+    figures = {name: getattr(summary, name) for name in ("sampled", "sampled_error", "training", "kld", "limit")}
+    figures |= {"test": summary.figure, "mse": summary.metrics.get("mse")}
+    figures |= {"histogram": summary.baselines.get("histogram")}
     figures |= {"independent": None if summary.baseline is None else summary.baseline.figure}
     known: dict[str, Any] = {metric: _rounded(figure) for metric, figure in figures.items() if figure is not None}
     return RunRow(
@@ -128,11 +119,7 @@ def _rounded(figure: float) -> float:
 
 
 class Ledger:
-    """The rows of an experiment.
-
-    Args:
-        path: The CSV; rows are in memory only if absent.
-    """
+    """The rows of an experiment, in a CSV, or in memory only if it has no path."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -148,14 +135,11 @@ class Ledger:
         if self.path is None:
             self.rows[row.command] = row
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        with FileLock(lock):
+        with locked(self.path):
             self._renew()
             self.rows[row.command] = row
             lines = [asdict(one) | {"curve": " ".join(map(str, one.curve))} for one in self.rows.values()]
             write_rows_atomically(self.path, lines)
-            lock.unlink(missing_ok=True)
 
     def enter(self, name: str, settings: Settings, folder: Path) -> None:
         """Add the row of the finished run in a folder."""

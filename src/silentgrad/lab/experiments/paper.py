@@ -1,8 +1,4 @@
-"""The figures of the paper's tables, to stand beside the measured ones.
-
-A method's key is the estimator's name in the recipes, followed by GUIDED if the paper's linear decoder guides, and by
-OURS if ours does.
-"""
+"""The figures of the paper's tables, to stand beside the measured ones; estimators have their names in the recipes."""
 
 from typing import NamedTuple
 

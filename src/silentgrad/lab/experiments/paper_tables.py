@@ -9,23 +9,15 @@ from rich.progress import track
 from silentgrad.analysis import Decomposition, gradient_variance
 from silentgrad.lab.build import plan_for
 from silentgrad.lab.experiments import paper
-from silentgrad.lab.experiments.cells import FIXED, KEPT_EPOCHS, Cell, Scale, fixed_cells, grid_cell, learned_cells
-from silentgrad.lab.experiments.experiment import (
-    Experiment,
-    FigureColumn,
-    Grid,
-    Request,
-    RowOfRuns,
-    meaning,
-)
-from silentgrad.lab.experiments.recipes import full_epochs
+from silentgrad.lab.experiments.cells import KEPT_EPOCHS, Cell, Request, Scale, fixed_cells, learned_cells
+from silentgrad.lab.experiments.experiment import Experiment, FigureColumn, Grid, RowOfRuns, meaning
+from silentgrad.lab.experiments.recipes import FIXED, GridCell, full_epochs
 from silentgrad.lab.experiments.results import Results, spread
 from silentgrad.lab.experiments.runner import loaded
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
 from silentgrad.lab.kinds import BITS_PER_DIMENSION
-from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.tables import Column, Content, Findings, Reconstructions, Table
 from silentgrad.lab.training import DataConfig, Settings, load_weights
 from silentgrad.lab.training.measuring import kept_variances, training_batches
 
@@ -33,14 +25,6 @@ NO_CONVOLUTIONS: dict[Scale, str] = {"conv": "--scale conv is for the tables bpd
 BATCHES = {"smoke": 4, "cpu": 50, "paper": 50}  # `conv` has no runs with fixed variance
 DRAWS = {"smoke": 8, "cpu": 200, "paper": 200}
 OUR_PARTS = [0.1, 0.25, 0.5]
-
-
-def _fixed(request: Request) -> list[Cell]:
-    return fixed_cells(request.scale, request.seeds)
-
-
-def _learned(request: Request) -> list[Cell]:
-    return learned_cells(request.scale, request.datasets, request.seeds)
 
 
 def _grid(cell: Cell) -> Grid:
@@ -98,7 +82,7 @@ def _learned_table(metric: str, digits: int, better: int) -> WithGuides:
         name=metric,
         title=f"{metric.upper()} with learned variance ({'higher' if better > 0 else 'lower'} is better)",
         heads=["data", "latents", *CHOSEN],
-        cells=_learned,
+        cells=learned_cells,
         grid=_grid,
         labels=lambda cell: [cell.data, paper.BLOCKS[cell.latent]],
         methods={"none": "no guide"} | {method: paper.in_print(method) for _, method in paper.COMPARED},
@@ -123,7 +107,7 @@ def reduced(cells: Sequence[Cell], request: Request) -> list[str]:
     concerned: dict[tuple[str, str], dict[str, None]] = {}  # data and variant, what differs -> methods
     for cell in cells:
         theirs = cell.method.replace(paper.OURS, paper.GUIDED)
-        full = _described(grid_cell(cell.dataset, cell.latent, theirs, "paper", cell.variant).settings)
+        full = _described(GridCell(cell.dataset, cell.latent, theirs, "paper", cell.variant).settings)
         own = _described(cell.settings)
         changes = [f"{name} {own[name]} instead of {full[name]}" for name in own if own[name] != full[name]]
         if changes:
@@ -202,7 +186,7 @@ OF_THE_PAPER: dict[str, Experiment] = {
         name="fixed",
         title="Linear decoder with fixed variance 0.01",
         heads=["latents", *CHOSEN],
-        cells=_fixed,
+        cells=fixed_cells,
         grid=_grid,
         refused=NO_CONVOLUTIONS,
         labels=lambda cell: [paper.BLOCKS[cell.latent]],
@@ -216,11 +200,11 @@ OF_THE_PAPER: dict[str, Experiment] = {
         ],
         curved=True,
     ),
-    "variance": VarianceOfGradients(cells=_fixed, of_folders=True, refused=NO_CONVOLUTIONS),
+    "variance": VarianceOfGradients(cells=fixed_cells, of_folders=True, refused=NO_CONVOLUTIONS),
     "bpd": _learned_table("bpd", 2, -1),
     "kld": _learned_table("kld", 2, 1),
     "mse": _learned_table("mse", 2, -1),
     "figures": Pictures(
-        cells=lambda request: _fixed(request) + _learned(request), of_folders=True, refused=NO_CONVOLUTIONS
+        cells=lambda request: fixed_cells(request) + learned_cells(request), of_folders=True, refused=NO_CONVOLUTIONS
     ),
 }

@@ -26,6 +26,7 @@ from silentgrad.registry import did_you_mean
 
 FOLDER = Path(str(files("silentgrad.lab") / "recipes"))
 NOT_MEASURED = "not measured"
+FIXED = "fixed"  # variant of the runs with a fixed variance
 BATCH = {"mnist": 64, "imagenet32": 128, "cifar10": 256}
 EPOCHS = {"mnist": 200, "imagenet32": 100, "cifar10": 2000}
 LATENTS = {"mnist": 200, "imagenet32": 1024, "cifar10": 1024}
@@ -82,13 +83,12 @@ class GridCell(NamedTuple):
     latent: str  # name of the latents' family
     method: str  # name of the estimator, followed by `-sg` if a linear decoder guides
     scale: str  # size of the run
-    fixed: bool = False  # whether the model is a linear decoder with a fixed variance, rather than one that learns it
+    variant: str = ""  # FIXED of a linear decoder with a fixed variance; empty of models that learn it
 
     @property
     def name(self) -> str:
         """The recipe's name."""
-        kind = f"{self.dataset}-fixed" if self.fixed else self.dataset
-        return f"{kind}-{self.latent}-{self.method}-{self.scale}"
+        return "-".join(filter(None, (self.dataset, self.variant, self.latent, self.method, self.scale)))
 
     @property
     def header(self) -> dict[str, str]:
@@ -96,8 +96,8 @@ class GridCell(NamedTuple):
         figure = None
         if self.scale == "paper":
             learned = paper.learned("bpd", self.dataset, self.latent, self.method)
-            figure = paper.FIXED[self.latent, self.method].bpd if self.fixed else learned and learned.mean
-        kind = "fixed variance 0.01, linear decoder" if self.fixed else "learned variance"
+            figure = paper.FIXED[self.latent, self.method].bpd if self.variant else learned and learned.mean
+        kind = "fixed variance 0.01, linear decoder" if self.variant else "learned variance"
         method = self.method.replace(paper.GUIDED, " + SG").replace(paper.OURS, " + our guide")
         networks = ", the paper's convolutions with few channels" if self.scale == "conv" else ""
         return {
@@ -110,7 +110,7 @@ class GridCell(NamedTuple):
     @property
     def settings(self) -> Settings:
         """All settings of the run."""
-        return _fixed(self) if self.fixed else _learned(self)
+        return _fixed(self) if self.variant else _learned(self)
 
 
 def _fixed(cell: GridCell) -> Settings:
@@ -160,7 +160,7 @@ def _guide(cell: GridCell, epochs: int) -> dict[str, Any]:
 def _grid() -> list[GridCell]:
     cells = [GridCell("mnist", *key, "conv") for key in paper.COMPARED]
     for scale in ("paper", "cpu"):
-        cells += [GridCell("mnist", *key, scale, fixed=True) for key in paper.FIXED]
+        cells += [GridCell("mnist", *key, scale, FIXED) for key in paper.FIXED]
         cells += [GridCell(dataset, *key, scale) for dataset, key in product(paper.DATASETS, paper.COMPARED)]
     return cells
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml  # type: ignore[import-untyped]
-from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -30,7 +28,7 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.data import load
 from silentgrad.lab.experiments.cells import Cell
 from silentgrad.lab.experiments.ledger import Ledger, key_of
-from silentgrad.lab.store.files import read_json, write_json_atomically
+from silentgrad.lab.store.files import locked, read_json, write_json_atomically
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.training import DivergedError, Settings, read_config, train_model
 from silentgrad.lab.training.loop import Loop, Report
@@ -211,7 +209,8 @@ def run_all(
         place = folder / cell.name
         if ledger.row(cell.settings) is not None:
             continue
-        _require_same_settings(cell, place)
+        if RunFolder(place).config.exists() and key_of(read_config(place)) != key_of(cell.settings):
+            raise ExperimentError(f"{place} was made with other settings: remove it, or choose another --folder")
         enter = partial(ledger.enter, cell.name, cell.settings, place)
         if finished(place):
             enter()
@@ -224,29 +223,6 @@ def run_all(
     if waiting:
         with workers_at(cluster, jobs, accelerator) as workers:
             run_jobs("runs", waiting, len(waiting), workers)
-
-
-def _require_same_settings(cell: Cell, folder: Path) -> None:
-    path = RunFolder(folder).config
-    if not path.exists():
-        return
-    try:
-        settings = read_config(folder)
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), "")
-        raise ExperimentError(f"cannot read {path} ({reason}): remove {folder}, or choose another --folder") from error
-    if key_of(settings) != key_of(cell.settings):
-        raise ExperimentError(f"{folder} was made with other settings: remove it, or choose another --folder")
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training the run in a folder."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = folder.with_name(f".{folder.name}.lock")
-    with FileLock(lock):
-        yield
-        lock.unlink(missing_ok=True)  # whoever waits for it finds the run finished
 
 
 class GivenUp(Exception):  # noqa: N818 (nothing is wrong)

@@ -4,7 +4,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,8 +160,7 @@ class Sweep:
     def common(self) -> dict[str, Any]:
         """Return what the processes of one study agree on, by option, as JSON holds it."""
         common: dict[str, Any] = {"--sampler": "grid" if self.grid else "tpe"}
-        for group, settings in self.around._asdict().items():
-            common |= {f"--{group}.{name}": value for name, value in asdict(settings).items()}
+        common |= {f"--{name}": value for name, value in self.around.options().items()}
         for option in (*OF_THE_MACHINE, *self.space):
             common.pop(f"--{option}")
         for option, varied in self.space.items():

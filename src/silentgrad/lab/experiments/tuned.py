@@ -1,28 +1,17 @@
 """The table of comparisons: each method, tuned or not, against the reference of its block, by pairs of seeds.
 
 The figures are those of the runs' rows in the ledger. In each block stand models without latents, and the limit where
-one is known. A run that is no better than the model of the same likelihood without latents has failed: it gets no
-verdict, and nothing is compared with it.
+one is known.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import (
-    MODELS,
-    Experiment,
-    FigureColumn,
-    FilledRow,
-    Request,
-    RowOfRuns,
-    made,
-    over_seeds,
-)
+from silentgrad.lab.experiments.cells import Cell, Request
+from silentgrad.lab.experiments.experiment import Experiment, FigureColumn, FilledRow, RowOfRuns, made, over_seeds
 from silentgrad.lab.experiments.results import Difference, Results, compared, spread
-from silentgrad.lab.runs.findings import Curves, Findings
-from silentgrad.lab.tables import Column, Content, Table, shown
+from silentgrad.lab.tables import Column, Content, Curves, Findings, Table, shown
 
 CHOSEN = ("method", "chosen by validation")  # the last heads
 FIGURES = {  # field of a run's row -> its name in print, and digits
@@ -31,6 +20,11 @@ FIGURES = {  # field of a run's row -> its name in print, and digits
     "above_limit": ("above the limit", 4),
     "kld": ("KLD", 1),
     "mse": ("MSE", 2),
+}
+MODELS = {  # figures that stand beside those of runs, by their field of a run's row
+    "independent": "no latents: the same likelihood",
+    "histogram": "no latents: histogram",
+    "limit": "limit: probabilistic PCA",
 }
 LEVEL = (
     "The level is where the worst run of the best of these rows ends in validation: {levels}. Steps to it are counted "
@@ -79,10 +73,8 @@ class Comparison(Experiment):
         table = table.only(lambda _, found: any(cell not in (None, "") for cell in found))
         verdicts = self.judge(filled) if request.comparable else []
         first = results.where(seed=min(cell.seed for cell in results.cells))
-        parts: list[Table | Curves] = [table]
-        if self.curved:
-            parts.append(Curves(results.labels(first)))
-        return Findings(self.name, self.title, parts, verdicts, self.notes(results, request))
+        curves = [Curves(results.labels(first))] if self.curved else []
+        return Findings(self.name, self.title, [table, *curves], verdicts, self.notes(results, request))
 
     def rows(self, results: Results) -> list[RowOfRuns]:
         """Return the rows: methods, and what has to be beaten."""

@@ -264,7 +264,12 @@ class NonlinearCircuit(NonlinearDecoder):
         leaves: td.Distribution = td.Normal(location, scale)
         if self.whole:
             leaves = DiscretizedLogistic(location, scale, self.levels, validate_args=False)
-        return CircuitDistribution(leaves, self.sums, self._gates(logits.flatten(1, -2)), len(self.event_shape))
+        outputs_first = logits.flatten(1, -2).movedim(0, -1)
+        gates = [  # of every layer's regions, summed over the outputs that a region holds itself
+            layer.over_outputs(outputs_first).movedim(-1, 0) if layer.holds_outputs else None
+            for layer in self.sums.layers
+        ]
+        return CircuitDistribution(leaves, self.sums, gates, len(self.event_shape))
 
     def init_from_data(self, data: Tensor) -> None:
         """Start the leaves and the weights over them from data, as `silentgrad.Circuit` does."""
@@ -281,11 +286,3 @@ class NonlinearCircuit(NonlinearDecoder):
             for layer in self.sums.layers:
                 if layer.holds_outputs:
                     layer.logits.add_(layer.over_outputs(shares).unsqueeze(1))
-
-    def _gates(self, logits: Tensor) -> list[Tensor | None]:
-        """Return the logits of every layer's regions, summed over the outputs that a region holds itself."""
-        outputs_first = logits.movedim(0, -1)
-        return [
-            layer.over_outputs(outputs_first).movedim(-1, 0) if layer.holds_outputs else None
-            for layer in self.sums.layers
-        ]

@@ -4,7 +4,7 @@ They are free `Figure` objects, outside pyplot, so that nothing global changes a
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +24,8 @@ DPI = 128  # a power of two: pixels / DPI is exact, so image pixels fall on whol
 # Okabe and Ito's colors, told apart by color-blind readers, without yellow, which is faint on white
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-BLUE, ORANGE, GREEN, *_ = COLORS
+BLUE, GREEN = COLORS[0], COLORS[2]
 GRAY, INK, GRID = "#999999", "#222222", "#E4E4E4"
-SPLITS = {"train": (GRAY, "training"), "valid": (BLUE, "validation"), "test": (ORANGE, "test")}
 LIMIT = "pPCA limit"
 WEIGHT = "tractable decoder's weight (right)"
 
@@ -55,12 +54,9 @@ def run_curves(metrics: Metrics, unit: Unit, limit: float | None = None) -> Figu
     """Draw a run's metric over epochs and over seconds, and below them KLD and MSE, as far as they are recorded."""
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
-        found = {}
-        for split, (color, name) in SPLITS.items():
-            own = points(metrics, clock, f"{split}_{metric}")
-            if own.y:
-                found[name] = (own, {"color": color, "linewidth": 1.8, "marker": _marker(own), "markersize": 4})
-        return found
+        own = points(metrics, clock, f"valid_{metric}")
+        look = {"color": BLUE, "linewidth": 1.8, "marker": _marker(own), "markersize": 4}
+        return {"validation": (own, look)} if own.y else {}
 
     return _figure(_panels(lines, unit, limit), 0.3, weight=points(metrics, "epoch", "weight"))
 
@@ -70,9 +66,10 @@ def comparison_curves(runs: Mapping[str, Run], unit: Unit, limit: float | None =
 
     def lines(metric: str, clock: str) -> dict[str, Line]:
         own = {name: points(run.metrics, clock, f"valid_{metric}") for name, run in runs.items()}
-        return {name: (own[name], _look(place, 1.6)) for place, name in enumerate(runs)}
+        return {name: (own[name], _look(place)) for place, name in enumerate(runs)}
 
-    return _figure(_panels(lines, unit, limit), _legend_height(runs))
+    legend_height = 0.22 * math.ceil(len(runs) / _legend_columns(runs))
+    return _figure(_panels(lines, unit, limit), legend_height)
 
 
 def caption(unit: Unit, limit: float | None) -> str:
@@ -120,10 +117,10 @@ def _figure(panels: Sequence[Panel], legend_height: float, weight: Points = NOTH
     return figure
 
 
-def _look(place: int, width: float) -> dict[str, Any]:
+def _look(place: int) -> dict[str, Any]:
     """Return the style of the line at a place, of a color and dashes of its own."""
     color, dashes = COLORS[place % len(COLORS)], STYLES[place // len(COLORS) % len(STYLES)]
-    return {"color": color, "linestyle": dashes, "linewidth": width}
+    return {"color": color, "linestyle": dashes, "linewidth": 1.6}
 
 
 def _y_limits(values: Sequence[float], limit: float | None) -> tuple[float, float]:
@@ -173,20 +170,15 @@ def dress(axes: Axes, title: str, clock: str) -> None:
     axes.spines[["left", "bottom"]].set_color("#BBBBBB")
 
 
-def _legend_height(names: Collection[str]) -> float:
-    """Return the inches that the names of lines take."""
-    return 0.22 * math.ceil(len(names) / _legend_columns(names))
-
-
 def _legend_columns(names: Iterable[str]) -> int:
     """Return the number of a legend's columns: as many as fit beside each other, from one to four."""
     longest = max([len(drawable(name)) for name in names], default=0)
     return max(1, min(4, 90 // (6 + longest)))
 
 
-def name_legend(legend: Legend, names: Iterable[str]) -> None:
+def name_legend(legend: Legend, names: Iterable[str], title: str = "") -> None:
     """Write the user's names into a legend; as labels, `$x$` would be mathematics and `_x` would be left out."""
-    for text, name in zip(legend.get_texts(), names, strict=True):
+    for text, name in zip([legend.get_title(), *legend.get_texts()], [title, *names], strict=True):
         text.set_parse_math(False)
         text.set_text(drawable(name))
 

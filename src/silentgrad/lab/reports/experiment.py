@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from torch import Tensor
-
 from silentgrad.lab.reports.compare import curve_section
-from silentgrad.lab.reports.figures import stacked, unit_range
+from silentgrad.lab.reports.figures import reconstructions
 from silentgrad.lab.reports.page import CommandLine, Page, Picture, Section
-from silentgrad.lab.runs.findings import Findings, Reconstructions
 from silentgrad.lab.store.files import write_atomically, write_json_atomically
 from silentgrad.lab.store.records import Run
-from silentgrad.lab.tables import Table, comma_separated, latex, markdown
+from silentgrad.lab.tables import Findings, Reconstructions, Table, comma_separated, latex, markdown
 
 
 def write_findings(folder: Path, found: Findings) -> Path:
@@ -62,14 +59,9 @@ def _sections(folder: Path, found: Findings) -> list[Section]:
 
 
 def _reconstructions(folder: Path, part: Reconstructions) -> Picture:
-    """Draw the originals once, then each run's means and, where they are learned, standard deviations."""
-    rows: dict[str, Tensor] = {}
-    for label, run in _read(folder, part.runs).items():
-        if run.pictures is not None:
-            rows.setdefault("original", run.pictures.originals)
-            rows[label] = run.pictures.means
-            if run.pictures.stds is not None:
-                rows[f"{label}, std. dev."] = unit_range(run.pictures.stds)
-    picture = Picture(stacked(rows), part.caption)
+    """Draw the reconstructions of runs, on the page and as a file of their own."""
+    runs = _read(folder, part.runs)
+    drawn = reconstructions({label: run.pictures for label, run in runs.items() if run.pictures is not None})
+    picture = Picture(drawn, part.caption)
     write_atomically(folder / f"{part.name}.png", picture.png)
     return picture

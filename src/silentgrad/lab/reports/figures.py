@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from matplotlib.axes import Axes
@@ -20,16 +20,17 @@ COLUMNS = 10
 LETTERS = 20  # of a name in the legend
 
 
-def reconstructions(pictures: RunPictures) -> Figure:
-    """Draw originals, reconstructed means under them, and the learned standard deviations if there are any."""
-    rows = {"original": pictures.originals, "mean": pictures.means}
-    if pictures.stds is not None:
-        rows["std. dev."] = unit_range(pictures.stds)
-    return stacked(rows)
+def reconstructions(of: Mapping[str, RunPictures]) -> Figure:
+    """Draw originals, and under them each run's reconstructed means and, where they are learned, standard deviations.
 
-
-def stacked(rows: dict[str, Tensor]) -> Figure:
-    """Draw the first images of each row, the rows above each other and named on the left."""
+    The rows are named on the left, by the names of the runs unless these are empty.
+    """
+    rows: dict[str, Tensor] = {}
+    for name, pictures in of.items():
+        rows.setdefault("original", pictures.originals)
+        rows[name or "mean"] = pictures.means
+        if pictures.stds is not None:
+            rows[f"{name}, std. dev." if name else "std. dev."] = _unit_range(pictures.stds)
     count = min(COLUMNS, *map(len, rows.values()))
     return _rows_of(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
 
@@ -45,7 +46,7 @@ def traversals(images: Tensor) -> Figure:
     return _rows_of(images, TRAVERSED, [])
 
 
-def unit_range(images: Tensor) -> Tensor:
+def _unit_range(images: Tensor) -> Tensor:
     """Return images moved and scaled so that the smallest number is 0 and the largest 1."""
     low, high = images.aminmax()
     return (images - low) / (high - low).clamp(min=1e-12)
@@ -119,9 +120,7 @@ def _by_name(axes: Axes, factors: Factors, labels: Sequence[float], label: str) 
     handles = [Line2D([], [], linestyle="", marker="o", color=color) for color in shown.values()]
     names = [""] * len(handles)
     legend = axes.legend(handles, names, title=" ", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    name_legend(legend, [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in shown])
-    legend.get_title().set_parse_math(False)
-    legend.get_title().set_text(drawable(label))
+    name_legend(legend, [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name in shown], label)
 
 
 def _by_number(figure: Figure, axes: Axes, factors: Factors, labels: Sequence[float], label: str) -> None:

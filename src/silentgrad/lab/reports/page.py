@@ -43,7 +43,9 @@ class Picture:
 
     @cached_property
     def png(self) -> bytes:
-        return png(self.figure)
+        content = io.BytesIO()
+        self.figure.savefig(content, format="png")
+        return content.getvalue()
 
     @property
     def address(self) -> str:
@@ -98,9 +100,3 @@ class Page(NamedTuple):
         """Write the page, whole or not at all, and return its path."""
         write_atomically(path, self.html().encode())
         return path
-
-
-def png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()

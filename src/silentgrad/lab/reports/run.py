@@ -61,7 +61,7 @@ def _pictures(run: Run) -> dict[str, Picture]:
         rows = "Originals on top and their reconstructed means below"
         if run.pictures.stds is not None:
             rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-        found["reconstructions"] = Picture(figures.reconstructions(run.pictures), f"{rows}.")
+        found["reconstructions"] = Picture(figures.reconstructions({"": run.pictures}), f"{rows}.")
         told = "Images decoded from latents drawn from the prior."
         found["samples"] = Picture(figures.samples(run.pictures.samples), told, small=True)
         if run.pictures.traversals is not None:

@@ -1,1 +1,1 @@
-"""Runs: their folders and records, and the evaluation of their models."""
+"""Runs: the evaluation of their models, and what these have to beat."""

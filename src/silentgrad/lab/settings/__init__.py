@@ -1,13 +1,12 @@
 """Settings: every option of a run, and the plan that they come to."""
 
-from silentgrad.lab.settings.fields import COUNT, SEED, ConfigError, Count, Range, Seed, require
+from silentgrad.lab.settings.fields import ConfigError, Count, Range, Seed
 from silentgrad.lab.settings.options import (
     GROUPS,
     SILENT,
     TEMPERATURE,
     DataConfig,
     Decay,
-    Decoders,
     EstimatorName,
     ModelConfig,
     Optimizer,

@@ -10,7 +10,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from silentgrad.lab.settings.fields import ConfigError, converted
-from silentgrad.lab.settings.options import GROUPS, Settings
+from silentgrad.lab.settings.options import GROUPS, DataConfig, Settings
 from silentgrad.lab.store.files import read_yaml
 from silentgrad.registry import did_you_mean
 
@@ -74,12 +74,10 @@ def train_command(settings: Settings) -> str:
         "silentgrad train --data.name 'my table.csv' --model.hidden '[8, 8]' --train.epochs 5"
     """
     words = ["silentgrad", "train", *_option("data.name", settings.data.name)]
-    for group, kind in GROUPS.items():
-        standard, given = kind(), getattr(settings, group)
-        for option in fields(kind):
-            value = getattr(given, option.name)
-            if value != getattr(standard, option.name) and (group, option.name) != ("data", "name"):
-                words += _option(f"{group}.{option.name}", _word(value))
+    standard = Settings(DataConfig(settings.data.name)).options()
+    for name, value in settings.options().items():
+        if value != standard[name]:
+            words += _option(name, _word(value))
     return shlex.join(words)
 
 

@@ -137,13 +137,7 @@ def one_of(**values: Sequence[str]) -> Owner:
 
 
 def option(default: Any, allowed: Range | None = None, of: Owner | None = None) -> Any:
-    """Return a field of settings whose values are restricted; the docstring below it is its help.
-
-    Args:
-        default: Its default.
-        allowed: Range of its numbers.
-        of: The choice that it belongs to; it is everybody's if absent.
-    """
+    """Return a field of settings, with the docstring below it as its help; `of` is the choice that it belongs to."""
     metadata = {"range": allowed, "of": of}
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=metadata)
@@ -161,7 +155,5 @@ class Group:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            name, value = f"--{self._word}.{setting.name}", getattr(self, setting.name)
-            allowed = setting.metadata.get("range")
-            if allowed is not None:
-                require(name, value, allowed)
+            if (allowed := setting.metadata.get("range")) is not None:
+                require(f"--{self._word}.{setting.name}", getattr(self, setting.name), allowed)

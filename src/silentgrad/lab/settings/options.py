@@ -12,17 +12,7 @@ from typing import Any, Literal, NamedTuple
 from silentgrad.decoders.circuit import Gates
 from silentgrad.decoders.precision import LogTerm
 from silentgrad.estimators import ESTIMATORS
-from silentgrad.lab.kinds import (
-    COMPONENTS,
-    NO_OFFSET,
-    OF_COUNTS,
-    OF_LEVELS,
-    Kind,
-    LeafKind,
-    LikelihoodName,
-    Selection,
-    TractableKind,
-)
+from silentgrad.lab import kinds
 from silentgrad.lab.networks import NETWORKS
 from silentgrad.lab.settings.fields import (
     COUNT,
@@ -48,7 +38,7 @@ Decay = Literal["none", "cosine"]
 Optimizer = Literal["adamw", "adam"]
 RATE = 5e-4
 TEMPERATURE = 0.5  # that gumbel-softmax ends at, if nothing is said
-PARTED = tuple(COMPONENTS)  # what is made of components
+PARTED = tuple(kinds.COMPONENTS)  # what is made of components
 SILENT = "silent-"  # before the name of an estimator that the silent control variate is put around
 
 # What options belong to. An option that is given without its owner is refused, and so never ignored.
@@ -70,7 +60,7 @@ LINEAR_PRECISION = Owner(
 TRACTABLE = Owner("is for --model.tractable other than none", lambda model: model.tractable != "none")
 PRECISION = Owner(
     "is for --model.tractable other than none and fixed, or for counts",
-    lambda model: model.tractable not in ("none", "fixed") or model.likelihood in OF_COUNTS,
+    lambda model: model.tractable not in ("none", "fixed") or model.likelihood in kinds.OF_COUNTS,
 )
 CATEGORICAL = Owner(
     "is not for --model.latent {model.latent}: it has no categories",
@@ -115,7 +105,7 @@ class DataConfig(Group, word="data"):
     """Folder that holds the datasets; else the environment variable SILENTGRAD_DATA, else a cache."""
     batch_size: int = option(64, COUNT)
     """Number of rows in a training step, over all processes."""
-    kind: Kind = "auto"
+    kind: kinds.Kind = "auto"
     """What the rows are. auto: images are levels, tables are reals, sparse matrices and .h5ad files are counts; images
     can be binarized, tables counts."""
     layer: str | None = None
@@ -124,7 +114,7 @@ class DataConfig(Group, word="data"):
     """Column of a table, or of an .h5ad file's obs, that names or colors the rows."""
     covariates: list[str] = field(default_factory=list)
     """Columns that are known of each row beside x: numbers are standardized, categories are one-hot."""
-    offset: str = NO_OFFSET
+    offset: str = kinds.NO_OFFSET
     """Log size factors of counts: none, size (the sum of each row over the median of training rows), or the name of a
     column of size factors."""
     missing: bool = False
@@ -150,22 +140,16 @@ class DataConfig(Group, word="data"):
                 raise ConfigError(f"--data.{name} has to name each column once, got {columns}")
 
     @property
-    def selection(self) -> Selection:
+    def selection(self) -> kinds.Selection:
         """Columns and layers of a file that have a meaning of their own."""
         lists = {name: tuple(getattr(self, name)) for name in ("covariates", "drop")}
-        return Selection(**{own.name: getattr(self, own.name) for own in fields(Selection)} | lists)
+        return kinds.Selection(**{own.name: getattr(self, own.name) for own in fields(kinds.Selection)} | lists)
 
 
 class Decoders(NamedTuple):
-    """Which decoders a model has, and how its gradient is estimated.
+    """Which decoders a model has, and how its gradient is estimated: the options of `ModelConfig`, none left open."""
 
-    Args:
-        tractable: The tractable decoder.
-        nonlinear: Whether there is a nonlinear one.
-        estimator: The estimator of the gradient through the sampled decoder, or through the linear one if it is alone.
-    """
-
-    tractable: TractableKind
+    tractable: kinds.TractableKind
     nonlinear: bool
     estimator: EstimatorName
 
@@ -203,7 +187,7 @@ class ModelConfig(Group, word="model"):
     channels: int = option(32, COUNT, of=_network_with("channels"))
     """Number of channels of the convolutions of --model.network conv, or of the first one of strided; the paper does
     not give its own."""
-    tractable: TractableKind | None = None
+    tractable: kinds.TractableKind | None = None
     """Tractable decoder, whose expected log-likelihood is a closed form: none; a linear one of fixed variance, of a
     learned variance (constant), or of a precision that depends on z (linear, exp: its link); a mixture or a circuit of
     linear ones. If absent, constant; linear for bits and counts; none for Bernoulli latents beside the network conv,
@@ -211,7 +195,7 @@ class ModelConfig(Group, word="model"):
     components: int | None = option(None, COUNT, of=one_of(tractable=PARTED, likelihood=PARTED))
     """Number of components of the mixture or circuit that --model.tractable or --model.likelihood names; 3 of a mixture
     and 8 of a circuit if absent."""
-    leaves: LeafKind | None = option(None, of=one_of(tractable=PARTED, likelihood=PARTED))
+    leaves: kinds.LeafKind | None = option(None, of=one_of(tractable=PARTED, likelihood=PARTED))
     """Leaves of a mixture or circuit: Gaussian of constant precision, or of a log-precision linear in z (exp); of whole
     levels a rounded logistic variable, or probabilities that do not depend on z (categorical). If absent, logistic for
     images in levels, else constant."""
@@ -268,7 +252,7 @@ class ModelConfig(Group, word="model"):
     """Start of the tractable decoder: random; the mean image; moments, the mean and the constant variance of every
     output; or probabilistic PCA. If absent, ppca for counts and where the learned variance is constant, as in mixtures
     and circuits; else random."""
-    likelihood: LikelihoodName | None = None
+    likelihood: kinds.LikelihoodName | None = None
     """Likelihood of the nonlinear decoder: gaussian, or constant, one whose learned variance does not depend on z; a
     mixture or circuit of --model.leaves; logistic of whole levels, also with --model.tractable linear; bernoulli of
     binarized images. For counts that of both decoders. If absent, gaussian, bernoulli or negative-binomial."""
@@ -276,7 +260,7 @@ class ModelConfig(Group, word="model"):
     @property
     def discrete(self) -> bool:
         """True if the likelihood gives probabilities of whole levels, once nothing is left open."""
-        return self.likelihood == "logistic" or self.leaves in OF_LEVELS
+        return self.likelihood == "logistic" or self.leaves in kinds.OF_LEVELS
 
     @property
     def decoders(self) -> Decoders:
@@ -339,6 +323,10 @@ class Settings(NamedTuple):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
+
+    def options(self) -> dict[str, Any]:
+        """Return the values of all options by name, as in train.lr."""
+        return {f"{group}.{name}": value for group, own in self._asdict().items() for name, value in vars(own).items()}
 
     def as_yaml(self) -> str:
         """Return the text of a run's `config.yaml` or a recipe."""

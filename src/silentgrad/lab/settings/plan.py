@@ -207,7 +207,7 @@ def _objections_to_decoders(model: ModelConfig, family: type[Family]) -> Iterato
             "the nonlinear decoder has no closed form: --model.estimator exact is for a linear decoder alone, "
             "--model.nonlinear false"
         )
-    if model.likelihood in PARTED and not nonlinear:
+    if model.likelihood in ("constant", *PARTED) and not nonlinear:
         yield f"--model.likelihood {model.likelihood} is for a nonlinear decoder: --model.nonlinear true"
     if tractable == "none" and model.start != _start(model):
         yield f"--model.start {model.start} is for a tractable decoder: --model.tractable other than none"
@@ -215,8 +215,6 @@ def _objections_to_decoders(model: ModelConfig, family: type[Family]) -> Iterato
         yield "--model.start mean is for linear decoders: choose ppca or random"
     if tractable != "constant" and model.start == "moments":
         yield "--model.start moments is for --model.tractable constant"
-    if model.likelihood == "constant" and not nonlinear:
-        yield "--model.likelihood constant is for a nonlinear decoder: --model.nonlinear true"
     if model.likelihood in OF_COUNTS:
         yield from _objections_to_variance("counts", model)
         if tractable in PARTED:

@@ -6,35 +6,18 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from silentgrad.decoders import (
-    CausalContext,
-    Circuit,
-    ConstantCategorical,
-    DiscretizedLogistic,
-    LinearDecoder,
-    LinearGaussian,
-    LinearLikelihood,
-    LinearPrecisionGaussian,
-    Mixture,
-    StandardizedGaussian,
-)
+from silentgrad import decoders as dec
+from silentgrad import likelihoods as lik
 from silentgrad.lab.kinds import COMPONENTS
 from silentgrad.lab.settings.options import SILENT, ModelConfig
 from silentgrad.latents.families import Family
-from silentgrad.likelihoods import (
-    Bernoulli,
-    NegativeBinomial,
-    Poisson,
-    ZeroInflatedNegativeBinomial,
-    ZeroInflatedPoisson,
-)
 
 LIKELIHOODS: Mapping[str, Callable[[Sequence[int]], nn.Module]] = {
-    "bernoulli": lambda event_shape: Bernoulli(),
-    "negative-binomial": NegativeBinomial,
-    "poisson": lambda event_shape: Poisson(),
-    "zero-inflated-poisson": ZeroInflatedPoisson,
-    "zero-inflated-negative-binomial": ZeroInflatedNegativeBinomial,
+    "bernoulli": lambda event_shape: lik.Bernoulli(),
+    "negative-binomial": lik.NegativeBinomial,
+    "poisson": lambda event_shape: lik.Poisson(),
+    "zero-inflated-poisson": lik.ZeroInflatedPoisson,
+    "zero-inflated-negative-binomial": lik.ZeroInflatedNegativeBinomial,
 }
 
 
@@ -52,7 +35,7 @@ def mixed_per(event_shape: torch.Size) -> Literal["pixel", "output"]:
     return "pixel" if len(event_shape) == 3 else "output"
 
 
-def tractable_decoder(config: ModelConfig, family: Family, outputs: Outputs) -> LinearDecoder | Circuit | None:
+def tractable_decoder(config: ModelConfig, family: Family, outputs: Outputs) -> dec.LinearDecoder | dec.Circuit | None:
     """Return the tractable decoder of a configuration that has nothing left open, if there is one."""
     kind, latents, shape = config.decoders.tractable, family.shape.numel(), outputs.event_shape
     if kind == "none":
@@ -64,30 +47,30 @@ def tractable_decoder(config: ModelConfig, family: Family, outputs: Outputs) -> 
     components = config.components or COMPONENTS[kind]
     own = likelihood if likelihood in LIKELIHOODS else config.leaves or "constant"
     each = (*shape, components)
-    leaves: LinearDecoder | ConstantCategorical
+    leaves: dec.LinearDecoder | dec.ConstantCategorical
     if own == "categorical":
-        leaves = ConstantCategorical(latents, each, outputs.levels)
+        leaves = dec.ConstantCategorical(latents, each, outputs.levels)
     else:
         leaves = _linear(own, config, latents, each, outputs)
     if kind == "mixture":
-        return Mixture(latents, shape, components, mixed_per(shape), leaves=leaves)
-    return Circuit(latents, shape, components, gates=config.gates, leaves=leaves)
+        return dec.Mixture(latents, shape, components, mixed_per(shape), leaves=leaves)
+    return dec.Circuit(latents, shape, components, gates=config.gates, leaves=leaves)
 
 
-def _linear(kind: str, config: ModelConfig, latents: int, shape: Sequence[int], outputs: Outputs) -> LinearDecoder:
+def _linear(kind: str, config: ModelConfig, latents: int, shape: Sequence[int], outputs: Outputs) -> dec.LinearDecoder:
     """Return a decoder, or the leaves of one, whose locations are linear in z."""
     context = None
     if config.context is not None:
-        context = CausalContext(outputs.event_shape, config.context, config.context_hidden)
+        context = dec.CausalContext(outputs.event_shape, config.context, config.context_hidden)
     if kind == "fixed":
-        return LinearGaussian(latents, shape, config.variance_start or config.variance)
+        return dec.LinearGaussian(latents, shape, config.variance_start or config.variance)
     if kind == "exp":
-        return LinearPrecisionGaussian(latents, shape, link="exp")
+        return dec.LinearPrecisionGaussian(latents, shape, link="exp")
     if kind == "linear":
-        return LinearPrecisionGaussian(latents, shape, link="linear", log_term=config.log_term)
+        return dec.LinearPrecisionGaussian(latents, shape, link="linear", log_term=config.log_term)
     if kind == "constant":
-        return StandardizedGaussian(latents, shape, context=context)
+        return dec.StandardizedGaussian(latents, shape, context=context)
     if kind == "logistic":  # a silent estimator needs the exact expectation, if there is one, else a bound is faster
         expectation: Literal["auto", "bound"] = "auto" if config.decoders.estimator.startswith(SILENT) else "bound"
-        return DiscretizedLogistic(latents, shape, outputs.levels, expectation, context)
-    return LinearLikelihood(latents, shape, LIKELIHOODS[kind](shape), covariates=outputs.covariates)
+        return dec.DiscretizedLogistic(latents, shape, outputs.levels, expectation, context)
+    return dec.LinearLikelihood(latents, shape, LIKELIHOODS[kind](shape), covariates=outputs.covariates)

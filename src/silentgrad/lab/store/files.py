@@ -57,6 +57,18 @@ def _beside(path: Path) -> Iterator[Path]:
     _flush_to_disk(path.parent)  # so that the move outlives a power failure
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from a file, or from a run's folder, as far as they ask for the same lock."""
+    from filelock import FileLock  # which settings do not need
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with FileLock(lock):
+        yield
+        lock.unlink(missing_ok=True)  # whoever waits for it finds the work done
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the files in a folder, and in those within, whose writing was cut short by a kill."""
     for path in folder.rglob(f".*{UNFINISHED}"):

@@ -7,14 +7,13 @@ without those that are None.
 
 import functools
 import json
-import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, NonNegativeInt, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -36,6 +35,7 @@ UnitInPrint = Annotated[
     PlainValidator(lambda text: Unit.from_print(_adapter(str).validate_python(text))),
     PlainSerializer(lambda unit: unit.in_print),
 ]
+KindOfBound = Annotated[str, Field(pattern=f"^({'|'.join(Exactness)}|sampled)$")]
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Evaluated:
     """Figures of a model on some examples, averages over them."""
 
     unit: UnitInPrint  # of the figure and of the sampled ELBO
-    figure: float  # the bound: the lower, the better
+    figure: FiniteFloat  # the bound: the lower, the better
     metrics: Mapping[str, float]  # beside the bound, by name
     kld: float  # from the prior, in nats
-    active: int  # latents that are used
-    exactness: str  # what the bound is to the ELBO: exact, lower bound, approximation or sampled
+    active: NonNegativeInt  # latents that are used
+    exactness: KindOfBound  # what the bound is to the ELBO: exact, lower bound, approximation or sampled
     sampled: float | None = None  # the ELBO by samples, where the bound is another number
     sampled_error: float | None = None  # its standard error, and that of the gap to it; None if it is not known
 
@@ -65,24 +65,16 @@ class Summary(Evaluated):
     """The final figures of a run, of the test; those that are not known are None."""
 
     training: float | None = None  # the ELBO of as many training examples
-    limit: float | None = None  # the best that any model of this kind could have
+    limit: FiniteFloat | None = None  # the best that any model of this kind could have
     baseline: Baseline | None = None  # a model without latents of the same likelihood
     baselines: Mapping[str, float] = field(default_factory=dict)  # of all simple models without latents, by name
     closed_form: str | None = None  # what the closed form is that the model was trained with
-    seconds: float  # that the run took
-    epochs: int
-    best_epoch: int  # whose weights were kept, by validation
-    training_examples: int
-    test_examples: int | None = None
-    parameters: int
-
-    def __post_init__(self) -> None:
-        if self.exactness not in (*Exactness, "sampled"):
-            raise ValueError(f"exactness is {self.exactness!r}")
-        for name, value in vars(self).items():
-            negative = isinstance(value, int) and value < 0
-            if negative or (name in ("figure", "limit", "seconds") and value is not None and not math.isfinite(value)):
-                raise ValueError(f"{name} is {value}")
+    seconds: FiniteFloat  # that the run took
+    epochs: NonNegativeInt
+    best_epoch: NonNegativeInt  # whose weights were kept, by validation
+    training_examples: NonNegativeInt
+    test_examples: NonNegativeInt | None = None
+    parameters: NonNegativeInt
 
     @property
     def elbo(self) -> float:

@@ -102,10 +102,8 @@ def checkpoint_to_resume(run: RunFolder, model: GuidedVAE, observations: Observa
             raise RunError(f"{path} is missing, though epochs are finished: put it back from a copy")
         return None
     state = read_checkpoint(path)
-    found, expected = (
-        {name: value.shape for name, value in weights.items()} for weights in (state["model"], model.state_dict())
-    )
-    if found != expected:
+    found = {name: value.shape for name, value in state["model"].items()}
+    if found != {name: value.shape for name, value in model.state_dict().items()}:
         raise RunError(
             f"{path} is of another model than the one in {run.config.name}, or of another version of silentgrad: "
             "put the right file back from a copy"

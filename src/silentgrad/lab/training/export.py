@@ -29,6 +29,7 @@ from silentgrad.decoders import CircuitDistribution
 from silentgrad.distributions import ZeroInflated
 from silentgrad.errors import SilentgradError
 from silentgrad.lab.data import NAMES, Counts, Observations, Reals
+from silentgrad.lab.data.files import names_or_numbers
 from silentgrad.lab.printing import in_a_line, render
 from silentgrad.lab.runs.evaluation import seen
 from silentgrad.lab.settings import Settings
@@ -37,7 +38,6 @@ from silentgrad.lab.store.files import write_atomically, write_json_atomically, 
 from silentgrad.lab.store.folders import ExportFolder, RunFolder
 from silentgrad.lab.store.records import Run, Summary, content_of
 from silentgrad.lab.tables import Column, Content, Table, markdown
-from silentgrad.lab.training.finishing import column_names
 from silentgrad.lab.training.loading import load_run, observations_of, read_config
 from silentgrad.latents.families import family_of
 from silentgrad.latents.independent import base_of
@@ -133,7 +133,8 @@ def export_run(folder: Path, output: Path) -> dict[str, float]:
     }
     write_tensors_atomically(place.weights, vae.state_dict(), metadata)
     if isinstance(observations, Reals | Counts):
-        columns: dict[str, object] = {"names": list(column_names(observations))}
+        names = names_or_numbers(observations.columns, observations.event_shape.numel())
+        columns: dict[str, object] = {"names": list(names)}
         if isinstance(observations, Reals):
             columns |= {"mean": observations.mean.tolist(), "deviation": observations.deviation.tolist()}
         write_json_atomically(place.columns, columns)

@@ -1,5 +1,6 @@
 """The end of a run: its figures, weights and pictures, and what the latents of a table come to."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
@@ -16,6 +17,7 @@ from silentgrad.evaluation import evaluating
 from silentgrad.exactness import weakest
 from silentgrad.guided import GuidedVAE
 from silentgrad.lab.data import Counts, Observations, Reals, Rows, SplitName
+from silentgrad.lab.data.files import names_or_numbers
 from silentgrad.lab.networks import NonlinearLikelihood
 from silentgrad.lab.runs.baseline import baseline, simple_models
 from silentgrad.lab.runs.evaluation import BATCH, seen
@@ -100,13 +102,13 @@ def finish(run: Run, model: GuidedVAE, observations: Observations) -> Run:
         found = pictures(vae, observations)
         write_pictures(place.pictures, found)
         run = replace(run, pictures=found)
-    table = observations if isinstance(observations, Reals | Counts) else None
-    if table is not None or observations.labels is not None:
+    if isinstance(observations, Reals | Counts) or observations.labels is not None:
         run = replace(run, factors=factors_of(vae, observations))
         write_record(place.factors, run.factors)
-        loadings = None if table is None else loadings_of(vae)
-        if table is not None and loadings is not None:
-            write_rows_atomically(place.loadings, rows_of(loadings, "column", column_names(table)))
+    loadings = loadings_of(vae)
+    if isinstance(observations, Reals | Counts) and loadings is not None:
+        names = names_or_numbers(observations.columns, len(loadings))
+        write_rows_atomically(place.loadings, rows_of(loadings, "column", names))
     write_record(place.summary, run.summary)
     return run
 
@@ -123,9 +125,10 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         q = vae.encoder(x)
         samples, reconstruction = generated(vae, SAMPLES), vae.decoder(q.sample())
         means, moved = shown(reconstruction), traversals(vae, observations)
-    # A picture of one fixed variance, or of none, would show nothing.
-    plain = hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)
-    stds = None if plain or not has_mean(reconstruction) else reconstruction.stddev
+    stds = None  # a picture of one fixed variance, or of none, would show nothing
+    if not (hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)):
+        with contextlib.suppress(IntractableError):
+            stds = reconstruction.stddev
     scale = observations.brightness
     made = {"originals": x, "means": means, "samples": samples, "stds": stds, "traversals": moved}
     return RunPictures(**{name: scale * images.float() for name, images in made.items() if images is not None})
@@ -147,17 +150,12 @@ def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
     return shown(vae.decoder(z))
 
 
-def has_mean(decoded: td.Distribution) -> bool:
-    """Return False for outputs that see earlier ones, which have no mean given z alone."""
-    try:
-        return decoded.mean is not None
-    except IntractableError:
-        return False
-
-
 def shown(decoded: td.Distribution) -> Tensor:
-    """Return the mean of decoded examples, or a sample where there is none."""
-    return decoded.mean if has_mean(decoded) else decoded.sample()
+    """Return the mean of decoded examples; a sample of outputs that see earlier ones, which have no mean given z."""
+    try:
+        return decoded.mean
+    except IntractableError:
+        return decoded.sample()
 
 
 def generated(vae: GuidedVAE, count: int, mean: bool = False) -> Tensor:
@@ -186,10 +184,10 @@ def latents_in_order(vae: GuidedVAE, observations: Observations) -> Tensor:
     return in_order
 
 
-def names_in_order(observations: Observations, rows: int) -> list[str]:
+def names_in_order(observations: Observations, rows: int) -> Sequence[str]:
     """Return the names of all rows in the same order; numbers from 1 on if they have none."""
     if observations.row_names is None or observations.numbers is None:
-        return [str(number) for number in range(1, rows + 1)]
+        return names_or_numbers((), rows)
     named = zip(torch.cat(observations.numbers).tolist(), chain(*observations.row_names), strict=True)
     return [name for _, name in sorted(named)]
 
@@ -207,7 +205,8 @@ def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
     loadings = loadings_of(vae)
     named, moves = [], means
     if loadings is not None and isinstance(observations, Reals | Counts):
-        named = named_loadings(loadings, means.std(0, correction=0), column_names(observations))
+        names = names_or_numbers(observations.columns, len(loadings))
+        named = named_loadings(loadings, means.std(0, correction=0), names)
         moves = means @ torch.linalg.qr(loadings).R.T  # as far apart as the rows' u, however the latents are scaled
     points, shares = _principal(moves)
     return Factors(points, shares, labels, list(observations.label_names), named)
@@ -235,13 +234,6 @@ def loadings_of(vae: GuidedVAE) -> Tensor | None:
     if isinstance(decoder, StandardizedGaussian):
         return decoder.scale.detach().unsqueeze(1) * weight
     return weight
-
-
-def column_names(observations: Reals | Counts) -> Sequence[str]:
-    """Return the names of a table's columns; numbers from 1 on if they have none."""
-    if observations.columns:
-        return observations.columns
-    return [str(number) for number in range(1, observations.event_shape.numel() + 1)]
 
 
 def rows_of(numbers: Tensor, head: str, names: Iterable[str]) -> list[dict[str, object]]:

@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from silentgrad.analysis import Decomposition
 from silentgrad.estimators import Estimator, GumbelSoftmax, Reparameterized
 from silentgrad.lab.build import build_estimator
 from silentgrad.lab.data import Observations
@@ -21,9 +22,6 @@ from silentgrad.lab.settings import (
 )
 from silentgrad.lab.store.files import read_json, write_json_atomically
 from silentgrad.lab.store.records import record_of
-
-if TYPE_CHECKING:  # what training seldom needs
-    from silentgrad.analysis import Decomposition
 
 Row = dict[str, Any]
 FIGURES = ("batch", "est", "est_percent", "snr")
@@ -42,11 +40,9 @@ def training_batches(observations: Observations, size: int, count: int, seed: in
 
 
 def kept_variances(
-    path: Path, names: Sequence[str], measure: Callable[[Sequence[str]], Mapping[str, "Decomposition"]]
-) -> dict[str, "Decomposition"]:
+    path: Path, names: Sequence[str], measure: Callable[[Sequence[str]], Mapping[str, Decomposition]]
+) -> dict[str, Decomposition]:
     """Return gradient variances that a file keeps, by estimator; those that it lacks are measured first."""
-    from silentgrad.analysis import Decomposition
-
     kept: dict[str, Any] = read_json(path) if path.exists() else {}
     missing = [name for name in names if name not in kept]
     if missing:
@@ -82,7 +78,7 @@ def estimators_of(config: ModelConfig, names: Sequence[EstimatorName] | None, ep
     return estimators
 
 
-def rows_of(results: Mapping[str, "Decomposition"]) -> list[Row]:
+def rows_of(results: Mapping[str, Decomposition]) -> list[Row]:
     """Return a row for each estimator, with standard errors, and one for each layer's part."""
     rows: list[Row] = []
     for name, found in results.items():

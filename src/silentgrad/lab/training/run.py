@@ -22,13 +22,7 @@ from silentgrad.lab.settings import DataConfig, ModelConfig, Plan, Settings, Tra
 from silentgrad.lab.store import files
 from silentgrad.lab.store.folders import RunFolder
 from silentgrad.lab.store.records import Run, Summary, read_summary
-from silentgrad.lab.training.checkpoints import (
-    Checkpoint,
-    RunError,
-    checkpoint_to_resume,
-    checksum_of,
-    read_checkpoint,
-)
+from silentgrad.lab.training.checkpoints import Checkpoint, RunError, checkpoint_to_resume, checksum_of, read_checkpoint
 from silentgrad.lab.training.fabric import TensorBoardLogger, fabric_for, first_process
 from silentgrad.lab.training.finishing import finish, summary_of
 from silentgrad.lab.training.loop import Loop, Report
@@ -71,8 +65,7 @@ def train_model(
     named = data if observations is None else replace(data, name=observations.name)
     data, model, train = plan = resolve(Settings(named, model, train), kind.likelihoods)
     fabric = fabric_for(train, model)
-    observations = observations or load(data.name, data.root, data.kind, data.selection)
-    observations = seen_by(model, observations)
+    observations = seen_by(model, observations or load(data.name, data.root, data.kind, data.selection))
     _require_trainable(plan, observations)
     torch.manual_seed(mixed(train.seed, 0))
     vae = model_for(model, observations, train.epochs)

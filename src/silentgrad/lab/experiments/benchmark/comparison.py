@@ -8,21 +8,13 @@ from itertools import product
 from silentgrad.analysis import DRAWS, Decomposition
 from silentgrad.lab.experiments.benchmark.gradients import variances_at
 from silentgrad.lab.experiments.benchmark.protocol import BATCH, REFERENCE, BenchmarkPlan, Setting
-from silentgrad.lab.experiments.cells import Cell
-from silentgrad.lab.experiments.experiment import (
-    FigureColumn,
-    FilledRow,
-    Request,
-    RowOfRuns,
-    made,
-    over_seeds,
-)
+from silentgrad.lab.experiments.cells import Cell, Request
+from silentgrad.lab.experiments.experiment import FigureColumn, FilledRow, RowOfRuns, made, over_seeds
 from silentgrad.lab.experiments.ledger import Ledger
 from silentgrad.lab.experiments.results import Difference, Results, compared, mean_of
 from silentgrad.lab.experiments.runner import Job, Workers, run_jobs
 from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
-from silentgrad.lab.runs.findings import Curves, Findings
-from silentgrad.lab.tables import Column, Content, Table
+from silentgrad.lab.tables import Column, Content, Curves, Findings, Table
 
 OF_FIGURES = ("test bound", "training ELBO", "against exact")
 OF_RUNS = ("chosen by validation", *OF_FIGURES, "verdict", "steps to the level", "CPU seconds")
@@ -123,10 +115,6 @@ class Benchmark(Comparison):
             *([] if self.plan.scale == "paper" else [SHORT]),
         ]
 
-    def _runs(self, setting: Setting) -> dict[str, str]:
-        """Return the fields that the runs of a setting have in common."""
-        return {"dataset": setting.dataset, "variant": setting.variant, "latent": setting.family(self.plan.size).name}
-
     def _difference(self, results: Results, row: RowOfRuns) -> Difference | None:
         """Return the difference in the test bound from exact runs, whether or not these are better than no latents."""
         ours, exact = (
@@ -149,7 +137,8 @@ class Benchmark(Comparison):
         title, unit = self.plan.title(setting), f"{setting.unit.in_words}, lower is better"
         columns = [replace(one, unit=unit if one.name in OF_FIGURES else "") for one in table.columns]
         panel = Table(title, columns, [row for row in table.rows if row[0] == title], name=setting.name)
-        first = {name: results.where(**self._runs(setting), method=name)[0] for name in self.plan.names(setting)}
+        own = {"dataset": setting.dataset, "variant": setting.variant}
+        first = {name: results.where(**own, method=name)[0] for name in self.plan.names(setting)}
         curves = {name: cell.name for name, cell in first.items() if results.run(cell).summary.exists()}
         return panel.only(
             lambda column, found: column.name in ("method", *OF_RUNS) and any(cell not in (None, "") for cell in found)
@@ -170,7 +159,6 @@ def benchmark_of(plan: BenchmarkPlan) -> Benchmark:
         methods=names,
         reference="exact",
         levels=[name for name in names if name != "exact"],
-        told=[],
     )
 
 

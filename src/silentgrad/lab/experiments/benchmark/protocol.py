@@ -13,14 +13,11 @@ have an infinite density), and its outputs are in units of their own deviation, 
 validation, by the ELBO. The encoder of the circuit is that of the nonlinear network, and only some estimators are
 compared there, on MNIST: a circuit is slow. In place of the bits there can be groups of categories, as many as Liu et
 al. (2023) and Wang and Bui (2026) have; the networks stay the same.
-
-A tuned estimator has the learning rate, and the temperature if it has one, whose run of seed 0 is best in validation;
-its other runs have these, and other seeds.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -77,25 +74,9 @@ class Size:
 
 SIZES: dict[BenchmarkScale, Size] = {
     "smoke": Size(
-        epochs=2,
-        epoch_steps=10,
-        measured=(1, 2),
-        latents=4,
-        components=2,
-        samples=5,
-        batches=4,
-        draws=4,
-        seeds=1,
+        epochs=2, epoch_steps=10, measured=(1, 2), latents=4, components=2, samples=5, batches=4, draws=4, seeds=1
     ),
-    "cpu": Size(
-        epochs=20,
-        epoch_steps=100,
-        measured=(1, 20),
-        components=4,
-        batches=8,
-        draws=20,
-        rates=(1e-3, 3e-3),
-    ),
+    "cpu": Size(epochs=20, epoch_steps=100, measured=(1, 20), components=4, batches=8, draws=20, rates=(1e-3, 3e-3)),
     "paper": Size(),
 }
 
@@ -203,18 +184,11 @@ class BenchmarkPlan(NamedTuple):
         if setting.network == "circuit":
             model |= {"components": size.components}
         model |= DECODERS[setting.likelihood, setting.network]
+        train = TrainConfig(size.epochs, size.epoch_steps, optimizer="adam", lr=RATES[data], iwae_samples=size.samples)
         settings = Settings(
             DataConfig(data, batch_size=BATCH, kind="binarized" if setting.likelihood == "bernoulli" else "auto"),
             ModelConfig(family.name, family.latents[0], network="leaky", estimator=name, **model),
-            TrainConfig(
-                epochs=size.epochs,
-                epoch_steps=size.epoch_steps,
-                optimizer="adam",
-                lr=RATES[data],
-                seed=seed,
-                keep=[*size.measured] if name == REFERENCE else [],
-                iwae_samples=size.samples,
-            ),
+            replace(train, seed=seed, keep=[*size.measured] if name == REFERENCE else []),
         )
         return Cell(setting.dataset, family.name, name, seed, setting.variant, settings)
 
