@@ -175,7 +175,7 @@ def _value(option: str, hint: Any, written: Any) -> Any:
     try:
         return converted(option, hint, written)
     except ConfigError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{error}{', or null for none' * (NoneType in get_args(hint))}") from None
 
 
 def _from_file(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
