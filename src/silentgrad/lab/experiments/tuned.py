@@ -85,8 +85,8 @@ class Comparison(Experiment):
             known = {results.first(model, **own): model for model in self.models}  # what whole levels beat is told once
             for figure, model in known.items() if self.metric in ("test", "elbo") else ():
                 if figure is not None:
-                    title = self.models[model]
-                    rows.setdefault(f"{own} {model}", RowOfRuns([*self.labels(cell), title, ""], own, model))
+                    labels = [*self.labels(cell), self.models[model], ""]
+                    rows.setdefault(f"{own} {model}", RowOfRuns(labels, own, model))
             labels = [*self.labels(cell), self.methods[cell.method], point_of(cell)]
             rows.setdefault(f"{own} {cell.method}", RowOfRuns(labels, {**own, "method": cell.method}))
         return list(rows.values())
