@@ -154,7 +154,7 @@ WRONG = {
     "sweep --over model.guided --model.tractable none": "--model.guided needs a guide",
     "sweep --over model.latent=gaussian,bernoulli --model.estimator reparameterized": "in the trial model.latent=bern",
     "sweep --recipe mnist-gaussian-reparameterized-cpu --over train.lr,model.guided": "--model.guided needs a guide",
-    "sweep --over train.lr=0.1,-1": "--train.lr has to be above 0, got -1.0 (in the trial train.lr=-1)",
+    "sweep --over train.lr=0.1,-1": "above 0, got -1.0; null leaves it out (in the trial train.lr=-1)",
     "sweep --over train.lr=1..2 --sampler grid": "--over train.lr=1..2 is a range",
     "sweep --storage nonsense": "cannot open the database of --storage",
     "sweep --storage sqlite:////nowhere/at/all.db": "cannot open the database of --storage",

@@ -63,6 +63,8 @@ def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(here: Path
         assert (images == 100 * labels).all()
     assert "colored by class" in Path("run", "report.html").read_text()
     assert "is for a folder of images" in cli.fails("train", "--data.resize", "4")
+    cli("latents", "run", "--output", "z.csv")
+    assert [row["row"] for row in rows(Path("z.csv"))][:2] == ["cats/0.png", "cats/10.png"]
 
 
 def test_reproduce_goes_on_by_the_same_command(tmp_path: Path) -> None:

@@ -96,10 +96,7 @@ def test_folder_round_trip(tmp_path: Path, channels: int) -> None:
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(image.squeeze()).save(path)
     torch.testing.assert_close(fmt.read_folder(tmp_path), torch.from_numpy(array).movedim(3, 1))
-    assert [len(split) for split in splits_of(load(str(tmp_path)))] == [1, 1, 1]
-    os.remove(tmp_path / "0.png")
-    found = "expected images for train, validation and test, found 0, 1 and 1"
-    refused(DataError, found, lambda: load(str(tmp_path)))
+    refused(DataError, "expected ten images at least, .* found 3", lambda: load(str(tmp_path)))
 
 
 # Broken files
@@ -166,7 +163,7 @@ BROKEN: list[tuple[Read, str, bytes, str]] = [
     (fmt.read_idx, "cut.gz", gzip.compress(idx(pixels(40, 28, 28)))[:-500], "truncated"),
     (fmt.read_idx, "plain.gz", idx(pixels(1, 2, 2)), "cannot be read"),
     (fmt.read_cifar_pickle, "list", pickle.dumps([1]), "cannot be read"),
-    (fmt.read_array, "float.npy", saved(np.save, np.ones((2, 3, 3))), "uint8, found float64"),
+    (fmt.read_array, "float.npy", saved(np.save, np.ones((2, 3, 3))), r"uint8, found float64 .*\(x \* 255\)\.round"),
     (fmt.read_array, "flat.npy", saved(np.save, pixels(2, 3)), r"shape .*, found uint8 of shape \(2, 3\)"),
     (fmt.read_array, "five.npy", saved(np.save, pixels(2, 5, 5, 5)), r"C = 1 or 3, found"),
     (fmt.read_array, "cut.npy", saved(np.save, pixels(9, 9, 9))[:300], "cannot be read"),

@@ -55,8 +55,14 @@ def test_bad_input_is_named() -> Refusals:
     decoder, normal, one = sg.DiscretizedLogistic(2, 3, 5), td.Normal(torch.zeros(2, 2), 1.0), torch.ones(2, 3)
     coins, exact = td.Bernoulli(torch.full((2, 2), 0.5)), sg.DiscretizedLogistic(2, 3, 5, "exact")
     whole, bits = "whole levels from 0 to 4", "Bernoulli latents have no exact expectation"
+    circuit = sg.Circuit(2, 3, 2, leaves=sg.DiscretizedLogistic(2, (3, 2), 5))
+    cure = r"found 0.3: for images in 0 to 1, \(x \* 4\).round\(\)$"
     return {
         "between levels": (sg.DomainError, whole, lambda: decoder.expected_log_prob(0.3 * one, normal)),
+        "a start between levels": (sg.DomainError, cure, lambda: decoder.init_from_data(0.3 * one)),
+        "a circuit's start": (sg.DomainError, cure, lambda: circuit.init_from_data(0.3 * one)),
+        "a circuit's x": (sg.DomainError, cure, lambda: circuit(0 * one[:, :2]).log_prob(0.3 * one)),
+        "bytes": (sg.DomainError, r"by .to\(torch.float32\)$", lambda: circuit.expected_log_prob(one.byte(), normal)),
         "beyond them": (sg.DomainError, whole, lambda: decoder.expected_log_prob(5 * one, normal)),
         "one level": (sg.DomainError, "two levels", lambda: sg.DiscretizedLogistic(2, 3, 1)),
         "no such rule": (sg.DomainError, "'auto', 'exact' or", lambda: sg.DiscretizedLogistic(2, 3, 5, "fast")),

@@ -3,10 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import distributions as td
 
 import silentgrad as sg
@@ -57,6 +60,18 @@ def test_the_best_epoch_is_that_of_what_was_descended(estimator: str) -> None:
     assert loop.evaluation.sampled != loop.evaluation.figure
     chosen_by = {"exact": loop.evaluation.figure, "reparameterized": loop.evaluation.sampled}
     assert loop.score[1] == chosen_by[estimator]
+
+
+def test_no_epoch_is_chosen_while_the_context_is_entering() -> None:
+    digits = load("digits")
+    model = model_for(ModelConfig(**CIRCUIT, context=1), digits)
+    loop = Loop(fabric_for(TRAIN), model, TRAIN, digits, 64, constant(1.0))
+    scores = []
+    for weight, figure in ((0.3, 1.0), (1.0, 2.0)):
+        sg.decoders.set_context_weight(model, weight)
+        loop.evaluation = SimpleNamespace(figure=figure, sampled=None)
+        scores.append(loop.score)
+    assert min(scores) == scores[1] == (0.0, 2.0)
 
 
 def test_pictures_of_a_circuit_are_samples_and_no_blur() -> None:
@@ -133,11 +148,21 @@ def test_a_context_enters_late_and_a_run_tells_its_gap_and_what_latents_are_wort
     model = ModelConfig(**CIRCUIT, context=1, context_after=0.25)
     train_model(DATA, model, replace(TRAIN, epochs=4), tmp_path / "context", quiet=True, reports=[note])
     assert weights == pytest.approx([0.0, 1.0, 1.0, 1.0])
-    assert "not trained" in write_report(tmp_path / "context").read_text()
+    page = write_report(tmp_path / "context").read_text()
+    assert "not trained" in page
+    assert "one draw given z" in page
+    assert "moves one latent" not in page
+    assert "with a context the mean" in cli.fails("sample", tmp_path / "context", "--mean", "true")
     options = [f"--model.{name}={value}" for name, value in CIRCUIT.items()]
     options += ["--train.epochs=1", "--quiet=true", f"--folder={tmp_path / 'two'}", "--compare=without-z"]
     said, summary = cli("train", *options), Run.read(tmp_path / "two").summary
-    assert "z is worth" in said
+    assert "(epoch 1 of 1, still improving); z is worth" in said
+    check = cli("check", tmp_path / "two", "--examples", "40")
+    assert "the same without z" in check
+    assert "4 samples of" not in check
+    cli("sample", tmp_path / "two", "--mean", "true", "--output", tmp_path / "means.png")
+    shades = np.asarray(Image.open(tmp_path / "means.png"))[..., 0]
+    assert ((shades > 10) & (shades < 245)).mean() > 0.3  # levels are scaled: no picture of black and white
     gap = with_error(summary.figure - summary.sampled, summary.sampled_error)
     for told in (said, cli("evaluate", tmp_path / "two")):
         assert f"(sampled ELBO {summary.sampled:.4f}, gap {gap})" in told
@@ -145,6 +170,7 @@ def test_a_context_enters_late_and_a_run_tells_its_gap_and_what_latents_are_wort
     assert blind.summary.kld == 0
     page = RunFolder(tmp_path / "two").report.read_text()
     assert "latents worth" in page
+    assert "gap of the bound" not in RunFolder(blind.folder).report.read_text()
     assert number(blind.summary.elbo) in page
 
 

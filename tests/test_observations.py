@@ -61,7 +61,7 @@ CELLS = {
     "": "expected a table of numbers, found an empty file",
     "a,b\n": "expected rows of numbers, found a header only",
     '"1,2\n': "expected a table of numbers",
-    "1\n2\n": "expected rows for train, validation and test, found 0, 1 and 1",
+    "1\n2\n": "expected ten rows at least, one each for validation and test, found 2",
     "a,b\n" + "1,2\n3,2\n" * 5: r"column 2 \(b\) has one and the same value in all 8 training rows",
 }
 

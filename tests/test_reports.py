@@ -139,7 +139,7 @@ def test_the_report_stands_on_its_own_shows_the_figures_and_escapes_what_it_read
     assert len(re.findall(r'alt="[^"]{20,}"', text)) == 3
     told = ("2.346", "below 2.210 on this test (pPCA limit)", "0.02110", "7.500", "active latents", "1 min 15 s")
     units = ("bits per dimension", "nats per example", "summed over outputs, per example", "seconds: of training")
-    older = "A VAE, trained for 30 epochs on 100 images: 2.346 bits per dimension on the test images; lower"
+    older = "on 100 images; weights of epoch 20, the best in validation: 2.346 bits per dimension on the test images;"
     for expected in (*told, *units, older, "All 30 epochs", "&lt;script&gt;"):
         assert expected in text
     unknown = "without latents", "ignores its input", "silentgrad train"  # since the settings are no longer read
@@ -383,7 +383,8 @@ def test_the_page_begins_with_what_was_trained_and_whether_it_is_good_and_has_th
     write_json_atomically(run_folder / "summary.json", SUMMARY | BASELINE | {"training_examples": 1078})
     assert opened(run_folder) == (
         "A VAE with 16 Gaussian latents, a fully connected network and a silent guide, trained for 30 epochs on digits "
-        "(1,078 images): 2.346 bits per dimension on 360 test images; lower is better. A model that ignores its input "
+        "(1,078 images); weights of epoch 20, the best in validation: 2.346 bits per dimension on 360 test images; "
+        "lower is better. A model that ignores its input "
         "(every pixel an independent Gaussian, fitted to the same training data, no latent) has 3.500. "
         "No linear decoder of this variance can get below 2.210 on this test (pPCA limit)."
     )

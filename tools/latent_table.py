@@ -29,8 +29,9 @@ print(decoder.exactness(q), decoder.expected_log_prob(torch.rand(8, 5), q).mean(
 
 ## How to choose
 
-Gaussian latents have an exact form with every decoder. For the others look up the row, and the decoder's column
-([which link](links.md)). Made by `python tools/latent_table.py`, which asks the decoders.
+Gaussian latents have an exact form with every linear decoder of the table. A [circuit](circuits.md#the-theorem) has a
+lower bound. For the others look up the row, and the decoder's column ([which link](links.md)). Made by
+`python tools/latent_table.py`, which asks the decoders.
 
 | family | fixed variance | linear precision link | exponential precision link |
 |---|---|---|---|

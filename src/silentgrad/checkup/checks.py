@@ -369,8 +369,9 @@ def gradient(m: Measurements) -> Answer:
     own, *others = m.gradients.values()
     share, error, decoder = own.est_percent, own.errors.est_percent, ""
     unit = "% of the variance of the encoder's gradient is that of sampling z; signal-to-noise ratio of a batch: "
+    exact = m.model.estimator is not None and m.model.estimator.exact  # which draws no z for the decoder either
     with contextlib.suppress(DomainError), torch.enable_grad():  # of a decoder that has no parameters
-        decoder = f", decoder {analysis.decoder_variance(m.model, m.batches, draws=4).snr:.2g}"
+        decoder = "" if exact else f", decoder {analysis.decoder_variance(m.model, m.batches, draws=4).snr:.2g}"
     unit += f"encoder {own.snr:.2g}{decoder}"
     halved = any(found.unbiased and found.work < own.work / 2 for found in others)
     verdict, cause = graded(share - 3 * error, 50 if halved else 100), "another estimator has less, at the same cost"

@@ -1,7 +1,7 @@
 """The check-up itself: one call, which leaves the model as it was."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from silentgrad.analysis.adapters import modules_of
 from silentgrad.analysis.variance import seeded
 from silentgrad.checkup.checks import examine
 from silentgrad.checkup.findings import CheckUp
-from silentgrad.checkup.measurements import Measurements
+from silentgrad.checkup.measurements import NONE, Measurements
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.estimators import Estimator
 from silentgrad.evaluation import evaluating
@@ -37,6 +37,7 @@ def check_up(
     estimator: Estimator | None = None,
     levels: int | None = None,
     steps: int | None = None,
+    beside: Mapping[str, float] = NONE,
     examples: int = 500,
     seed: int = 0,
 ) -> CheckUp:
@@ -57,6 +58,8 @@ def check_up(
         estimator: What the gradient is estimated by, if it is neither reparameterization nor a relaxation that q shows.
         levels: Number of levels of dequantized data; those of data that are whole numbers are found.
         steps: Number of training steps, for the schedule of a guide.
+        beside: Figures of models of your own, by name, such as the same without z: in the unit of the bound, of which
+            less is better.
         examples: Number of examples that are looked at.
         seed: Seed of the draws.
 
@@ -76,7 +79,7 @@ def check_up(
             if x.shape[1:] != train.shape[1:]:
                 raise ShapeError(f"test examples have shape {tuple(x.shape[1:])}, training {tuple(train.shape[1:])}")
         name = "functions" if isinstance(model, tuple | list) else type(model).__name__
-        return examine(Measurements(found, x, train, split, levels, steps), name)
+        return examine(Measurements(found, x, train, split, levels, steps, beside), name)
 
 
 def check_loss(

@@ -5,7 +5,9 @@ A subset of the data is encoded once, draws of z are decoded once. Estimates car
 
 import contextlib
 import math
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +32,7 @@ FITTED = 1000  # training examples that the linear decoder is fitted to
 FEW = 1e-6  # variance below which an output is taken to be constant
 NEAR = 0.05  # bits above the floor of dequantization
 BATCHES, BATCH, NOISE_DRAWS = 8, 32, 12  # of the gradient's noise
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Compared(NamedTuple):
@@ -49,12 +52,20 @@ class Compared(NamedTuple):
 class Measurements:
     """Figures of a model on examples x, "test" ones or "training" ones; baselines are fitted to `train`.
 
-    Numbers of levels and of training steps are those that were told, if any.
+    Numbers of levels and of training steps are those that were told, if any, and so are figures of other models.
     """
 
     def __init__(
-        self, model: Adapted, x: Tensor, train: Tensor, split: str, levels: int | None, steps: int | None
+        self,
+        model: Adapted,
+        x: Tensor,
+        train: Tensor,
+        split: str,
+        levels: int | None,
+        steps: int | None,
+        beside: Mapping[str, float] = NONE,
     ) -> None:
+        self.beside = dict(beside)
         self.model, self.x, self.train, self.split = model, x, train, split
         self.levels, self.steps, self.outputs = levels, steps, x[0].numel()
         self.q = model.encoder(x)
@@ -208,13 +219,13 @@ class Measurements:
             least = self.spacing**2 / 12 if self.spacing else FEW * max(float(train.var()), FEW)
             independent = td.Normal(train.mean(0).expand_as(self.x), train.var(0).clamp(min=least).sqrt())
             found = {} if discrete else {"gaussian": -float(independent.log_prob(self.x.double()).sum()) / len(self.x)}
-            return Compared(Estimate(-bound.value, bound.error), "nats an example", found)
+            return Compared(Estimate(-bound.value, bound.error), "nats an example", found | self.beside)
         scale = levels if not discrete and self.x.max() <= 1 else 1
         bits = float(bits_per_dim(bound.value, self.outputs, None if discrete else scale))
         train, test = ((part * scale).floor().clamp(0, levels - 1).long() for part in (self.train, self.x))
         at_floor = not discrete and bits < dequantization_floor() + NEAR
         figure = Estimate(bits, bound.error / self.outputs / math.log(2))
-        return Compared(figure, "bits per dimension", baselines(train, test, levels), at_floor)
+        return Compared(figure, "bits per dimension", baselines(train, test, levels) | self.beside, at_floor)
 
     @property
     def batches(self) -> list[Tensor]:
@@ -237,7 +248,8 @@ class Measurements:
             usual += [DisARM()] if isinstance(base, td.Bernoulli) else []
         own = own or usual[0]
         estimators = {name_of(one): one for one in (own, *usual, own)}  # of two of a name the last, in the first place
-        estimators[f"4 samples of {name_of(own)}"] = Averaged(own, 4)
+        if not own.exact:
+            estimators[f"4 samples of {name_of(own)}"] = Averaged(own, 4)
         try:
             with torch.enable_grad():
                 return gradient_variance(self.model, self.batches, NOISE_DRAWS, estimators)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from silentgrad.errors import DomainError, ShapeError
 from silentgrad.latents.independent import shape_of
+from silentgrad.latents.moments import required
 from silentgrad.tracing import NARROW, underlying
 
 
@@ -44,10 +45,21 @@ def require_dtype(name: str, value: Tensor, dtype: torch.dtype) -> None:
     """Raise if a value has another precision than the decoder's, unless autocast is to mix them."""
     if value.dtype == dtype or torch.is_autocast_enabled(value.device.type):
         return
-    raise DomainError(
-        f"{name} is {value.dtype}, the decoder {dtype}: bring {name} to the decoder's by .to({dtype}), or the "
-        f"decoder to its by decoder.to({value.dtype})"
-    )
+    remedy = f"bring {name} to the decoder's by .to({dtype})"
+    if value.is_floating_point():
+        remedy += f", or the decoder to its by decoder.to({value.dtype})"
+    raise DomainError(f"{name} is {value.dtype}, the decoder {dtype}: {remedy}")
+
+
+def whole_levels(x: Tensor, top: int) -> Tensor:
+    """Return x if it is whole levels from 0 to the top; otherwise raise, or NaN in a graph, which cannot raise."""
+    whole, message = (x >= 0) & (x <= top) & (x == x.round()), f"x has to be whole levels from 0 to {top}"
+    if not torch.compiler.is_compiling() and not underlying(whole).all():
+        found = float(underlying(x)[~underlying(whole)][0])
+        message += f", found {found:.3g}"
+        if 0 < found < 1:
+            message += f": for images in 0 to 1, (x * {top}).round()"
+    return required(x, whole, message)
 
 
 def flattened_latent(z: Tensor, latent_dim: int, examples: torch.Size | None = None) -> Tensor:

@@ -24,8 +24,16 @@ import torch
 from torch import Tensor, nn
 from torch import distributions as td
 
-from silentgrad.decoders.checks import event_of, flattened_latent, require_dtype, require_number, require_wide
+from silentgrad.decoders.checks import (
+    event_of,
+    flattened_latent,
+    require_dtype,
+    require_number,
+    require_wide,
+    whole_levels,
+)
 from silentgrad.decoders.context import Context, causal_order, start_contexts, told_of
+from silentgrad.decoders.discretized import DiscretizedLogistic
 from silentgrad.decoders.drawing import CircuitDistribution, of_regions
 from silentgrad.decoders.gates import LinearGate
 from silentgrad.decoders.gaussian import StandardizedGaussian
@@ -221,6 +229,9 @@ class Circuit(nn.Module):
             data: Examples `(examples, *event_shape)` as the model sees them.
         """
         require_examples(data, self.event_shape)
+        for leaf in self.leaves.modules():
+            if isinstance(leaf, DiscretizedLogistic):
+                whole_levels(data, leaf.levels - 1)
         start_contexts(self, data)
         flat = data.flatten(1)
         found = clusters(flat, self.components, shared=len(self.event_shape) > 1)

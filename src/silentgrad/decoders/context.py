@@ -255,6 +255,11 @@ def set_context_weight(decoder: nn.Module, weight: float) -> None:
         own.context_weight.fill_(weight)
 
 
+def context_weight(decoder: nn.Module) -> float:
+    """Return how much the contexts of a decoder count, the least of them; 1 if it has none."""
+    return min([float(own.context_weight) for own in _with_context(decoder)], default=1.0)
+
+
 def _with_context(decoder: nn.Module) -> list["StandardizedDecoder"]:
     """Return the decoders inside one that have a context."""
     return [cast("StandardizedDecoder", module) for module in decoder.modules() if hasattr(module, "context_weight")]

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 
 from silentgrad import distributions
-from silentgrad.decoders.checks import event_of
+from silentgrad.decoders.checks import event_of, whole_levels
 from silentgrad.decoders.context import Context
 from silentgrad.decoders.linear import ClosedForm
 from silentgrad.decoders.projection import variance_of
@@ -37,7 +37,7 @@ from silentgrad.errors import DomainError, IntractableError, ShapeError
 from silentgrad.exactness import Exactness
 from silentgrad.latents.generating import moments_of
 from silentgrad.latents.independent import base_of
-from silentgrad.latents.moments import AnyMoments, required
+from silentgrad.latents.moments import AnyMoments
 from silentgrad.mathematics.quadrature import expected_softplus
 from silentgrad.mathematics.softplus import softplus_bound
 from silentgrad.side_info import SideInfo
@@ -105,6 +105,9 @@ class DiscretizedLogistic(StandardizedDecoder):
     def _bounded(self, gaussian: bool) -> bool:
         return self.expectation == "bound" or (self.expectation == "auto" and not gaussian)
 
+    def init_from_data(self, data: Tensor, method: str = "ppca", prior: td.Distribution | None = None) -> None:
+        super().init_from_data(whole_levels(data, self.levels - 1), method, prior)
+
     def output_form(
         self, x: Tensor, mean: Tensor, moments: AnyMoments, q: td.Distribution, features: Tensor | None = None
     ) -> Tensor:
@@ -114,8 +117,7 @@ class DiscretizedLogistic(StandardizedDecoder):
                 name = type(base_of(q)).__name__
                 raise IntractableError(f"{name} latents have no exact expectation here: take expectation='bound'")
             expected = expected_softplus
-        top = self.levels - 1
-        x = required(x, (x >= 0) & (x <= top) & (x == x.round()), f"x has to be whole levels from 0 to {top}")
+        x = whole_levels(x, self.levels - 1)
         variance = variance_of(self.affine, moments, mean)
         center, log_scale = self.in_context(features)
         per_level = torch.exp(-log_scale)
@@ -163,8 +165,7 @@ class ConstantCategorical(nn.Module):
         at = x.dim() - len(self.event_shape)
         if x.shape[at:] != self.event_shape:
             raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(x.shape)}")
-        top = self.categories - 1
-        x = required(x, (x >= 0) & (x <= top) & (x == x.round()), f"x has to be one of 0, 1, ..., {top}")
+        x = whole_levels(x, self.categories - 1)
         log_probs = self.logits.log_softmax(-1).expand(*x.shape, -1)
         return log_probs.gather(-1, x.long().unsqueeze(-1)).squeeze(-1).flatten(at)
 

@@ -16,7 +16,7 @@ from torch import distributions as td
 from torch.distributions import constraints
 
 from silentgrad.decoders.causal import Causal
-from silentgrad.decoders.checks import require_dtype
+from silentgrad.decoders.checks import require_dtype, whole_levels
 from silentgrad.decoders.leaves import require_single
 from silentgrad.decoders.sums import Gate, SumProduct, gate_at, weighed
 from silentgrad.tracing import widened
@@ -66,6 +66,11 @@ class CircuitDistribution(td.Distribution):
         logits = [None if own is None else own.expand(*batch, *own.shape[-2:]) for own in self.logits]
         dims = len(self.event_shape)
         return CircuitDistribution(leaves, self.network, logits, dims, self._validate_args, self.firsts)
+
+    def _validate_sample(self, value: Tensor) -> None:
+        if isinstance(self.leaves.support, constraints.integer_interval):  # torch's message would hold all of x
+            whole_levels(value, self.leaves.support.upper_bound)
+        super()._validate_sample(value)
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args and value.numel() > 0:  # torch cannot check a support over no examples

@@ -13,7 +13,6 @@ from silentgrad.lab.settings import ConfigError, DataConfig, ModelConfig, Seed, 
 from silentgrad.lab.tables import Column, Content, Table
 
 EPOCHS = 60
-NO_LATENTS = 1e3
 CIRCUIT_RECIPE = "mnist-circuit-cpu"
 COLUMNS = [Column("run"), Column("what it is"), Column("test BPD", 4), Column("sampled ELBO", 4), Column("seconds", 1)]
 
@@ -55,8 +54,7 @@ def demo_runs(seed: int) -> dict[str, tuple[str, Settings]]:
     digits, train = DataConfig(), TrainConfig(epochs=EPOCHS, seed=seed)
     _, circuit, circuit_train = read_recipe(CIRCUIT_RECIPE)
     circuit_train = replace(circuit_train, epochs=EPOCHS, seed=seed)
-    # A weight without bound on the KL divergence leaves q at the prior: the circuit learns without z.
-    without = replace(circuit, kl_weight=NO_LATENTS)
+    without = replace(circuit, without_z=True)
     return {
         "network": ("network, by samples", Settings(digits, ModelConfig(tractable="none"), train)),
         "without": ("the circuit without latents", Settings(digits, without, circuit_train)),

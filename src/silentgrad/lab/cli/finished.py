@@ -90,7 +90,7 @@ def sample(
     vae = load_run(run, observations)
     torch.manual_seed(seed)
     with torch.no_grad():
-        images = generated(vae, count, mean)
+        images = observations.brightness * generated(vae, count, mean)
     samples(images).savefig(path)
     print(f"samples: {path}")
 
@@ -182,7 +182,12 @@ def check(
     train, _ = seen(observations, observations.rows("train").between(0, MOST_FITTED), like)
     test, _ = seen(observations, observations.rows("test").between(0, examples), like, seed=1)
     levels = observations.levels if isinstance(observations, Levels) else None
-    found = check_up(model, train, test=test, levels=levels, estimator=model.estimator, examples=examples)
+    estimator = model.estimator or model.tractable_estimator
+    beside, without_z = {}, RunFolder(run).without_z
+    if levels is not None and RunFolder(without_z).summary.exists():
+        rows, blind = observations.rows("test").between(0, examples), load_run(without_z, observations)
+        beside["the same without z"] = evaluate_model(blind, observations, draws=1, rows=rows).figure
+    found = check_up(model, train, test=test, levels=levels, estimator=estimator, beside=beside, examples=examples)
     found = replace(found, model=run.resolve().name)
     console.print(str(found), markup=False, highlight=False)
     console.print(f"page: {found.to_html(path)}", soft_wrap=True)

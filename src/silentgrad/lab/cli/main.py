@@ -25,7 +25,7 @@ from silentgrad.errors import SilentgradError
 from silentgrad.lab.cli.shared import Interrupted
 from silentgrad.lab.settings import GROUPS, ConfigError
 from silentgrad.lab.settings.documents import HINTS, read_options
-from silentgrad.lab.settings.fields import converted
+from silentgrad.lab.settings.fields import LEFT_OUT, converted
 from silentgrad.registry import ALIKE, did_you_mean
 
 # Module of each command, which is imported when it is called; the function has the name of the command.
@@ -175,7 +175,7 @@ def _value(option: str, hint: Any, written: Any) -> Any:
     try:
         return converted(option, hint, written)
     except ConfigError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{error}{LEFT_OUT * (NoneType in get_args(hint))}") from None
 
 
 def _from_file(file: str, options: Mapping[str, Option]) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def train_and_report(
         without_z = plan_for(with_options(settings, {"model.without_z": True}))
         blind = train_model(*without_z, other.path, again, quiet, finished=write_report)
         write_report(folder)
-        print(f"the same without z: {blind.unit.tell(blind.elbo)}; z is worth {blind.elbo - summary.elbo:.4f}")
+        told = f"the same without z: {blind.unit.tell(blind.elbo)} ({blind.chosen})"
+        print(f"{told}; z is worth {blind.elbo - summary.elbo:.4f} ({summary.chosen})")
     elif not plan.model.without_z and not other.summary.exists():
         print("the same model without z was not trained: --compare without-z says what the latents are worth")
     if finished:

@@ -4,7 +4,7 @@ The order of rows and the cut into splits are the same everywhere, whatever the 
 come from memory or from mapped files, without a worker process and without work per row.
 """
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -17,7 +17,6 @@ from silentgrad.sparse import SparseRows
 
 Stored = Tensor | SparseRows
 T = TypeVar("T")
-S = TypeVar("S", bound=Sized)
 
 
 class Rows:
@@ -107,16 +106,10 @@ def permuted(rows: Tensor) -> Tensor:
 
 def cut(name: str, rows: Tensor, what: str) -> Splits[Tensor]:
     """Return three splits: the last tenth for the test, the one before it for validation, the rest for training."""
-    tenth = max(1, len(rows) // 10)
-    return required(name, Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth))), what)
-
-
-def required(name: str, splits: Splits[S], what: str) -> Splits[S]:
-    """Return the splits, none of which may be empty."""
-    train, valid, test = map(len, splits)
-    if not (train and valid and test):
-        raise DataError(f"{name}: expected {what} for train, validation and test, found {train}, {valid} and {test}")
-    return splits
+    tenth = len(rows) // 10
+    if tenth == 0:
+        raise DataError(f"{name}: expected ten {what} at least, one each for validation and test, found {len(rows)}")
+    return Splits(*rows.tensor_split((len(rows) - 2 * tenth, len(rows) - tenth)))
 
 
 def mixed(*numbers: int) -> int:

@@ -19,6 +19,7 @@ disk, which a permutation would not allow, so it is cut in the order of the file
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from silentgrad.lab.data import images as img
 from silentgrad.lab.data import sources
-from silentgrad.lab.data.batches import Splits, cut, permuted, required
+from silentgrad.lab.data.batches import Splits, cut, permutation, permuted
 from silentgrad.lab.data.files import DataError
 from silentgrad.lab.data.observations import Binarized, Counts, Levels, Observations, Reals
 from silentgrad.lab.data.tabular import holds_images, is_counted, read
@@ -67,9 +68,7 @@ def load(name: str, root: Path | None = None, kind: Kind = "auto", selection: Se
     if kind in ("auto", "levels"):
         return images
     if kind == "binarized":
-        labels, names = images.labels, images.label_names
-        parts = images.train, images.valid, images.test
-        return Binarized(*parts, name, levels=images.levels, labels=labels, label_names=names)
+        return Binarized(**{own.name: getattr(images, own.name) for own in fields(Binarized)})
     raise DataError(f"--data.kind {kind} is for tables, but {name} holds images: choose levels or binarized")
 
 
@@ -99,7 +98,7 @@ def load_images(name: str, root: Path | None = None, resize: int | None = None) 
     if name in sources.SOURCES:
         train, test = _DATASETS[name][1](sources.locate(name, root))
         last = len(train) - min(_HELD_OUT, len(train) // 10)
-        return Levels(*required(name, Splits(train[:last], train[last:], test), "images"), name)
+        return Levels(train[:last], train[last:], test, name)
     return _from_path(name, resize)
 
 
@@ -172,7 +171,9 @@ def _from_path(name: str, resize: int | None) -> Levels:
     path = Path(name)
     known: dict[str, Any] = {}
     if path.is_dir():
-        images = permuted(img.read_folder(path, resize))
+        images, names = permuted(img.read_folder(path, resize)), img.names_of(path)
+        known = {"numbers": cut(name, permutation(len(images)), "images")}
+        known["row_names"] = Splits(*(tuple(names[row] for row in part) for part in known["numbers"]))
         labels, known["label_names"] = img.classes_of(path)
         known["labels"] = None if labels is None else cut(name, permuted(labels), "labels")
     elif path.suffix in (".npy", ".npz"):

@@ -63,7 +63,8 @@ def _member(path: Path, name: str | None = None) -> Bytes:
 def _images(path: Path, array: Array) -> Bytes:
     """Refuse what is no array of bytes."""
     images = array.dtype == np.uint8 and array.size > 0
-    require(images, path, "images of uint8", f"{array.dtype} of shape {array.shape}")
+    cure = ': of x from 0 to 1, (x * 255).round().astype("uint8")' if array.dtype.kind == "f" else ""
+    require(images, path, "images of uint8", f"{array.dtype} of shape {array.shape}{cure}")
     return array
 
 
@@ -107,7 +108,7 @@ def read_folder(folder: Path, resize: int | None = None) -> Tensor:
 
     Images of different sizes are refused, or cropped to squares and scaled to `resize` pixels a side.
     """
-    paths = _image_files(folder)
+    paths = [folder / name for name in names_of(folder)]
     require(bool(paths), folder, f"image files ({', '.join(sorted(SUFFIXES))})", "none")
     modes, (width, height) = set(), (resize or 0, resize or 0)
     for path in paths:
@@ -130,14 +131,16 @@ def read_folder(folder: Path, resize: int | None = None) -> Tensor:
     return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
 
 
-def _image_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+def names_of(folder: Path) -> list[str]:
+    """Return the paths of the images within a folder, in their order; the first part may be a class."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def classes_of(folder: Path) -> tuple[Tensor | None, tuple[str, ...]]:
     """Return the class of each image as a number, and their names, if all images are in subfolders of two or more."""
-    names = [path.relative_to(folder).parts[0] for path in _image_files(folder) if path.parent != folder]
-    classes = sorted(set(names))
-    if len(classes) < 2 or len(names) < len(_image_files(folder)):
+    found, in_folder, _ = zip(*(name.partition("/") for name in names_of(folder)), strict=True)
+    classes = sorted(set(found))
+    if len(classes) < 2 or not all(in_folder):
         return None, ()
-    return torch.tensor(list(map(classes.index, names))), tuple(classes)
+    return torch.tensor(list(map(classes.index, found))), tuple(classes)

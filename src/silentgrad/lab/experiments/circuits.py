@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from silentgrad.lab.experiments import paper
 from silentgrad.lab.experiments.cells import Cell, Request, seeded
 from silentgrad.lab.experiments.recipes import read_recipe
-from silentgrad.lab.experiments.tuned import CHOSEN, Comparison
+from silentgrad.lab.experiments.tuned import CHOSEN, MODELS, Comparison
 from silentgrad.lab.settings.documents import with_options
 from silentgrad.lab.training import ModelConfig
 
@@ -126,7 +126,9 @@ EXPERIMENT = Comparison(
     methods=METHODS,
     reference=WITHOUT,
     metric="elbo",
+    models=MODELS | {"independent": "no latents: one Gaussian a pixel"},
     told=[
+        "What a run has to beat, without latents, is the histogram for whole levels, else one Gaussian a pixel.",
         "BPD is the closed form's bound where there is one, and the sampled ELBO of a network. All are compared by the "
         "sampled ELBO: training by samples does not make the bound tight.",
         "The epoch is chosen by the validation figure of what was descended, the bound or the sampled ELBO.",

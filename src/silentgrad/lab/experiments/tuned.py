@@ -6,7 +6,7 @@ one is known.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from silentgrad.lab.experiments.cells import Cell, Request
 from silentgrad.lab.experiments.experiment import Experiment, FigureColumn, FilledRow, RowOfRuns, made, over_seeds
@@ -53,6 +53,7 @@ class Comparison(Experiment):
     metric: str = "test"  # the figure in which they are compared, among FIGURES
     better: int = -1  # 1 if more of it is better
     levels: Sequence[str] = ()  # the methods whose end is the level that steps are counted to
+    models: Mapping[str, str] = field(default_factory=lambda: MODELS)  # without latents, in print
     beside: Sequence[FigureColumn] = ()  # columns that stand beside the figure
     told: Sequence[str] = ()  # sentences on how it was made
     curved: bool = False  # whether the curves of the first seed are shown; those of many blocks cover each other
@@ -81,9 +82,11 @@ class Comparison(Experiment):
         rows: dict[str, RowOfRuns] = {}
         for cell in results.cells:
             own = {"dataset": cell.dataset, "variant": cell.variant, "latent": cell.latent}
-            for model, title in MODELS.items() if self.metric in ("test", "elbo") else ():
-                if results.first(model, **own) is not None:
-                    rows.setdefault(f"{own} {model}", RowOfRuns([*self.labels(cell), title, ""], own, model))
+            known = {results.first(model, **own): model for model in self.models}  # what whole levels beat is told once
+            for figure, model in known.items() if self.metric in ("test", "elbo") else ():
+                if figure is not None:
+                    labels = [*self.labels(cell), self.models[model], ""]
+                    rows.setdefault(f"{own} {model}", RowOfRuns(labels, own, model))
             labels = [*self.labels(cell), self.methods[cell.method], point_of(cell)]
             rows.setdefault(f"{own} {cell.method}", RowOfRuns(labels, {**own, "method": cell.method}))
         return list(rows.values())

@@ -47,7 +47,7 @@ def write_report(run: Run | Path, more: Sequence[Callable[[Run], Section]] = ())
     if run.summary is not None:
         data = Path(settings.data.name).name if settings else ""
         opening = render("opening.txt.j2", run=run, summary=run.summary, config=settings and settings.model, data=data)
-        head = [in_a_line(opening), Tiles(_tiles(run.summary) + _without_z(run))]
+        head = [in_a_line(opening), Tiles(_tiles(run, run.summary) + _without_z(run))]
     listed = {"Final figures": content_of(run.summary) if run.summary else {}, "Configuration": run.config}
     listed["Environment"] = run.environment
     details = [Details(title, [Listing(values)]) for title, values in listed.items() if values]
@@ -56,18 +56,20 @@ def write_report(run: Run | Path, more: Sequence[Callable[[Run], Section]] = ())
 
 def _pictures(run: Run) -> dict[str, Picture]:
     """Return the figures of the page by the names of their files."""
-    found = {}
+    found, model = {}, _config(run, "model")
     if run.pictures is not None:
-        rows = "Originals on top and their reconstructed means below"
+        name, rows = "", "Originals on top and their reconstructed means below"
+        if model.get("context") is not None:
+            name, rows = "one draw given z", "Originals on top and one draw given z of each below: there is no mean"
         if run.pictures.stds is not None:
             rows += "; the last row is the learned standard deviation, scaled to [0, 1] over all images shown"
-        found["reconstructions"] = Picture(figures.reconstructions({"": run.pictures}), f"{rows}.")
+        found["reconstructions"] = Picture(figures.reconstructions({name: run.pictures}), f"{rows}.")
         told = "Images decoded from latents drawn from the prior."
         found["samples"] = Picture(figures.samples(run.pictures.samples), told, small=True)
-        if run.pictures.traversals is not None:
+        if run.pictures.traversals is not None and not model.get("without_z"):
             told = "Every row moves one latent from its lowest mean to its highest; the others have their average."
             found["traversals"] = Picture(figures.traversals(run.pictures.traversals), told, small=True)
-    if run.factors is not None:
+    if run.factors is not None and not model.get("without_z"):
         label = str(_config(run, "data").get("label") or "class")
         what = "what their latents' means add to all columns" if run.factors.loadings else "their latents' means"
         told = f"{len(run.factors.points):,} rows in the plane of the first two principal components of {what}"
@@ -101,10 +103,10 @@ def _listed(weighted: Sequence[Weighted]) -> str:
     return ", ".join(f"{name}\N{NO-BREAK SPACE}{weight:+.2f}" for name, weight in weighted)
 
 
-def _tiles(summary: Summary) -> list[Tile]:
+def _tiles(run: Run, summary: Summary) -> list[Tile]:
     unit = summary.unit
     tiles = [Tile(f"test {unit.title}", summary.figure, unit.words)]
-    if summary.sampled is not None:
+    if summary.sampled is not None and not _config(run, "model").get("without_z"):  # where the bound has no gap
         difference = f"gap of the bound {with_error(summary.figure - summary.sampled, summary.sampled_error)}"
         if summary.importance_weighted:
             difference = f"gain of the importance-weighted bound {number(summary.sampled - summary.figure)}"
@@ -133,7 +135,7 @@ def _without_z(run: Run) -> list[Tile]:
     if not path.exists():
         return [Tile("the same without z", "not trained", "--compare without-z trains it")]
     found = read_summary(path)
-    told = f"{run.unit.words}; trained for {found.epochs} epochs, latents worth {number(found.elbo - run.summary.elbo)}"
+    told = f"{run.unit.words}; {found.chosen}; latents worth {number(found.elbo - run.summary.elbo)}"
     return [Tile("the same without z", found.elbo, told)]
 
 

@@ -5,7 +5,8 @@ It gives every entry of x a distribution of its own, fitted to the training exam
 ============  ================================================================================================
 observations  distribution of an entry
 ============  ================================================================================================
-levels        Gaussian with mean and variance of the dequantized training examples, the noise integrated out
+levels        Gaussian with mean and variance of the dequantized training examples, the noise integrated out;
+              of whole ones the smoothed frequencies of the levels
 binarized     Bernoulli with probability (k + 1) / (n + 2), of k white pixels among n
 reals         Gaussian with mean and variance of the column
 counts        negative binomial with mean and variance of the column, Poisson where the variance does not exceed
@@ -18,7 +19,6 @@ baseline once a function is registered for it, as those below are.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache, singledispatch
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from silentgrad.lab.runs.evaluation import figure_of
 from silentgrad.lab.store.records import Baseline
 
 ENTRIES = 2**22  # that are looked at together
-GAUSSIAN = "an independent Gaussian"
+GAUSSIAN, HISTOGRAM = "an independent Gaussian", "an independent histogram"
 OfEntries = Callable[[Rows], Tensor]  # a number for each entry of a batch
 
 
@@ -49,10 +49,9 @@ def baseline(observations: Observations, variance: float | None = None) -> Basel
 
     `variance` is the fixed one of the model that has to beat it; every entry has its own if that is absent.
     """
-    if isinstance(observations, Levels):
-        if variance is None:
-            return Baseline(simple_models(observations)["gaussian"], f"every {_entry(observations)} {GAUSSIAN}")
-        observations = replace(observations, whole=False)
+    if isinstance(observations, Levels) and variance is None:
+        name, law = ("histogram", HISTOGRAM) if observations.whole else ("gaussian", GAUSSIAN)
+        return Baseline(simple_models(observations)[name], f"every {_entry(observations)} {law}")
     constant = fitted(observations) if variance is None else of_variance(observations, variance)
     if constant is None:
         return None

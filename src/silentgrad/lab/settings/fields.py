@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from silentgrad.errors import DomainError
 from silentgrad.registry import did_you_mean
 
+LEFT_OUT = "; null leaves it out"
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 
 
@@ -112,13 +113,13 @@ Count = Annotated[int, COUNT]  # types of commands' arguments, as `converted` ch
 Seed = Annotated[int, SEED]
 
 
-def require(option: str, value: float | Sequence[float] | None, allowed: Range) -> None:
+def require(option: str, value: float | Sequence[float] | None, allowed: Range, advice: str = "") -> None:
     """Refuse a number outside its range; each number of a list is looked at, and None is no number."""
     if isinstance(value, Sequence):
         for number in value:
             require(option, number, allowed)
     elif value is not None and (bound := allowed.bound(value)) is not None:
-        raise ConfigError(f"{option} has to be {bound}, got {value}")
+        raise ConfigError(f"{option} has to be {bound}, got {value}{advice}")
 
 
 class Owner(NamedTuple):
@@ -156,4 +157,5 @@ class Group:
     def __post_init__(self) -> None:
         for setting in fields(self):
             if (allowed := setting.metadata.get("range")) is not None:
-                require(f"--{self._word}.{setting.name}", getattr(self, setting.name), allowed)
+                name, advice = f"--{self._word}.{setting.name}", LEFT_OUT * (setting.default is None)
+                require(name, getattr(self, setting.name), allowed, advice)

@@ -82,6 +82,12 @@ class Summary(Evaluated):
         return self.figure if self.sampled is None else self.sampled
 
     @property
+    def chosen(self) -> str:
+        """The epoch whose weights were kept, in print."""
+        told = f"epoch {self.best_epoch} of {self.epochs}"
+        return f"{told}, still improving" if self.best_epoch == self.epochs else told
+
+    @property
     def failed(self) -> bool:
         """True if the run is no better than a model without latents of the same likelihood."""
         return self.baseline is not None and self.elbo >= self.baseline.figure

@@ -124,10 +124,11 @@ def pictures(vae: GuidedVAE, observations: Observations) -> RunPictures:
         x = observations.as_seen(rows).to(next(vae.parameters()).dtype)
         q = vae.encoder(x)
         samples, reconstruction = generated(vae, SAMPLES), vae.decoder(q.sample())
-        means, moved = shown(reconstruction), traversals(vae, observations)
-    stds = None  # a picture of one fixed variance, or of none, would show nothing
-    if not (hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)):
-        with contextlib.suppress(IntractableError):
+        means, moved, stds = shown(reconstruction), None, None
+    with contextlib.suppress(IntractableError):  # of outputs that see earlier ones, whose draws differ by more than z
+        moved = traversals(vae, observations)
+        # A picture of one fixed variance, or of none, would show nothing.
+        if not (hasattr(vae.decoder, "variance") or isinstance(vae.decoder, LinearLikelihood | NonlinearLikelihood)):
             stds = reconstruction.stddev
     scale = observations.brightness
     made = {"originals": x, "means": means, "samples": samples, "stds": stds, "traversals": moved}
@@ -141,13 +142,13 @@ def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
     """
     x = observations.as_seen(observations.rows("test").between(0, BATCH)).to(next(vae.parameters()).dtype)
     means = vae.encoder(x).mean.flatten(1)
-    chosen = means.var(0).topk(min(MOVED, means.shape[1])).indices
+    chosen = means.var(0, correction=0).topk(min(MOVED, means.shape[1])).indices
     z = means.mean(0).repeat(len(chosen) * TRAVERSED, 1)
     for place, latent in enumerate(chosen):
         low, high = means[:, latent].aminmax()
         rows = slice(place * TRAVERSED, (place + 1) * TRAVERSED)
         z[rows, latent] = torch.linspace(low, high, TRAVERSED).to(z)
-    return shown(vae.decoder(z))
+    return vae.decoder(z).mean
 
 
 def shown(decoded: td.Distribution) -> Tensor:
@@ -161,7 +162,9 @@ def shown(decoded: td.Distribution) -> Tensor:
 def generated(vae: GuidedVAE, count: int, mean: bool = False) -> Tensor:
     """Return examples decoded from latents of the prior: means, or samples of a circuit, whose means are a blur."""
     decoded = vae.generate(count)
-    return decoded.sample() if isinstance(decoded, CircuitDistribution) and not mean else shown(decoded)
+    if mean:
+        return decoded.mean
+    return decoded.sample() if isinstance(decoded, CircuitDistribution) else shown(decoded)
 
 
 @torch.no_grad()

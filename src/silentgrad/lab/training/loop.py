@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from silentgrad.decoders import LinearGaussian
+from silentgrad.decoders.context import context_weight
 from silentgrad.errors import DomainError, SilentgradError
 from silentgrad.estimators import Exact
 from silentgrad.guided import GuidedVAE, Losses
@@ -149,11 +150,11 @@ class Loop:
     def score(self) -> tuple[float, float]:
         """Key by which the best epoch is chosen, the lowest first.
 
-        A model with another variance than the last epoch's is another model, so that nearness to it counts before the
-        figure of validation. That is the bound; but of a decoder trained by samples the sampled ELBO, since its bound
-        is not what was descended and need not be tight.
+        A model with another variance than the last epoch's is another model, and so is one whose context is still
+        entering: nearness to the last counts before the figure of validation. That is the bound; but of a decoder
+        trained by samples the sampled ELBO, since its bound is not what was descended and need not be tight.
         """
-        distance = abs(self.variance(self.epoch) - self.variance(self.train.epochs))
+        distance = abs(self.variance(self.epoch) - self.variance(self.train.epochs)) + 1 - context_weight(self.model)
         sampled = self.evaluation.sampled
         if sampled is None or isinstance(self.model.tractable_estimator, Exact):
             return distance, self.evaluation.figure

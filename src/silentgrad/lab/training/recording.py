@@ -87,19 +87,19 @@ def keeper(run: RunFolder) -> Report:
 
 
 @contextlib.contextmanager
-def progress_of(loop: Loop, quiet: bool) -> Iterator[Report]:
+def progress_of(loop: Loop, quiet: bool, prefix: str = "") -> Iterator[Report]:
     """One bar for the whole training; what it yields moves it on by a step, those of earlier processes are done."""
     if quiet or not loop.fabric.is_global_zero:
         yield lambda loop: None
         return
     told, figure = "{task.description}", "left{task.fields[figure]}"  # rich puts a space between
     with Progress(told, BarColumn(), MofNCompleteColumn(), "steps", TimeRemainingColumn(), figure) as progress:
-        task = progress.add_task("epoch", total=loop.steps, completed=loop.step, figure="")
+        task = progress.add_task(f"{prefix}epoch", total=loop.steps, completed=loop.step, figure="")
 
         def advance(loop: Loop) -> None:
             found = getattr(loop, "evaluation", None)
             figure = f", validation {found.unit.tell(found.figure)}" if found else ""
-            told = f"epoch {loop.epoch} of {loop.train.epochs}"
+            told = f"{prefix}epoch {loop.epoch} of {loop.train.epochs}"
             progress.update(task, completed=loop.step, description=told, figure=figure)
 
         yield advance

@@ -82,7 +82,7 @@ def train_model(
         if fabric.is_global_zero:
             recorder.begin()
         reports = [keeper(run), recorder, *logs, *reports, checkpoint]
-        with progress_of(loop, quiet) as advance:
+        with progress_of(loop, quiet, "without z: " * model.without_z) as advance:
 
             def on_step(loop: Loop) -> None:
                 if model.context is not None:
