@@ -299,7 +299,7 @@ def test_a_level_counts_with_the_final_variance_only() -> None:
         ledger.add(RunRow(run=cell.name, seed=cell.seed, curve=(4, 5, 9, 7, 6, 5), command=key_of(cell.settings)))
     results = Results(Path(), [bits, still], ledger)
     assert results.epochs_to(6.0) == [5, 1]
-    assert results.epochs_to(3.0) == [None, None]
+    assert results.epochs_to(3.0) == [math.inf, math.inf]
 
 
 @pytest.mark.parametrize(("experiment", "dataset"), [(linear.EXPERIMENT, "mnist"), (guide.EXPERIMENT, "digits")])

@@ -5,6 +5,7 @@ never taken for it. A run that is in the ledger is not made again.
 """
 
 import csv
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,9 +63,9 @@ class RunRow:
         """Distance from the limit, where both are known."""
         return None if self.test is None or self.limit is None else self.test - self.limit
 
-    def reach(self, level: float, after: int = 0) -> int | None:
-        """Return the first epoch, after some, whose figure of validation was no worse than a level."""
-        return next((epoch for epoch, figure in enumerate(self.curve, 1) if epoch > after and figure <= level), None)
+    def reach(self, level: float, after: int) -> float:
+        """Return the first epoch, after some, whose figure of validation was no worse than a level; else infinity."""
+        return next((epoch for epoch in range(after, len(self.curve)) if self.curve[epoch] <= level), math.inf) + 1
 
 
 _ROW = TypeAdapter(RunRow)

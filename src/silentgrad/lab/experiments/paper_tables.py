@@ -1,5 +1,6 @@
 """The paper's tables and figures, declared: each figure of ours beside the paper's."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -74,7 +75,7 @@ def _reached(results: Results, row: RowOfRuns) -> Content:
     if _key(row) not in paper.REACHED_AFTER:
         return None
     epochs = results.epochs_to(paper.REACHED, **row.runs)
-    return "not in all runs" if None in epochs else spread(epochs)
+    return "not in all runs" if math.inf in epochs else spread(epochs)
 
 
 def _learned_table(metric: str, digits: int, better: int) -> WithGuides:

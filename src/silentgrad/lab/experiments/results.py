@@ -51,7 +51,7 @@ class Results:
         diverged = sum(bool(row.failure) for row in rows)
         return f"diverged ({diverged} of {len(rows)})" if diverged else spread(getattr(row, metric) for row in rows)
 
-    def epochs_to(self, level: float, **wanted: object) -> list[int | None]:
+    def epochs_to(self, level: float, **wanted: object) -> list[float]:
         """Return the epochs that each run took to a figure of validation, with the variance that it ends with."""
         cells = [cell for cell in self.where(**wanted) if cell.name in self.known]
         return [self.known[cell.name].reach(level, _annealing(cell)) for cell in cells]

@@ -135,15 +135,10 @@ class Comparison(Experiment):
         if not ends:
             return None
         level = min(ends) if min(ends) < math.inf else -math.inf
-        epochs = results.epochs_to(level, **row.runs)
-        steps = [
-            epoch * own.steps / len(own.curve)
-            for epoch, own in zip(epochs, results.rows(**row.runs), strict=True)
-            if epoch
-        ]
-        if len(steps) < len(epochs):
-            return f"{len(steps)} of {len(epochs)} runs reach it"
-        return spread(steps)
+        runs, epochs = results.rows(**row.runs), results.epochs_to(level, **row.runs)
+        if math.inf in epochs:
+            return f"{len(epochs) - epochs.count(math.inf)} of {len(epochs)} runs reach it"
+        return spread(epoch * own.steps / len(own.curve) for epoch, own in zip(epochs, runs, strict=True))
 
     def judge(self, filled: list[FilledRow]) -> list[str]:
         """Return what the filled rows say, in sentences."""
