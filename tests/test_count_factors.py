@@ -452,6 +452,17 @@ def test_blocks_threads_and_places_change_nothing(
         np.testing.assert_allclose(model.fit_transform(data, **known), expected, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:the fit ended:sklearn.exceptions.ConvergenceWarning")
+def test_threads_change_nothing_in_single_precision() -> None:
+    counts = simulated(3500, 300)[0].astype(np.float32)
+    assert counts.size > table.FEW
+    model, factors = CountFactors(5, likelihood="poisson", max_iter=12), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        factors.append(model.fit_transform(counts))
+    np.testing.assert_allclose(factors[1], factors[0], atol=1e-6, rtol=0)
+
+
 def test_many_rows_start_from_some(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = simulated(600, 20)[0]
     expected = CountFactors(3, likelihood="poisson").fit(counts)

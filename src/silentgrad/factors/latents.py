@@ -26,12 +26,14 @@ from torch import Tensor
 from torch import distributions as td
 
 from silentgrad.errors import DomainError
+from silentgrad.factors.chunks import row_products
 from silentgrad.factors.symmetric import congruence, diagonals, forms, matrices, products, triangles
 
 if TYPE_CHECKING:
     from silentgrad.factors.pieces import Expectation, Piece
 
 Posterior = Literal["full", "diagonal"]
+BLOCK = 2**12  # examples whose covariances are whole matrices at a time
 LEAST_SHARE = 4.0**-30  # of a step, after which another would change nothing
 KEPT = 0.1  # share of the promised gain that a step has to make
 SLACK = 32.0  # units in the last place by which rounding may lower a bound
@@ -93,12 +95,14 @@ class Latents:
         means = self.means.to(dtype)
         if self.diagonal:
             return td.Independent(td.Normal(means, self.covariances.sqrt().to(dtype)), 1)
-        root = torch.linalg.cholesky(matrices(self.covariances, self.dimensions))  # which rounding could take
-        return td.MultivariateNormal(means, scale_tril=root.to(dtype))
+        root = means.new_empty(*means.shape, self.dimensions)
+        for some, covariances in zip(root.split(BLOCK), self.covariances.split(BLOCK), strict=True):
+            some.copy_(torch.linalg.cholesky(matrices(covariances, self.dimensions)))  # which rounding could take
+        return td.MultivariateNormal(means, scale_tril=root)
 
     def variances(self, w: Tensor) -> Tensor:
         """Return the variance of w z for each example and each w, `(examples, outputs)`."""
-        return (self.covariances @ forms(w, self.diagonal).T).clamp_(min=0)  # which rounding may leave below
+        return row_products(self.covariances, forms(w, self.diagonal).T).clamp_(min=0)  # which rounding may leave below
 
     def precisions(self) -> Tensor:
         """Return the upper triangles of the inverse covariances, or their diagonals."""
@@ -157,7 +161,7 @@ def started(piece: "Piece", theta: Tensor, dimensions: int, diagonal: bool = Fal
     u = rough_u(piece.x.unflatten(1, piece.decoder.event_shape)).flatten(1)
     found = piece.of_u(u, torch.zeros_like(u))
     w, zero = theta[:, :dimensions], theta.new_zeros(len(u), dimensions)
-    pull = (found.first - found.second.clamp(max=0) * (u - piece.means(theta, zero))) @ w
+    pull = row_products(found.first - found.second.clamp(max=0) * (u - piece.means(theta, zero)), w)
     step, start = _newton(zero, _curvature(found, w), pull, diagonal)
     return replace(start, means=step)
 
@@ -198,7 +202,7 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False)
     slack = SLACK * torch.finfo(before.dtype).eps * (1 + before.abs())
     dimensions = latents.dimensions
     w = theta[:, :dimensions]
-    slope = found.first @ w - latents.means
+    slope = row_products(found.first, w) - latents.means
     curvature = _curvature(found, w)
     precisions = diagonals(curvature, dimensions) if latents.diagonal else curvature
     step, full = _newton(latents.means, curvature, slope, latents.diagonal)
@@ -238,8 +242,8 @@ def improved(piece: "Piece", theta: Tensor, latents: Latents, own: bool = False)
 def _curvature(found: "Expectation", w: Tensor) -> Tensor:
     """Return minus the Hessian of each bound in m, or where that is not positive definite, an upper bound of it."""
     squares, unit = products(w), triangles(torch.eye(w.shape[1]).to(w))
-    curvature = torch.addmm(unit, found.second, squares, alpha=-1)
+    curvature = unit - row_products(found.second, squares)
     if not found.concave:
         convex = torch.linalg.cholesky_ex(matrices(curvature, w.shape[1])).info > 0
-        curvature[convex] = unit - found.second[convex].clamp(max=0) @ squares
+        curvature[convex] = unit - row_products(found.second[convex].clamp(max=0), squares)
     return curvature

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from silentgrad.decoders.likelihood import LinearLikelihood
+from silentgrad.factors.chunks import summed_products
 from silentgrad.factors.latents import Latents
 from silentgrad.factors.pieces import Expectation, Piece
 from silentgrad.factors.symmetric import matrices, products
@@ -60,13 +61,14 @@ class Sums(Additive):
             first, second = first * piece.weights.unsqueeze(1), second * piece.weights.unsqueeze(1)
         features = torch.cat([latents.means, piece.features], 1)
         squares, triangle = products(features), latents.covariances.shape[1]
-        both = second.T @ torch.cat([latents.covariances, squares], 1)
-        spread, curvature = both[:, :triangle].double(), both[:, triangle:].double()
+        both = summed_products(second, torch.cat([latents.covariances, squares], 1))
+        spread, curvature = both[:, :triangle], both[:, triangle:]
         concave_spread = spread
         if not found.concave:
             second = second.clamp(max=0)
-            concave_spread, curvature = (second.T @ latents.covariances).double(), (second.T @ squares).double()
-        return cls((first.T @ features).double(), spread, concave_spread, curvature)
+            concave_spread = summed_products(second, latents.covariances)
+            curvature = summed_products(second, squares)
+        return cls(summed_products(first, features), spread, concave_spread, curvature)
 
     def hessian(self, dimensions: int) -> Tensor:
         """Return minus the Hessian of the bound in each output's weights, `(outputs, features, features)`."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from silentgrad.decoders.likelihood import IMPOSSIBLE, LinearLikelihood
 from silentgrad.decoders.likelihood import own_parameters as parameters_of
+from silentgrad.factors.chunks import CHUNK, row_products
 from silentgrad.factors.latents import Latents
 from silentgrad.likelihoods.base import expected_log_prob
 from silentgrad.side_info import SideInfo
@@ -104,7 +105,7 @@ class Piece:
 
     def means(self, theta: Tensor, latents: Tensor) -> Tensor:
         """Return the mean of every u for means of the latents, `(rows, outputs)`."""
-        means = torch.cat([latents, self.features], 1) @ theta.T
+        means = row_products(torch.cat([latents, self.features], 1), theta.T)
         if self.offset is not None:
             means += self.offset
         return means
@@ -197,6 +198,8 @@ def pieces_of(decoder: LinearLikelihood, x: RowSource, side_info: SideInfo, weig
     """Return the data in pieces of some number of entries, dense one at a time."""
     outputs = decoder.event_shape.numel()
     size = max(1, ENTRIES // outputs)
+    if size > CHUNK:
+        size -= size % CHUNK  # so that chunks are full
     like = decoder.affine.weight
     for start in range(0, len(x), size):
         rows = slice(start, min(start + size, len(x)))
