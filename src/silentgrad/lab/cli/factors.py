@@ -162,9 +162,7 @@ def _page(title: str, told: str, data: Any, largest: Table, color: str | None, p
         drawn["factors"] = pl.factors(data, color), f"The rows in the plane of the first two factors{colored}."
     shown = range(min(3, len(largest.rows)))
     drawn["loadings"] = pl.loadings(data, shown)[0], "The columns that rise and fall most with the first factors."
-    by_rank = "rank_path" in data.uns["count_factors"]
-    told_of = "Deviance of held-out entries by rank." if by_rank else "Share of the deviance, by factor."
-    drawn["deviance"] = pl.explained_deviance(data), told_of
+    drawn["deviance"] = pl.explained_deviance(data), "The share of the deviance; after auto, held-out deviance by rank."
     drawn["convergence"] = pl.convergence(data), "By how many nats each iteration's bound was below the last one's."
     sections = []
     for name, (axes, caption) in drawn.items():

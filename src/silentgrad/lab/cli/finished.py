@@ -90,8 +90,7 @@ def sample(
     vae = load_run(run, observations)
     torch.manual_seed(seed)
     with torch.no_grad():
-        images = observations.brightness * generated(vae, count, mean)
-    samples(images).savefig(path)
+        samples(observations.brightness * generated(vae, count, mean)).savefig(path)
     print(f"samples: {path}")
 
 
@@ -109,9 +108,7 @@ def latents(run: Path, output: Path | None = None, overwrite: bool = False) -> N
     source = Path(settings.data.name)
     require_output(path, path.suffix if path.suffix in (".h5ad", ".csv") else ".npy")
     if path.suffix == ".h5ad" and source.suffix != ".h5ad":
-        raise ConfigError(
-            f"--output {path} is for data of an .h5ad file, which {source} is not: give a .npy or .csv file"
-        )
+        raise ConfigError(f"--output {path} is for data of an .h5ad file, not for {source}: give a .npy or .csv file")
     if output is not None and output.exists() and not overwrite:
         raise ConfigError(f"--output {output} exists: choose another, or replace it by --overwrite true")
     observations = observations_of(settings)

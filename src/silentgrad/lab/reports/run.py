@@ -113,12 +113,11 @@ def _tiles(run: Run, summary: Summary) -> list[Tile]:
         tiles.append(Tile("by the sampled ELBO", summary.sampled, f"{unit.words}; {difference}"))
     if summary.baseline is not None and summary.baseline.figure not in summary.baselines.values():
         tiles.append(Tile("the same likelihood, no latents", summary.baseline.figure, unit.words))
-    for name, figure in summary.baselines.items():
-        tiles.append(Tile(f"{name}, no latents", figure, unit.words))
+    tiles += [Tile(f"{name}, no latents", figure, unit.words) for name, figure in summary.baselines.items()]
     if summary.limit is not None:
         tiles.append(Tile("pPCA limit", summary.limit, unit.words))
-    for name, value in {**summary.metrics, "kld": summary.kld}.items():
-        tiles.append(Tile(unit.title_of(name), value, unit.counted(name)))
+    metrics = {**summary.metrics, "kld": summary.kld}
+    tiles += [Tile(unit.title_of(name), value, unit.counted(name)) for name, value in metrics.items()]
     bound = "importance-weighted" if summary.importance_weighted else summary.exactness
     tiles += [Tile("active latents", summary.active), Tile("kind of ELBO", bound)]
     if summary.other_closed_form is not None:
