@@ -13,7 +13,6 @@ from silentgrad.lab.settings import ConfigError, DataConfig, ModelConfig, Seed, 
 from silentgrad.lab.tables import Column, Content, Table
 
 EPOCHS = 60
-CIRCUIT_RECIPE = "mnist-circuit-cpu"
 COLUMNS = [Column("run"), Column("what it is"), Column("test BPD", 4), Column("sampled ELBO", 4), Column("seconds", 1)]
 
 
@@ -52,7 +51,7 @@ def demo(seed: Seed = 0, folder: Path | None = None) -> None:
 def demo_runs(seed: int) -> dict[str, tuple[str, Settings]]:
     """Return the network, the circuit without latents, and the silent circuit: what each is, and its settings."""
     digits, train = DataConfig(), TrainConfig(epochs=EPOCHS, seed=seed)
-    _, circuit, circuit_train = read_recipe(CIRCUIT_RECIPE)
+    _, circuit, circuit_train = read_recipe("mnist-circuit-cpu")
     circuit_train = replace(circuit_train, epochs=EPOCHS, seed=seed)
     without = replace(circuit, without_z=True)
     return {

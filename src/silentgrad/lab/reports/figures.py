@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 from silentgrad.lab.reports.curves import COLORS, DPI, GRAY, INK, drawable, dress, name_legend
-from silentgrad.lab.store.records import TRAVERSED, Factors, RunPictures
+from silentgrad.lab.store.records import Factors, RunPictures
 
 TILE, GAP, MARGIN, LABELS, LETTER = 128, 8, 8, 132, 13  # figure pixels
 COLUMNS = 10
@@ -35,15 +35,10 @@ def reconstructions(of: Mapping[str, RunPictures]) -> Figure:
     return _rows_of(torch.cat([images[:count] for images in rows.values()]), count, list(rows))
 
 
-def samples(images: Tensor) -> Figure:
-    """Draw images decoded from the prior, in a grid."""
-    fullest = min(range(8, 13), key=lambda columns: -len(images) % columns)  # fewest holes in the last row
-    return _rows_of(images, min(fullest, len(images)), [])
-
-
-def traversals(images: Tensor) -> Figure:
-    """Draw what moving one latent does, a row for each."""
-    return _rows_of(images, TRAVERSED, [])
+def samples(images: Tensor, columns: int | None = None) -> Figure:
+    """Draw images in a grid of so many columns, or of those that leave the fewest holes in the last row."""
+    fullest = min(range(8, 13), key=lambda columns: -len(images) % columns)
+    return _rows_of(images, columns or min(fullest, len(images)), [])
 
 
 def _unit_range(images: Tensor) -> Tensor:

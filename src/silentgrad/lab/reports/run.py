@@ -12,7 +12,7 @@ from silentgrad.lab.settings import ConfigError
 from silentgrad.lab.settings.documents import read_settings, train_command
 from silentgrad.lab.store.files import write_atomically
 from silentgrad.lab.store.folders import RunFolder
-from silentgrad.lab.store.records import Loading, Run, Summary, Weighted, content_of, read_summary
+from silentgrad.lab.store.records import TRAVERSED, Loading, Run, Summary, Weighted, content_of, read_summary
 from silentgrad.lab.tables import Column, Content, Table
 
 LAST_EPOCHS = 5
@@ -68,7 +68,7 @@ def _pictures(run: Run) -> dict[str, Picture]:
         found["samples"] = Picture(figures.samples(run.pictures.samples), told, small=True)
         if run.pictures.traversals is not None and not model.get("without_z"):
             told = "Every row moves one latent from its lowest mean to its highest; the others have their average."
-            found["traversals"] = Picture(figures.traversals(run.pictures.traversals), told, small=True)
+            found["traversals"] = Picture(figures.samples(run.pictures.traversals, TRAVERSED), told, small=True)
     if run.factors is not None and not model.get("without_z"):
         label = str(_config(run, "data").get("label") or "class")
         what = "what their latents' means add to all columns" if run.factors.loadings else "their latents' means"

@@ -84,8 +84,7 @@ class Summary(Evaluated):
     @property
     def chosen(self) -> str:
         """The epoch whose weights were kept, in print."""
-        told = f"epoch {self.best_epoch} of {self.epochs}"
-        return f"{told}, still improving" if self.best_epoch == self.epochs else told
+        return f"epoch {self.best_epoch} of {self.epochs}" + ", still improving" * (self.best_epoch == self.epochs)
 
     @property
     def failed(self) -> bool:

@@ -143,12 +143,11 @@ def traversals(vae: GuidedVAE, observations: Observations) -> Tensor:
     x = observations.as_seen(observations.rows("test").between(0, BATCH)).to(next(vae.parameters()).dtype)
     means = vae.encoder(x).mean.flatten(1)
     chosen = means.var(0, correction=0).topk(min(MOVED, means.shape[1])).indices
-    z = means.mean(0).repeat(len(chosen) * TRAVERSED, 1)
-    for place, latent in enumerate(chosen):
+    z = means.mean(0).repeat(len(chosen), TRAVERSED, 1)
+    for row, latent in zip(z, chosen, strict=True):
         low, high = means[:, latent].aminmax()
-        rows = slice(place * TRAVERSED, (place + 1) * TRAVERSED)
-        z[rows, latent] = torch.linspace(low, high, TRAVERSED).to(z)
-    return vae.decoder(z).mean
+        row[:, latent] = torch.linspace(low, high, TRAVERSED)
+    return vae.decoder(z.flatten(0, 1)).mean
 
 
 def shown(decoded: td.Distribution) -> Tensor:
@@ -180,11 +179,7 @@ def latent_means(vae: GuidedVAE, observations: Observations, rows: Rows) -> Tens
 def latents_in_order(vae: GuidedVAE, observations: Observations) -> Tensor:
     """Return the latents of all rows in the order of their file; without a file, of the splits one after the other."""
     in_splits = torch.cat([latent_means(vae, observations, observations.rows(name)) for name in get_args(SplitName)])
-    if observations.numbers is None:
-        return in_splits
-    in_order = torch.empty_like(in_splits)
-    in_order[torch.cat(observations.numbers)] = in_splits
-    return in_order
+    return in_splits if observations.numbers is None else in_splits[torch.cat(observations.numbers).argsort()]
 
 
 def names_in_order(observations: Observations, rows: int) -> Sequence[str]:
@@ -202,9 +197,7 @@ def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
     # the first rows of each split, which are in no order, in equal shares
     shown = [rows.between(0, min(len(rows), -(-len(rows) * POINTS // total))) for rows in splits]
     means = torch.cat([latent_means(vae, observations, rows) for rows in shown])
-    labels = None
-    if observations.labels is not None:
-        labels = torch.cat([rows.labels for rows in shown if rows.labels is not None]).double().tolist()
+    labels = [rows.labels for rows in shown if rows.labels is not None]
     loadings = loadings_of(vae)
     named, moves = [], means
     if loadings is not None and isinstance(observations, Reals | Counts):
@@ -212,7 +205,8 @@ def factors_of(vae: GuidedVAE, observations: Observations) -> Factors:
         named = named_loadings(loadings, means.std(0, correction=0), names)
         moves = means @ torch.linalg.qr(loadings).R.T  # as far apart as the rows' u, however the latents are scaled
     points, shares = _principal(moves)
-    return Factors(points, shares, labels, list(observations.label_names), named)
+    numbers = torch.cat(labels).double().tolist() if labels else None
+    return Factors(points, shares, numbers, list(observations.label_names), named)
 
 
 def _principal(means: Tensor) -> tuple[list[tuple[float, float]], tuple[float, float]]:
