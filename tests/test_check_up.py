@@ -120,6 +120,12 @@ REDUCTIONS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], float, f
     "sum": (lambda nll, kld, _: nll.sum() + kld.sum(), 1.0, 2.0, "have one unit"),
     "outputs": (lambda nll, kld, _: nll.mean() + kld.sum(1).mean(), 6.0, 1.0, "mean over the 6 outputs"),
     "latents": (lambda nll, kld, _: nll.sum(1).mean() + kld.mean(), 1 / 3, 1.0, "mean over the 3 latents"),
+    "both": (
+        lambda nll, kld, _: nll.mean() + kld.mean(),
+        2.0,
+        1.0,
+        "6 outputs, the KL divergence one over the 3 latents",
+    ),
     "squares": (lambda _, kld, e: e.sum(1).mean() + kld.sum(1).mean(), 1 / (2 * NOISE**2), 1.0, ""),
 }
 
@@ -137,6 +143,7 @@ def test_check_loss(reduction: str) -> None:
     assert found.beta.value == pytest.approx(beta, rel=1e-3)
     assert cause in found.cause
     assert found.reconstruction_growth == pytest.approx(growth, rel=1e-3)
+    refused(sg.DomainError, "loss takes a batch alone", lambda: sg.check_loss(model, model.data(), lambda out, x: x))
 
 
 def test_noise_of_the_gradients() -> None:
@@ -316,6 +323,8 @@ def test_a_guide_for_a_model() -> None:
     assert float(sg.SilentGuide.for_model(q, x, total_steps=4, variance=0.5).decoder.variance) == 0.5
     pixels, law = (255 * x).round(), r"Normal\(mu, \(logvar / 2\).exp\(\)\)"
     refused(sg.DomainError, "divide pixels by 255", lambda: sg.SilentGuide.for_model(q, pixels, total_steps=4))
+    refused(sg.ShapeError, 'reduction="mean"', lambda: guide(x[:5], q, torch.tensor(1.0), step=1))
+    refused(sg.ShapeError, r"pass data.reshape\(-1, ", lambda: guide.init_from_data(x.unsqueeze(1)))
     refused(sg.DomainError, "pass step=", lambda: guide(x, q, torch.ones(100), epoch=1))
     refused(sg.IntractableError, law, lambda: guide(x, (q.loc, q.scale), torch.ones(5), step=1))
 

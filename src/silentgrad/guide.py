@@ -161,7 +161,8 @@ class Guide(nn.Module):
         if nll.shape != expected:
             raise ShapeError(
                 f"nll has shape {tuple(nll.shape)}; with reduction={self.reduction!r} it has to be {tuple(expected)}. "
-                "Sum it over the outputs of an example, and say by `reduction` whether it is reduced over the batch too"
+                "Sum it over the outputs of an example. If it is averaged over the batch, SilentGuide(..., "
+                'reduction="mean"); if it is summed, "sum"'
             )
         if silent.numel() == 0 and self.reduction == "mean":
             raise ShapeError(f"x of shape {tuple(x.shape)} holds no examples: there is no mean over them")

@@ -17,8 +17,9 @@ and least squares over k gives the weight :math:`\beta` that the model was train
 or had another term in its loss, it is no more than an indication.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -119,6 +120,11 @@ def loss_units(model: MeasurableModel, x: Tensor, loss: Callable[[Tensor], Any])
         loss: The training loss of a batch, or a tuple or dictionary with it.
     """
     prior = prior_of(model, model.encoder(x[:1]))
+    try:
+        with suppress(ValueError):  # of what has no signature
+            inspect.signature(loss).bind(x)
+    except TypeError as error:
+        raise DomainError(f"loss takes a batch alone, loss=lambda x: your_loss(*model(x), x): {error}") from None
     with seeded(0, x.device):
         (a, b), (twice_a, twice_b) = (_regression(model, prior, x[:EXAMPLES], loss, n) for n in (BATCH, 2 * BATCH))
     told = [abs(weight.value) > 3 * weight.error for weight in (a, b)]  # from zero

@@ -1,5 +1,6 @@
 """Shapes, checks and starts of all linear decoders."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
@@ -186,7 +187,11 @@ class LinearDecoder(nn.Module):
         if method not in ("mean", "ppca"):
             raise DomainError(f'method has to be "mean" or "ppca", got {method!r}')
         if data.shape[1:] != self.event_shape:
-            raise ShapeError(f"expected examples of shape {tuple(self.event_shape)}, got {tuple(data.shape[1:])}")
+            own, given = tuple(self.event_shape), tuple(data.shape[1:])
+            alike = f": pass data.reshape(-1, *{own}), or event_shape={given}"
+            raise ShapeError(
+                f"expected examples of shape {own}, got {given}{alike * (math.prod(given) == math.prod(own))}"
+            )
         components = leading_components(data, self.latent_dim)
         with torch.no_grad():
             if method == "ppca":
