@@ -77,6 +77,18 @@ class StandardPrior(Prior):
     def __init__(self, family: "Family") -> None:
         super().__init__(family)
         self.register_buffer("numbers", torch.zeros(family.numbers), persistent=False)
+        self._made: tuple[Tensor | None, td.Distribution | None] = None, None
+
+    def forward(self) -> td.Distribution:
+        """p(z), made once on each device: training asks for it at every step."""
+        if torch.compiler.is_compiling():
+            return super().forward()
+        numbers, made = self._made
+        if made is None or numbers is not self.numbers:
+            with torch.inference_mode(False):
+                made = super().forward()
+            self._made = self.numbers, made
+        return made
 
 
 class LearnedPrior(Prior):
