@@ -238,9 +238,10 @@ def deviation(sample: Tensor, truth: Tensor) -> float:
     return float(torch.where(distance < rounding, 0.0, distance / error).max())
 
 
-def flat_gradient(loss: Tensor, module: torch.nn.Module) -> Tensor:
+def flat_gradient(loss: Tensor, module: torch.nn.Module, **options: bool) -> Tensor:
     """The gradient in all parameters of a module, by autograd."""
-    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)])
+    gradients = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True, **options)
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def textbook(g: Tensor) -> dict[str, float]:

@@ -34,8 +34,7 @@ def test_a_quad_tree_is_made_of_blocks(shape: tuple[int, ...]) -> None:
         columns = {output % width for output in held}
         side = 2 ** math.ceil(math.log2(max(len(rows), len(columns))))
         assert len(held) == len(rows) * len(columns) * (outputs // (height * width))
-        assert min(rows) % side == 0
-        assert min(columns) % side == 0
+        assert min(rows) % side == min(columns) % side == 0
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 5, 8, 31])

@@ -381,11 +381,7 @@ def test_bad_input_is_named() -> Refusals:
         "unknown groups": (sg.DomainError, "per has to be", lambda: sg.Mixture(2, 4, per="colour")),
         "no outputs": (sg.ShapeError, "event_shape", lambda: sg.Circuit(2, (0, 3))),
         "leaves of two shapes": (sg.ShapeError, shapes, lambda: sg.Circuit(2, 4, 2, leaves=[gaussian, other])),
-        "another number of latents": (
-            sg.ShapeError,
-            "3 latents, expected 2",
-            lambda: sg.Circuit(2, 4, 1, leaves=[three]),
-        ),
+        "leaves of 3 latents": (sg.ShapeError, "3 latents, expected 2", lambda: sg.Circuit(2, 4, 1, leaves=[three])),
         "too few leaves": (sg.ShapeError, "8 components, but 1 leaves", lambda: sg.Circuit(2, 4, leaves=[gaussian])),
         "no leaf": (sg.IntractableError, "no leaf", lambda: sg.Circuit(2, 4, 1, leaves=[torch.nn.Linear(2, 4)])),
         "negative noise": (sg.DomainError, "noise", lambda: sg.Circuit(2, 4, noise=-1.0)),

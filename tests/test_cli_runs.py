@@ -57,8 +57,7 @@ def test_folders_of_images_are_classes_and_their_sizes_are_made_alike(here: Path
     assert "20 training examples are few" in said
     cli("sample", "run", "--count", "3", "--mean", "true")
     observations = load("images", selection=Selection(resize=4))
-    assert observations.event_shape == (1, 4, 4)
-    assert observations.label_names == ("cats", "dogs")
+    assert (observations.event_shape, observations.label_names) == ((1, 4, 4), ("cats", "dogs"))
     for images, labels in zip(observations.train, observations.labels.train, strict=True):
         assert (images == 100 * labels).all()
     assert "colored by class" in Path("run", "report.html").read_text()
@@ -158,8 +157,7 @@ def test_every_run_is_in_the_legend_and_letters_that_the_font_lacks_are_written_
     (legend,) = (part for part in figure.get_children() if isinstance(part, Legend))
     assert [text.get_text() for text in legend.get_texts()] == [drawable(name) for name in NAMES]
     assert Picture(figure, "").png.startswith(b"\x89PNG")  # drawn without a warning about mathematics or letters
-    assert drawable("é$_") == "é$_"
-    assert drawable("日\n") == r"\u65e5\n"
+    assert [drawable(name) for name in ("é$_", "日\n")] == ["é$_", r"\u65e5\n"]
 
 
 @pytest.mark.usefixtures("undrawn")

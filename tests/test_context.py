@@ -76,16 +76,9 @@ def test_fronts_see_only_what_was_drawn_before(shape: tuple[int, ...], radius: i
         assert not slopes[front][:, later].any()
 
 
-class OfAnImage(nn.Module):
-    """Features of each output from another image of the same shape."""
-
-    def forward(self, other: Tensor) -> Tensor:
-        return other.unsqueeze(-1).expand(*other.shape, 6)
-
-
 CONDITIONS = {
     "labels": (lambda: nn.Embedding(3, 6), torch.tensor([0, 2, 1])),
-    "another image": (OfAnImage, torch.randn(3, 2, 2, dtype=DOUBLE)),
+    "another image": (lambda: nn.Sequential(nn.Unflatten(-1, (2, 1)), nn.Linear(1, 6)), torch.randn(3, 2, 2).double()),
 }
 
 
@@ -144,7 +137,6 @@ def test_the_context_comes_in_by_its_weight() -> None:
     leaves = sg.DiscretizedLogistic(2, (1, 4, 4, 3), context=sg.CausalContext((1, 4, 4)))
     circuit, data = sg.Circuit(2, (1, 4, 4), 3, leaves=leaves), torch.randint(256, (50, 1, 4, 4)).float()
     circuit.init_from_data(data)
-    assert leaves.context is not None
     assert leaves.context.spread.item() == pytest.approx(data.std().item())
     x, q = data[:5], td.Normal(torch.zeros(5, 2), torch.ones(5, 2))
     without = circuit.expected_log_prob(x, q)
@@ -179,8 +171,7 @@ def test_what_a_context_does_not_allow_is_named() -> None:
     refused(sg.IntractableError, "has to be told something", lambda: told.expected_log_prob(x, q))
     short = sg.SideInfo(context=torch.zeros(2, dtype=torch.long))
     refused(sg.ShapeError, "one row for each", lambda: told.given(short).expected_log_prob(x, q))
-    circuit = sg.Circuit(2, 4, 2)
-    refused(sg.IntractableError, "Circuit takes no offset", lambda: circuit.given(sg.SideInfo(x[:, 0]))(q.loc))
+    refused(sg.IntractableError, "Circuit takes no offset", lambda: circuits[0].given(sg.SideInfo(x[:, 0]))(q.loc))
     circuit = sg.Circuit(2, 4, 2, leaves=sg.StandardizedGaussian(2, (4, 2), context=context))
     refused(sg.DomainError, "x is torch.float64", lambda: circuit.expected_log_prob(x.double(), q))
     refused(sg.DomainError, "radius and hidden", lambda: sg.CausalContext((4,), radius=0))

@@ -47,9 +47,7 @@ class Rounded(CountFactors):
 
     def _validated(self, X: Any, reset: bool) -> Any:  # noqa: N803
         found = super()._validated(X, reset)
-        if sparse.issparse(found):
-            return found.floor()
-        return np.floor(found)
+        return found.floor() if sparse.issparse(found) else np.floor(found)
 
 
 @parametrize_with_checks([Rounded(n_components=2, likelihood="poisson", max_iter=60)])
@@ -62,9 +60,7 @@ def test_it_is_the_fit_of_the_library(sizes: str) -> None:
     model = CountFactors(2, likelihood="poisson", size_factors=sizes, tol=1e-7)
     factors = model.fit_transform(COUNTS)
     x = torch.from_numpy(COUNTS).float()
-    log_size = None
-    if sizes == "median":
-        log_size = (x.sum(1) / np.median(x.sum(1))).log()
+    log_size = (x.sum(1) / np.median(x.sum(1))).log() if sizes == "median" else None
     decoder = sg.LinearLikelihood(2, 6, sg.likelihoods.Poisson())
     decoder.init_from_data(x, offset=log_size)
     fit = sg.fit_factors(decoder, x, offset=log_size, tolerance=1e-7)
@@ -165,8 +161,7 @@ def test_a_fit_leaves_the_callers_matrix_and_the_random_state_and_one_that_fails
     entries, columns = np.array([1.0, 2.0, 3.0, 1.0]), np.array([2, 2, 0, 1])  # one entry twice, none in order
     matrix = sparse.csr_matrix((entries, columns, np.array([0, 2, 3, 4])), shape=(3, 6))
     CountFactors(1, likelihood="poisson").fit(matrix)
-    assert matrix.indices.tolist() == [2, 2, 0, 1]
-    assert matrix.data.tolist() == [1.0, 2.0, 3.0, 1.0]
+    assert (matrix.indices.tolist(), matrix.data.tolist()) == ([2, 2, 0, 1], [1.0, 2.0, 3.0, 1.0])
     model = CountFactors(2, size_factors="median").fit(COUNTS)
     before, score = model.transform(COUNTS), model.score(COUNTS)
     refused(ValueError, "no counts", lambda: model.fit(9 * with_row(3, 0)))
@@ -308,8 +303,7 @@ def test_a_score_of_large_counts_is_no_rounding_error(count: float) -> None:
     counts = np.random.RandomState(0).poisson(count, size=(60, 4))
     model = CountFactors(1, likelihood="poisson").fit(counts)
     found = sg.infer_factors(model.decoder_, torch.from_numpy(counts))
-    roots = found.latent.scale_tril.double()
-    each = zip(counts, found.latent.loc.double(), roots, strict=True)
+    each = zip(counts, found.latent.loc.double(), found.latent.scale_tril.double(), strict=True)
     evidence = np.mean([ByHand(model, row).log_evidence(mean, root) for row, mean, root in each]) / 4
     assert model.score(counts) <= evidence + 1e-6
     assert model.elbo_ / counts.size == pytest.approx(evidence, abs=1e-4)
@@ -365,9 +359,8 @@ def test_a_batch_that_is_a_covariate_is_no_factor() -> None:
         "without": model.fit_transform(counts),
         "PCA": PCA(2, whiten=True, random_state=0).fit_transform(centered),
     }
-    found = {}
-    for name, points in factors.items():
-        found[name] = adjusted_rand_score(kinds, KMeans(3, n_init=5, random_state=0).fit_predict(points))
+    types_of = KMeans(3, n_init=5, random_state=0).fit_predict
+    found = {name: adjusted_rand_score(kinds, types_of(points)) for name, points in factors.items()}
     assert found["with"] > 0.9 > found["PCA"] > found["without"]
 
 
@@ -393,8 +386,7 @@ def test_weights_are_repetitions_and_offsets_are_sizes() -> None:
     sizes = COUNTS.sum(1) / np.median(COUNTS.sum(1))
     known = CountFactors(2, likelihood="poisson", size_factors=sizes).fit(COUNTS)
     given = CountFactors(2, likelihood="poisson").fit(COUNTS, offset=np.log(sizes))
-    assert known.elbo_ == given.elbo_
-    assert known.explained_deviance_ == given.explained_deviance_
+    assert (known.elbo_, known.explained_deviance_) == (given.elbo_, given.explained_deviance_)
 
 
 def test_loadings_scale_keeps_the_log_rates() -> None:
@@ -480,8 +472,7 @@ def test_scanpy_goes_on_from_the_factors() -> None:
     adata.layers["counts"], adata.X = adata.X.copy(), np.log1p(adata.X)
     result = sg.tl.count_factors(adata, 2, layer="counts", batch_key="batch", likelihood="poisson", copy=True)
     assert "count_factors" not in adata.uns
-    assert result.obsm["X_count_factors"].shape == (200, 2)
-    assert result.varm["count_factors"].shape == (30, 2)
+    assert (result.obsm["X_count_factors"].shape, result.varm["count_factors"].shape) == ((200, 2), (30, 2))
     assert result.uns["count_factors"]["covariates"] == ["batch=1"]
     scanpy.pp.neighbors(result, use_rep="X_count_factors", n_neighbors=10)
     neighbors = result.obsp["connectivities"].tocoo()

@@ -87,15 +87,13 @@ def test_what_was_given_is_never_changed() -> None:
         assert resolve_model(ModelConfig(latent=latent), "gaussian").estimator == estimator
     assert resolve_model(ModelConfig(), "bernoulli").tractable == "linear"
     bits = {"latent": "bernoulli", "network": "conv"}
-    assert resolve_model(ModelConfig(**bits, tractable="constant"), "gaussian").tractable == "constant"
-    assert resolve_model(ModelConfig(**bits, nonlinear=False, estimator="exact"), "gaussian").tractable == "constant"
-    assert resolve_model(ModelConfig(**bits, estimator="none"), "gaussian").tractable == "constant"
+    for more in ({"tractable": "constant"}, {"nonlinear": False, "estimator": "exact"}, {"estimator": "none"}):
+        assert resolve_model(ModelConfig(**bits, **more), "gaussian").tractable == "constant"
     needs_none = "a linear decoder of bits .* choose --model.tractable none"
     refused(ConfigError, needs_none, lambda: resolve_model(ModelConfig(**bits), "bernoulli"))
-    settings = resolve(Settings(DataConfig(), ModelConfig(), TrainConfig(lr=1e-3)), ["poisson"])
-    assert (settings.train.lr, settings.train.lr_network) == (1e-3, None)
-    settings = resolve(Settings(DataConfig(), ModelConfig(), TrainConfig(lr_network=0.0)), ["poisson"])
-    assert (settings.train.lr, settings.train.lr_network) == (1e-2, 0.0)
+    for own, rates in ((TrainConfig(lr=1e-3), (1e-3, None)), (TrainConfig(lr_network=0.0), (1e-2, 0.0))):
+        found = resolve(Settings(DataConfig(), ModelConfig(), own), ["poisson"]).train
+        assert (found.lr, found.lr_network) == rates
 
 
 def test_decoders_that_cannot_leave_entries_out_are_named() -> None:

@@ -272,8 +272,7 @@ def test_files_are_found(place: str, tmp_path: Path, offline: Path, monkeypatch:
     root = tmp_path / "root"
     small_mnist(root / place, monkeypatch)
     images = load("mnist", root)
-    assert [len(split) for split in splits_of(images)] == [54, 6, 10]
-    assert images.event_shape == (1, 28, 28)
+    assert ([len(split) for split in splits_of(images)], images.event_shape) == ([54, 6, 10], (1, 28, 28))
     monkeypatch.setenv("SILENTGRAD_DATA", str(root))
     assert torch.equal(load("mnist").train, images.train)
     assert "54 + 6 + 10" in cat.describe("mnist")
@@ -304,8 +303,7 @@ def test_second_mirror_is_tried(tmp_path: Path, offline: Path, monkeypatch: pyte
         (path / fname).write_bytes((tmp_path / "remote" / fname).read_bytes())
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
-    assert len(load("mnist", tmp_path / "root").test) == 10
-    assert len(asked) == 4
+    assert (len(load("mnist", tmp_path / "root").test), len(asked)) == (10, 4)
     assert (offline / "mnist" / MNIST[0]).is_file()
 
 
@@ -371,8 +369,7 @@ def test_imagenet_batches_are_in_the_order_of_their_numbers(tmp_path: Path) -> N
     np.savez(folder / "val_data.npz", data=pixels(3, 3072))
     train, valid, test = splits_of(load("imagenet32", tmp_path))
     assert train[:, 0, 0, 0].tolist() == [i for i in range(1, 10) for _ in range(2)]
-    assert valid[:, 0, 0, 0].tolist() == [10, 10]
-    assert len(test) == 3
+    assert (valid[:, 0, 0, 0].tolist(), len(test)) == ([10, 10], 3)
 
 
 # Catalogue

@@ -169,8 +169,7 @@ def test_values_that_are_certain(member: Member, kind: Kind, given: str) -> None
     assert value.dtype == torch.float32
     if member.samples == 1 or kind is BITS:
         torch.testing.assert_close(value, torch.ones(300), atol=1e-4, rtol=0)
-    assert value.isfinite().all()
-    assert gradient.isfinite().all()
+    assert all(numbers.isfinite().all() for numbers in (value, gradient))
     assert gradient[:, : 3 if kind is BITS else 1].abs().max() < 1e-4
 
 
@@ -207,7 +206,6 @@ def test_evaluations_passes_and_second_derivatives_are_those_declared(member: Me
     def f(z: Tensor) -> Tensor:
         number, z = len(shapes), z.clone()
         shapes.append(z.shape)
-
         when_passed(z, lambda gradient: when_passed(gradient, lambda _: twice.add(number)))
         value = problem.network(z).clone()
         when_passed(value, lambda _: passes.update([number]))

@@ -126,10 +126,8 @@ class Pair:
 
 def of_pyro(weight: float, subsample: int | None = None, handler: Callable[[Any], Any] = lambda f: f) -> Host:
     pair = Pair(weight, subsample)
-    losses = [
-        lambda each=each: each(handler(pair.model), handler(pair.guide), pair.x) / BATCH
-        for each in (pair.silent, TraceMeanField_ELBO().differentiable_loss)
-    ]
+    objectives = pair.silent, TraceMeanField_ELBO().differentiable_loss
+    losses = [lambda each=each: each(handler(pair.model), handler(pair.guide), pair.x) / BATCH for each in objectives]
     networks = [list(network.parameters()) for network in (pair.encoder, pair.decoder)]
     return Host(pair.silent.silent_guide, *losses, lambda: pair.by_hand().mean(), *networks)
 
@@ -272,9 +270,8 @@ def test_masks_and_scales_of_pyro_weigh_the_closed_form_too() -> None:
 
 def test_pythae_sees_the_parts_of_its_loss() -> None:
     host, x = of_pythae(0.3), DatasetOutput(data=IMAGES.train[:BATCH] / 16)
-    found, own = (
-        seeded(partial(each, x)) for each in (host.guided, VAE(host.guided.model_config, host.guided.encoder))
-    )
+    plain = VAE(host.guided.model_config, host.guided.encoder)
+    found, own = (seeded(partial(each, x)) for each in (host.guided, plain))
     assert torch.equal(found.reg_loss, own.reg_loss)
     torch.testing.assert_close(found.loss, found.recon_loss + found.reg_loss)
 

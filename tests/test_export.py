@@ -134,8 +134,7 @@ def test_what_cannot_be_exported_leaves_nothing(run: Path, tmp_path: Path, monke
     (tmp_path / "README.md").write_text("my own words")
     told = "README.md is there already .*nothing was written"
     refused(export.ExportError, told, lambda: export.export_run(run, tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
-    assert (tmp_path / "README.md").read_text() == "my own words"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"README.md": "my own words"}
     faithful = export.to_onnx
 
     def unfaithful(network: nn.Module, example: Tensor, name: str) -> bytes:
@@ -207,8 +206,8 @@ def test_cards_of_other_observations(
     out = exported_in(tmp_path, DataConfig(name=name, root=tmp_path, kind=kind, batch_size=256), **settings)
     text = (out / "README.md").read_text()
     result = ModelCard(text).data.eval_results[0]
-    assert (result.metric_type, result.metric_name) == ("nll", f"NLL, {unit}")
-    assert result.dataset_name == Path(name).name
+    told = result.metric_type, result.metric_name, result.dataset_name
+    assert told == ("nll", f"NLL, {unit}", Path(name).name)
     for path in out.iterdir():
         assert not any(private in path.read_bytes() for private in (b"of somebody", str(tmp_path).encode())), path.name
     names = executed(text, out)
@@ -281,7 +280,6 @@ def test_the_card_says_how_a_model_was_trained(run: Path, changes: dict[str, Any
 
 def test_the_hub_is_told_of_data_that_it_has_and_of_every_bound(run: Path) -> None:
     card = card_of(run, BOUND, data=DataConfig(name="mnist"), train=TrainConfig(iwae_samples=50))
-    assert card.data.datasets == ["ylecun/mnist"]
-    assert card.data.eval_results[0].dataset_type == "ylecun/mnist"
+    assert card.data.datasets == [card.data.eval_results[0].dataset_type] == ["ylecun/mnist"]
     assert [result.metric_type for result in card.data.eval_results] == ["bpd", "sampled", "mse", "kld"]
     assert "better: the importance-weighted bound of 50 samples." in card.text

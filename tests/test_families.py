@@ -57,8 +57,7 @@ def test_numbers_make_a_latent_and_zeros_the_standard_prior(name: str) -> None:
     assert (prior.batch_shape, prior.event_shape) == ((), default.shape)
     numbers = numbers_of(family).requires_grad_()
     q = family.latent(numbers)
-    assert (q.batch_shape, q.event_shape) == ((4,), family.shape)
-    assert type(base_of(q)) is family.distribution
+    assert (type(base_of(q)), q.batch_shape, q.event_shape) == (family.distribution, (4,), family.shape)
     again, z = family.rebuild(q, family.parameters(q)), q.sample()
     results = [torch.autograd.grad(p.log_prob(z).sum(), numbers, retain_graph=True)[0] for p in (q, again)]
     assert again.event_shape == q.event_shape

@@ -338,10 +338,8 @@ def gap_of_shares(deviation: float) -> np.ndarray:
     means, one = torch.tensor([[0, 0, 0], [1, 0, -2], [4, 0, 0]], dtype=DOUBLE), torch.eye(3, dtype=DOUBLE)
     q, rule = td.Normal(means, deviation), oracles.standard_normal(lambda q, e: q.loc + q.scale * e, order=40)
     truth = oracles.on_grid(rule)(q)(lambda u: likelihoods.Multinomial()(u).log_prob(one))
-    bound, of_categories = (
-        expected_log_prob(likelihood, one, means, q.variance)
-        for likelihood in (likelihoods.Multinomial(), likelihoods.Categorical())
-    )
+    both = likelihoods.Multinomial(), likelihoods.Categorical()
+    bound, of_categories = (expected_log_prob(likelihood, one, means, q.variance) for likelihood in both)
     torch.testing.assert_close(of_categories, bound)  # a category is a total of one
     return (truth - bound).numpy()
 

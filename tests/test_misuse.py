@@ -173,10 +173,8 @@ def test_honest_uses_that_come_near_to_them(case: str) -> None:
 
 def warned() -> dict[str, Any]:
     """Message and call, and whether a second one is silent."""
-    start, fresh = (
-        r"starts at random.*guide\.init_from_data\(data\)",
-        {n: new_guide(**d()) for n, d in DECODERS.items()},
-    )
+    start = r"starts at random.*guide\.init_from_data\(data\)"
+    fresh = {n: new_guide(**d()) for n, d in DECODERS.items()}
     negative, sign = guide_of(), r"Is it log p\(x\|z\) in place of -log p\(x\|z\)"
     cases = {f"a random start, {n}": (start, lambda g=g: g(X, Q, loss_of(X), epoch=1), True) for n, g in fresh.items()}
     cases["a negative loss"] = sign, lambda: negative(X, Q, -loss_of(X, 1.0), step=1), True

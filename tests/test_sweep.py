@@ -103,11 +103,9 @@ def trainer(monkeypatch: pytest.MonkeyPatch, template: Path, tmp_path: Path) -> 
 
 
 def points(folder: Path, *states: str) -> list[tuple[str, ...]]:
-    found = []
-    for trial in rows(folder / "sweep" / "trials.csv"):
-        if not states or trial["state"] in states:
-            found.append(tuple(trial[name] for name in ("train.lr", "model.guided") if name in trial))
-    return sorted(found)
+    names = ("train.lr", "model.guided")
+    found = [trial for trial in rows(folder / "sweep" / "trials.csv") if not states or trial["state"] in states]
+    return sorted(tuple(trial[name] for name in names if name in trial) for trial in found)
 
 
 ALL = sorted((lr, rate) for lr in RATES for rate in ANNEALING)
@@ -125,9 +123,8 @@ def test_any_setting_is_varied_and_the_papers_grid_is_known() -> None:
     over += ["model.latent=laplace, gaussian", "train.lr_mean=null,0.0,0"]
     space = search_space(over, setting)
     rate, weight, size, *lists = space.values()
-    assert rate.distribution == FloatDistribution(1e-4, 1e-2, log=True)
-    assert weight.distribution == FloatDistribution(0.5, 1.0)
-    assert size.distribution == IntDistribution(2, 9)
+    ranges = FloatDistribution(1e-4, 1e-2, log=True), FloatDistribution(0.5, 1.0), IntDistribution(2, 9)
+    assert (rate.distribution, weight.distribution, size.distribution) == ranges
     found = [list(varied.values.values()) for varied in lists]
     assert found == [[[8, 8], [4], [16]], ["laplace", "gaussian"], [None, 0.0]]  # each value once
     sweep = Sweep("study", SMALL, space, Path(), grid=False, trials=1)
@@ -180,21 +177,19 @@ def test_suggestions_within_ranges_go_on_where_they_were_stopped(tmp_path: Path,
     refused(KeyboardInterrupt, "", lambda: run_sweep(plan, url(tmp_path)))
     stopped = trainer.asked[-1]
     trainer.at_epoch = lambda lr, epoch: None
-    assert run_sweep(plan, url(tmp_path)).done == 8
+    assert (run_sweep(plan, url(tmp_path)).done, len(trainer.asked)) == (8, 9)
     assert trainer.asked[3] == (*stopped[:3], True)
-    assert len(trainer.asked) == 9
     assert len({asked[:2] for asked in trainer.asked}) == len({asked[2] for asked in trainer.asked}) == 8
     assert all(1e-5 <= asked[0] <= 1e-3 for asked in trainer.asked)
-    assert run_sweep(plan, url(tmp_path)).done == 8
-    assert len(trainer.asked) == 9
+    assert (run_sweep(plan, url(tmp_path)).done, len(trainer.asked)) == (8, 9)
     run_sweep(dataclasses.replace(plan, folder=tmp_path / "again", trials=1), f"sqlite:///{tmp_path}/again.db")
     assert trainer.asked[-1][:2] == trainer.asked[0][:2]  # by the same seed
 
 
 def test_a_sampler_that_asks_again_trains_nothing_twice(tmp_path: Path, trainer: Trainer) -> None:
     plan = planned(tmp_path, "train.lr=1e-4,1e-3", grid=False, trials=9)
-    assert run_sweep(plan, url(tmp_path)).done == len(trainer.asked) == 2
-    assert len(rows(tmp_path / "sweep" / "trials.csv")) == 2
+    done = run_sweep(plan, url(tmp_path)).done
+    assert done == len(trainer.asked) == len(rows(tmp_path / "sweep" / "trials.csv")) == 2
     with study.opened(plan, url(tmp_path)) as found:
         assert [trial.state for trial in found.trials].count(TrialState.COMPLETE) == 2
 
@@ -240,8 +235,7 @@ def test_a_process_that_slept_too_long_leaves_its_point_to_others(tmp_path: Path
                 found.tell(0, state=TrialState.FAIL)
 
     trainer.at_epoch = given_up
-    assert run_sweep(planned(tmp_path, ONE), url(tmp_path)).done == 3
-    assert len(trainer.asked) == 3
+    assert run_sweep(planned(tmp_path, ONE), url(tmp_path)).done == len(trainer.asked) == 3
     assert points(tmp_path) == [(rate,) for rate in sorted(RATES)]
 
 

@@ -109,10 +109,8 @@ def requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
             continue
         seen.add(distribution.name)
         yield distribution
-        for line in distribution.requires or []:
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement.name)
+        needed = map(Requirement, distribution.requires or [])
+        waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 
 def test_the_library_needs_torch_and_numpy_only(wheel: Path, tmp_path: Path) -> None:
