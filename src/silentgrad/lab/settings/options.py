@@ -203,7 +203,7 @@ class ModelConfig(Group, word="model"):
     """Which of a circuit's sums have weights linear in z: those over leaves, all or none."""
     context: int | None = option(None, COUNT)
     """Number of rows and columns that a tractable decoder alone sees before each output, to shift its location and
-    scale; none if absent or null."""
+    scale; none if absent."""
     context_hidden: int = option(48, COUNT, of=_with("context"))
     """Number of features of the context."""
     context_after: float = option(0.1, Range(0, 1), of=_with("context"))
